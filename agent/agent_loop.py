@@ -50,8 +50,8 @@ PictureStore = Callable[[str, SessionKey, bytes], Awaitable[Mapping[str, Any]]]
 class StepStore(Protocol):
     """Stores turn steps; its calls wait while the store is unavailable."""
 
-    async def step(self, lease: TurnLease, step: TurnStep) -> None:
-        """Store one step."""
+    async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
+        """Store steps in one transaction."""
         ...
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
@@ -151,9 +151,7 @@ class AgentLoop:
     async def _run_rounds(self, context: LoopContext, detector: LoopDetector, *, is_last: bool) -> LoopResult:
         turn, draft = context.turn, context.draft
         if (allowed := turn.allowed) is not None and not draft.has_calls:  # the turn begins with the stored call
-            if (opening := draft.take_opening()) is not None:
-                await self._store.step(turn.lease, opening)
-            await self._store.step(turn.lease, draft.model(_request_of(allowed)))
+            await self._store.step(turn.lease, *draft.take_opening(), draft.model(_request_of(allowed)))
         is_last = await self._run_calls(context, detector) or is_last
         await self._add_messages(context, draft.unseen_rows)
         while True:
@@ -162,9 +160,7 @@ class AgentLoop:
                 if reply.text.strip():
                     return LoopResult(reply.text, is_cut=reply.is_cut)
                 return LoopResult("", BY_NAME["loop" if reply.tool_calls else "empty"])
-            if (opening := draft.take_opening()) is not None:
-                await self._store.step(turn.lease, opening)
-            await self._store.step(turn.lease, draft.model(reply))
+            await self._store.step(turn.lease, *draft.take_opening(), draft.model(reply))
             is_last = await self._run_calls(context, detector)
             if self._steer and not is_last:
                 await self._add_messages(context, await self._store.steer(turn.lease))
@@ -240,6 +236,7 @@ class AgentLoop:
                     results[call.id] = CallResult(limit, rule=RefusalRule.LIMIT)
             left = [call for call in batch if call.id not in results]
             results |= await self._run_batch(context, left)
+            steps: list[TurnStep] = []
             for call in batch:
                 each = results[call.id]
                 if each.effects is not None and each.effects.ask and len(draft.questions) >= MOST_QUESTIONS:
@@ -253,7 +250,8 @@ class AgentLoop:
                     is_error=each.is_error,
                     rule=each.rule or "",
                 )
-                await self._store.step(context.turn.lease, step)
+                steps.append(step)
+            await self._store.step(context.turn.lease, *steps)
         return is_last or bool(draft.questions) or len(draft.finished_calls) >= self._max_calls
 
     async def _run_batch(self, context: LoopContext, calls: Sequence[ToolCall]) -> Mapping[str, CallResult]:

@@ -216,10 +216,10 @@ class TurnDraft:
         )
         self._adopt(self._opening)
 
-    def take_opening(self) -> TurnStep | None:
-        """Return the opening to store, once; None afterwards."""
+    def take_opening(self) -> tuple[TurnStep, ...]:
+        """Return the opening to store with the first step; () afterwards."""
         opening, self._opening = self._opening, None
-        return opening
+        return () if opening is None else (opening,)
 
     def model(self, reply: ChatReply, at: datetime | None = None) -> TurnStep:
         """Add the model's message with its tool calls; repeated call ids are made unique in the turn."""

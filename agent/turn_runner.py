@@ -397,12 +397,10 @@ class TurnRunner:
     async def _store_stop(self, turn: Turn, draft: TurnDraft) -> None:
         draft.streamed = self._services.redactor.redact_growing(draft.streamed)
         opening = draft.take_opening()
-        if opening is not None:
-            await self._services.journal.step(turn.lease, opening)
         line = translate("delivery.stopped_here" if draft.streamed else "commands.stopped_turn", turn.language)
         dropped = [translate("delivery.staged_dropped", turn.language)] if draft.has_staged else []
         ending = " ".join([line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn), *dropped])
-        await self._services.journal.step(turn.lease, draft.stop(ending))
+        await self._services.journal.step(turn.lease, *opening, draft.stop(ending))
 
 
 def _doubt_lines(draft: TurnDraft, turn: Turn) -> list[str]:

@@ -77,9 +77,9 @@ class RetryingJournal:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    async def step(self, lease: TurnLease, step: TurnStep) -> None:
-        """Store one turn step."""
-        await _until_stored(lambda: self._journal.step(lease, step))
+    async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
+        """Store turn steps in one transaction."""
+        await _until_stored(lambda: self._journal.step(lease, *steps))
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""

@@ -302,8 +302,8 @@ class Journal(Protocol):
         """
         ...
 
-    async def step(self, lease: TurnLease, step: TurnStep) -> None:
-        """Store one step; storing the same `n` again changes nothing. Raises LeaseLost."""
+    async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
+        """Store *steps* in one transaction; storing the same `n` again changes nothing. Raises LeaseLost."""
         ...
 
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:

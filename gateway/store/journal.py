@@ -165,12 +165,12 @@ class SqlJournal:
             lambda database: session_queue.steer(database, lease, column, engine.owner, engine.limits)
         )
 
-    async def step(self, lease: TurnLease, step: TurnStep) -> None:
-        """Store one step, once."""
+    async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
+        """Store steps, each once."""
         engine, column = self._engine, write_key(lease.key)
-        body = write_lines(step.lines, step.blobs)
+        bodies = [(step, write_lines(step.lines, step.blobs)) for step in steps]
         await engine.writer.submit(
-            lambda database: session_queue.store_step(database, lease, column, engine.owner, step, body)
+            lambda database: session_queue.store_steps(database, lease, column, engine.owner, bodies)
         )
 
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:

@@ -5,7 +5,7 @@ A session has at most one lease. Its epoch rises at every claim and fences all w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -329,13 +329,16 @@ def steer(database: Database, lease: TurnLease, column: str, owner: str, limits:
     return _stamp(database, rows, lease.turn)
 
 
-def store_step(database: Database, lease: TurnLease, column: str, owner: str, step: TurnStep, body: str) -> None:
-    """Store a step once."""
+def store_steps(
+    database: Database, lease: TurnLease, column: str, owner: str, steps: Sequence[tuple[TurnStep, str]]
+) -> None:
+    """Store steps, each with its body, once."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
-    database.execute(
-        "INSERT INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (lease.turn, step.n, step.kind, quote(step.call), body),
-    )
+    for step, body in steps:
+        database.execute(
+            "INSERT INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (lease.turn, step.n, step.kind, quote(step.call), body),
+        )
 
 
 def release(database: Database, lease: TurnLease, column: str, owner: str, *, attempt_counts: bool) -> None:

@@ -134,18 +134,19 @@ async def act(context: ToolContext, n: int) -> str:
 
 
 async def tool_calls() -> None:
-    """Compare turns with one tool call, repeatable and with an intent, to turns without; the least of five rounds."""
+    """Compare turns with one tool call, repeatable and with an intent, to turns without; the three take turns."""
     model = CallingModel()
     used: dict[str, list[float]] = {"": [], "look": [], "act": []}
-    async with gateway(model=model, tools=[look, act]) as bench:
-        for n in range(6):
+    environment = {"PARLOUR_CAPS__TOOLS__ACT": "0"}
+    async with gateway(model=model, tools=[look, act], environment=environment) as bench:
+        for message in range(5 * ROUND):
             for model.tool, spent in used.items():
                 meter = ProcessMeter()
-                for message in range(ROUND):
-                    await bench.channel.ask(f"{model.tool}{n}", f"message {message}")
+                await bench.channel.ask(f"{model.tool}{message // ROUND}", f"message {message}")
                 await bench.idle()
-                spent.append(meter.read()["cpu"] / ROUND * 1e3)
-    plain = min(used.pop("")[1:])
-    row("turn without a call, one chat", cpu_ms=plain)
-    for name, spent in used.items():
-        row(f"  more with one call ({name})", cpu_ms=min(spent[1:]) - plain)
+                spent.append(meter.read()["cpu"] * 1e3)
+    plain, *more = (spent[ROUND:] for spent in used.values())
+    row("turn without a call, one chat", cpu_ms=median(plain), least_tenth_ms=percentile(plain, 0.1))
+    for name, spent in zip(("look", "act"), more, strict=True):
+        tenth = percentile(spent, 0.1) - percentile(plain, 0.1)
+        row(f"  more with one call ({name})", cpu_ms=median(spent) - median(plain), least_tenth_ms=tenth)

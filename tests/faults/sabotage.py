@@ -48,7 +48,7 @@ def _acks_early() -> None:
 def _forgets_steps() -> None:
     """Store no step, so that a second attempt begins at the beginning."""
 
-    async def step(self: SqlJournal, lease: TurnLease, step: TurnStep) -> None:
+    async def step(self: SqlJournal, lease: TurnLease, *steps: TurnStep) -> None:
         """Store nothing."""
 
     SqlJournal.step = step  # type: ignore[method-assign]

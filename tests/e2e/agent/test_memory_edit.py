@@ -255,10 +255,10 @@ async def test_a_kill_after_the_edit_changes_it_once(tmp_path: Path) -> None:
         journal = parlour.app.store.journal
         store = journal.step
 
-        async def kill_before(lease: TurnLease, step: TurnStep) -> None:
-            if step.kind == "result" and not (tmp_path / "killed").exists():
+        async def kill_before(lease: TurnLease, *steps: TurnStep) -> None:
+            if any(step.kind == "result" for step in steps) and not (tmp_path / "killed").exists():
                 parlour.kill(tmp_path / "killed")
-            await store(lease, step)
+            await store(lease, *steps)
 
         journal.step = kill_before  # type: ignore[method-assign]
         await parlour.channel.ask("ann", "forget where I live")

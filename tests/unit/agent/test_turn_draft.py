@@ -43,8 +43,7 @@ def open_draft(at: TurnLease) -> TurnDraft:
 def test_a_resumed_draft_is_the_draft_that_was() -> None:
     """Steps stored by one attempt give the next the same messages, calls, blobs and record."""
     first = open_draft(lease(1, 2))
-    opening = first.take_opening()
-    assert opening is not None
+    (opening,) = first.take_opening()
     asked = first.model(reply(ToolCall("a", "boil", "{}"), ToolCall("b", "ring", "{}"), text="one moment"))
     intent = first.intent(first.open_calls[0])
     result = first.result(first.open_calls[0], "boiled", StagedEffects(remember=["it boils"], send=[CHART]))
@@ -57,7 +56,7 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert again.finished_calls == [ToolCall("a", "boil", "{}")]
     assert again.intents == {"a"}
     assert again.unseen_rows == []
-    assert again.take_opening() is None
+    assert again.take_opening() == ()
     assert again.jobs("ann", START, "people/ann") == first.jobs("ann", START, "people/ann")
     assert [job.payload["fact"] for job in again.jobs("ann", START, "people/ann")] == ["it boils"]
     assert again.attachments == first.attachments == (CHART,)
@@ -71,8 +70,7 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
 def test_pictures_of_results_come_behind_all_of_them() -> None:
     """Result by result, and read again as a resumed turn: the same messages, and their weight."""
     draft = open_draft(lease(1))
-    opening = draft.take_opening()
-    assert opening is not None
+    (opening,) = draft.take_opening()
     steps = [opening, draft.model(reply(ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")))]
     seen = {"blob": CHART.blob, "media_type": "image/png"}
     shown = StagedEffects(pictures=[{"kind": "image", "name": "picture.png", "seen": seen}])
@@ -104,8 +102,7 @@ def test_keys_of_a_fact_are_in_its_job() -> None:
 def test_rows_that_were_stamped_but_never_told_are_known() -> None:
     """A row of the lease that is in no step has still to be told to the model."""
     first = open_draft(lease(1))
-    opening = first.take_opening()
-    assert opening is not None
+    (opening,) = first.take_opening()
     again = TurnDraft(lease(1, 2, steps=[opening]))
     assert [row.seq for row in again.unseen_rows] == [2]
     assert open_draft(lease(1, 2)).unseen_rows == []
