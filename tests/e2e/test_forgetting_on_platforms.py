@@ -6,7 +6,6 @@ and the question whether to erase everywhere come from the gateway.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -23,7 +22,7 @@ from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
 from tests.fakes.discord_records import buttons as discord_buttons
 from tests.fakes.discord_server import open_discord
-from tests.fakes.gateway import COMMAND, gateway
+from tests.fakes.gateway import gateway
 from tests.fakes.slack_buttons import buttons as slack_buttons
 from tests.fakes.slack_gateway import open_gateway as slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
@@ -192,16 +191,9 @@ async def test_in_the_terminal(tmp_path: Path, zygote: ForkServer) -> None:
     async with gateway(tmp_path / "home", zygote, PARLOUR_LLM__MODEL=model) as process:
 
         async def chat(*lines: str) -> str:
-            command = await asyncio.create_subprocess_exec(
-                COMMAND,
-                "chat",
-                env=process.environment,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            printed, _ = await command.communicate("".join(f"{line}\n" for line in lines).encode())
-            return printed.decode()
+            code, printed = await process.run_to_its_end("chat", typed="".join(f"{line}\n" for line in lines))
+            assert code == 0, printed
+            return printed
 
         printed = await chat(
             "/remember Lives in Leipzig",

@@ -38,14 +38,16 @@ class ForkedCommand:
         return self.returncode
 
 
-async def fork_command(zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str]) -> ForkedCommand:
+async def fork_command(
+    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], typed: str = ""
+) -> ForkedCommand:
     """Run ``parlour *words*``, or ``python *words*`` where they begin with ``-m``, under *environment*.
 
-    Standard output and standard error are one stream.
+    *typed* is its standard input. Standard output and standard error are one stream.
     """
     reading, writing = os.pipe()
     try:
-        command = await fork_into(zygote, words, environment, writing)
+        command = await fork_into(zygote, words, environment, writing, typed)
     finally:
         os.close(writing)
     command.stdout = out = asyncio.StreamReader()
@@ -55,13 +57,16 @@ async def fork_command(zygote: ForkServer, words: tuple[str, ...], environment: 
 
 
 async def fork_into(
-    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], output: int
+    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], output: int, typed: str = ""
 ) -> ForkedCommand:
     """Do as `fork_command`; what is printed goes to the file descriptor *output*."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(zygote.socket)
     order = json.dumps({"words": words, "environment": dict(environment)}).encode() + b"\n"
-    socket.send_fds(connection, [order], [output])
+    answers, typing = os.pipe()
+    with os.fdopen(answers, "rb"), os.fdopen(typing, "wb") as terminal:
+        terminal.write(typed.encode())  # less than a pipe takes
+        socket.send_fds(connection, [order], [output, answers])
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     made = json.loads(await reader.readline())
     return ForkedCommand(reader, writer, made["pid"])

@@ -75,17 +75,18 @@ class GatewayProcess:
         """Ask it to stop; return the exit code."""
         return await self._end(signal.SIGTERM)
 
-    async def _run(self, *words: str, **more: Any) -> asyncio.subprocess.Process | ForkedCommand:
+    async def _run(self, *words: str, typed: str = "", **more: Any) -> asyncio.subprocess.Process | ForkedCommand:
         if self._zygote is not None:
-            return await fork_command(self._zygote, words, self.environment)
+            return await fork_command(self._zygote, words, self.environment, typed)
+        assert not typed, "only a forked command is typed to"
         pipe, also = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
         return await asyncio.create_subprocess_exec(
             *self.program, *words, env=self.environment, stdout=pipe, stderr=also, **more
         )
 
-    async def run_to_its_end(self, *words: str) -> tuple[int, str]:
-        """Run another `parlour` command; return its exit code and everything that it printed."""
-        process = await self._run(*words)
+    async def run_to_its_end(self, *words: str, typed: str = "") -> tuple[int, str]:
+        """Run another `parlour` command, with *typed* as its input; return its exit code and all that it printed."""
+        process = await self._run(*words, typed=typed)
         assert process.stdout is not None
         printed = await process.stdout.read()
         return await process.wait(), printed.decode()

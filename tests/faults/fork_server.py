@@ -3,7 +3,8 @@
 `python -m tests.faults.fork_server SOCKET [--shared]`, with the shim preloaded. Each connection brings one order; the
 child speaks over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and
 closes it. An order with ``words`` and ``environment`` is a `parlour` command, or ``-m`` and one of our modules; it
-writes to the descriptor that comes with it. A shared process leaves its starter, and removes the socket's folder.
+writes to the first of the descriptors that come with it, and reads from the second. A shared process leaves its
+starter, and removes the socket's folder.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tests.faults.process_order import ProcessOrder
 
 _CRASHED = 70
 _ORDER_BYTES = 1 << 20
+_STREAMS = 2  # of a command: what it writes to, and what it reads
 _GROUPS = ("parlour.channels", "parlour.stores", "parlour.models", "parlour.commands", "parlour.tools")
 
 
@@ -145,7 +147,7 @@ def _reap(children: dict[int, socket.socket]) -> None:
 
 
 def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
-    line, descriptors, _, _ = socket.recv_fds(connection, _ORDER_BYTES, 1)
+    line, descriptors, _, _ = socket.recv_fds(connection, _ORDER_BYTES, _STREAMS)
     while not line.endswith(b"\n"):
         line += connection.recv(_ORDER_BYTES)
     pid = os.fork()
@@ -164,7 +166,7 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
             other.close()
         disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
         order = json.loads(line)
-        status = _command(order, descriptors[0]) if "words" in order else _live(ProcessOrder(**order), connection)
+        status = _command(order, *descriptors) if "words" in order else _live(ProcessOrder(**order), connection)
     except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop
         traceback.print_exc()
     finally:
@@ -183,9 +185,9 @@ def _live(order: ProcessOrder, connection: socket.socket) -> int:
     return 0
 
 
-def _command(order: Mapping[str, Any], output: int) -> int:
+def _command(order: Mapping[str, Any], output: int, typed: int) -> int:
     """Run a command or a module as a process of its own would; return its exit code."""
-    _redirect(output)
+    _redirect(output, typed)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -203,16 +205,16 @@ def _command(order: Mapping[str, Any], output: int) -> int:
 
 
 def _to_log(path: str) -> None:
-    _redirect(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-
-
-def _redirect(output: int) -> None:
-    """Make *output* what this process writes to, and give it nothing to read."""
     empty = os.open(os.devnull, os.O_RDONLY)
-    for target, source in ((0, empty), (1, output), (2, output)):
+    _redirect(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), empty)
+
+
+def _redirect(output: int, typed: int) -> None:
+    """Make *output* what this process writes to, and *typed* what it reads."""
+    for target, source in ((0, typed), (1, output), (2, output)):
         os.dup2(source, target)
     os.close(output)
-    os.close(empty)
+    os.close(typed)
 
 
 if __name__ == "__main__":

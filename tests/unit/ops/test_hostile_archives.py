@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import shutil
 import subprocess
 import tarfile
@@ -19,7 +18,8 @@ from gateway.backup import FORMAT, MANIFEST, write_archive
 from gateway.errors import UserError
 from gateway.home import SCHEMA
 from gateway.restore import RestoreLimits, restore
-from tests.fakes.gateway import COMMAND, free_port
+from tests.fakes.gateway import GatewayProcess, free_port
+from tests.faults.process_pool import ForkServer
 
 MEGABYTE = 1024 * 1024
 
@@ -193,29 +193,20 @@ def test_nothing_in_a_restored_repository_runs(tmp_path: Path) -> None:
             assert ran.exists() is has_run
 
 
-def test_what_a_backup_brings_is_listed_and_asked_for(tmp_path: Path) -> None:
+async def test_what_a_backup_brings_is_listed_and_asked_for(tmp_path: Path, zygote: ForkServer) -> None:
     """Settings, unknown files and what was taken out are named before the question; "no" changes nothing."""
     source = backup_of(hostile_home(tmp_path / "script"), tmp_path / "b.tar.gz")
     home = tmp_path / "home"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    environment = kept | {"PARLOUR_HOME": str(home), "PARLOUR_WEB__PORT": str(free_port())}
+    operator = GatewayProcess(home, free_port(), zygote)
 
-    def run(*words: str, answer: str = "") -> tuple[int, str]:
-        done = subprocess.run(  # noqa: S603 - our own command
-            [COMMAND, "restore", str(source), *words],
-            env=environment,
-            input=answer,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+    async def run(*words: str, answer: str = "") -> tuple[int, str]:
+        return await operator.run_to_its_end("restore", str(source), *words, typed=answer)
 
     for answer in ("n\n", ""):
-        code, said = run(answer=answer)
+        code, said = await run(answer=answer)
         assert code != 0, said
         assert sorted(path.name for path in home.iterdir()) == ["lock"]
-    code, said = run(answer="y\n")
+    code, said = await run(answer="y\n")
     assert code == 0, said
     for line in (
         "parlour.yaml: these settings will apply",
@@ -226,6 +217,6 @@ def test_what_a_backup_brings_is_listed_and_asked_for(tmp_path: Path) -> None:
         "  docs/project/.git",
     ):
         assert line in said.splitlines(), said
-    code, said = run("--force", "--yes")
+    code, said = await run("--force", "--yes")
     assert code == 0, said
     assert "parlour.yaml: the existing file is kept; the settings file of the backup is not restored" in said

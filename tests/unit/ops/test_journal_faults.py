@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sqlite3
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,7 +20,7 @@ from gateway.journal_file import journal_fault
 from gateway.ports.store import StoreLimits
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from tests.fakes.gateway import COMMAND, GatewayProcess, free_port
+from tests.fakes.gateway import GatewayProcess, free_port
 from tests.faults.process_pool import ForkServer
 
 OTHER = 12345  # a user id that owns nothing
@@ -93,22 +92,6 @@ async def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
         await open_file(tmp_path / FILE, StoreLimits(), connect=connect)
 
 
-def run(gateway: GatewayProcess, command: str, answer: str = "") -> tuple[int, str]:
-    """Run a command line as it was printed; return its exit code and what it printed."""
-    name, *words = shlex.split(command)
-    assert name == "parlour"
-    done = subprocess.run(  # noqa: S603 - our own command
-        [COMMAND, *words],
-        env=gateway.environment,
-        input=answer,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 def damage(journal: Path) -> None:
     """Write over everything but the journal's first page."""
     whole = journal.read_bytes()
@@ -128,15 +111,17 @@ async def test_the_commands_in_the_line_about_damage_work_as_printed(tmp_path: P
     for chosen in range(2):
         assert await gateway.stop() == 0
         damage(gateway.home / FILE)
-        code, said = run(gateway, "parlour run")
+        code, said = await gateway.run_to_its_end("run")
         assert code == 1, said
         line = next(line for line in said.splitlines() if line.startswith("parlour: "))
         assert "is damaged" in line
-        _, doctor = run(gateway, "parlour doctor --offline")
+        _, doctor = await gateway.run_to_its_end("doctor", "--offline")
         assert line.removeprefix("parlour: ") in doctor
         commands = re.findall(r"run `(parlour [^`]+)`", line)
         assert len(commands) == 2
-        code, said = run(gateway, commands[chosen], "y\n")
+        name, *words = shlex.split(commands[chosen])
+        assert name == "parlour"
+        code, said = await gateway.run_to_its_end(*words, typed="y\n")
         assert code == 0, said
         await gateway.start()
         assert "Hello." in await gateway.command("sessions", "show", "web:owner")
