@@ -252,6 +252,7 @@ class Journal(Protocol):
 
         Dedupe as docs/formats.md says: the logical key decides, event ids only where there is no
         message id. A full backlog stores the row as refused and enqueues the one polite line, in *language*.
+        Raises UnreadableEvent for a message with an id of more than 512 bytes.
         """
         ...
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gateway.errors import UnreadableEvent
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -38,6 +39,7 @@ from gateway.store.row_codec import (
 )
 from gateway.store.suspects import CRASHES
 
+LONGEST_ID = 512  # bytes of one id; PostgreSQL's index takes 2,704 for the four of a dedupe row
 MINUTE = 60_000_000  # microseconds
 DELETED = "\x1fdeleted"  # the revision under which a deletion is remembered
 
@@ -126,7 +128,8 @@ class EncodedMessage:
 def encode(
     message: InboundMessage, *, role: Role, is_control: bool, at: int, sent_at: int, language: str
 ) -> EncodedMessage:
-    """Prepare *message* for `accept`."""
+    """Prepare *message* for `accept`. Raises UnreadableEvent for an id of more than `LONGEST_ID` bytes."""
+    _require_short_ids(message)
     keys: tuple[str, ...] = (message.logical_key,)
     if not message.message_id and message.event_ids:
         keys = tuple(f"event/{event}" for event in message.event_ids)
@@ -143,6 +146,15 @@ def encode(
         length=utf16_length(message.text),
         language=language,
     )
+
+
+def _require_short_ids(message: InboundMessage) -> None:
+    """No platform has such ids, and an index of every engine must take them."""
+    ids = (str(message.key), message.message_id, message.account, message.revision, message.sender.id)
+    for each in (*ids, *message.event_ids):
+        # A character takes at most twelve bytes: most ids are short enough without being encoded.
+        if len(each) > 40 and (size := len(quote(each).encode())) > LONGEST_ID:
+            raise UnreadableEvent(f"an id of {size:,} bytes; the most is {LONGEST_ID}")
 
 
 @dataclass(frozen=True, slots=True)

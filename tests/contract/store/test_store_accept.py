@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from gateway.errors import UnreadableEvent
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
 from gateway.ports.store import Store, StoreLimits
+from gateway.store.inbox import LONGEST_ID
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
@@ -45,6 +48,42 @@ async def test_a_redelivery_after_the_answer_stays_a_duplicate(backend: StoreBac
     store = await backend.open()
     assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
     assert await store.journal.claim(ANN) is None
+
+
+def long_id(size: int) -> str:
+    """Return an id of *size* bytes that no index can compress."""
+    return random.Random(size).randbytes(size // 2).hex() + "x" * (size % 2)  # noqa: S311 - no secret
+
+
+async def test_the_longest_ids_are_stored_by_every_engine(store: Store) -> None:
+    """All at once: a chat, a message, an account, a revision, a sender and an event of 512 bytes each."""
+    longest = long_id(LONGEST_ID)
+    message = said(
+        id=longest,
+        by=longest[1:] + "1",
+        key=SessionKey("telegram", long_id(LONGEST_ID - len("telegram:"))),
+        account=longest[::-1],
+        revision=longest[2:] + "22",
+        event_ids=(longest,),
+    )
+    assert (await accept(store, message)).outcome is AcceptOutcome.NEW
+    assert (await accept(store, message)).outcome is AcceptOutcome.DUPLICATE
+    button = replace(message, message_id="", kind=InboundKind.BUTTON, event_ids=(longest[::-1],))
+    assert (await accept(store, button, is_control=True)).outcome is AcceptOutcome.NEW
+    lease = await claim(store, message.key)
+    await store.journal.commit(lease, answered(lease, "one"))
+    assert [each.message.text for each in await store.outbox.undelivered(message.key)] == ["one"]
+
+
+@pytest.mark.parametrize("field", ["id", "by", "key", "account", "revision", "event_ids"])
+async def test_a_longer_id_is_refused_in_one_place(store: Store, field: str) -> None:
+    """It is an event that cannot be read, on every engine: nothing is stored, and its neighbours are."""
+    value: Any = long_id(LONGEST_ID + 1)
+    value = {"key": SessionKey("telegram", value), "event_ids": ("e", value)}.get(field, value)
+    with pytest.raises(UnreadableEvent, match="an id of 5"):
+        await accept(store, said(**{"id": "1", field: value}))
+    assert (await accept(store, said(id="2"))).outcome is AcceptOutcome.NEW
+    assert [row.message.message_id for row in await store.journal.waiting_rows(ANN)] == ["2"]
 
 
 async def test_event_ids_do_not_decide_where_there_is_a_message_id(store: Store) -> None:
