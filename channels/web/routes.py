@@ -30,8 +30,9 @@ from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
-from gateway.i18n import FALLBACK, load_catalogue, translate
+from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
 from gateway.ports.entry_points import operator_command
+from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,7 @@ _TYPES = {
     "attachments.js": "text/javascript",
     "chat.js": "text/javascript",
     "conversations.js": "text/javascript",
+    "help.js": "text/javascript",
     "markdown.js": "text/javascript",
     "pending.js": "text/javascript",
     "vendor/highlight.js": "text/javascript",
@@ -268,5 +270,8 @@ def page(language: str) -> PageAsset:
     words["login_command"] = operator_command("web login")
     for name, sentence in words.items():
         text = text.replace("{{" + name + "}}", html.escape(sentence))
+    commands = [[name, render_plain(translate(f"{HELP}{name}", language))] for name in command_names()]
     # In a script element only "</" and "<!--" could end it early.
-    return PageAsset(text.replace("{{*}}", json.dumps(words).replace("<", "\\u003c")).encode(), "text/html")
+    return PageAsset(
+        text.replace("{{*}}", json.dumps({**words, "commands": commands}).replace("<", "\\u003c")).encode(), "text/html"
+    )

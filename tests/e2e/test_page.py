@@ -345,7 +345,20 @@ async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage,
         assert name in ("BODY", "text", "scroller") or ring == "solid", name  # the composer draws a ring of its own
         if name == "quiet":
             await page.keyboard.press("Enter")
-    wanted = ["sidebar-toggle", "new-chat", "find", "A", "A", "quiet", "PRE", "scroll", "attach", "text"]
+    wanted = [
+        "sidebar-toggle",
+        "help",
+        "new-chat",
+        "find",
+        "A",
+        "A",
+        "quiet",
+        "PRE",
+        "scroll",
+        "copy",
+        "attach",
+        "text",
+    ]
     assert [name for name in reached if name in wanted] == wanted
     assert await page.evaluate("navigator.clipboard.readText()") == "x = 1"
 

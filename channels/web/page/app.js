@@ -3,6 +3,7 @@
 import { Attachments } from "./attachments.js";
 import { Chat, LOCALE } from "./chat.js";
 import { Conversations } from "./conversations.js";
+import { CommandMenu, listenForHelp } from "./help.js";
 import { Pending } from "./pending.js";
 import { Wire } from "./wire.js";
 
@@ -15,6 +16,7 @@ const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a mes
 const chat = new Chat(words, submit, press, (before) => wire.send({ type: "look", before }));
 const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
 const drafts = new Map(); // conversation -> what was typed in it and not sent
+const menu = new CommandMenu(words, fit);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
 let brought = codeInAddress();
 let pending = null;
@@ -154,6 +156,7 @@ function fit() {
   by("send").disabled = isEmpty || attachments.isBusy || !pending;
   text.classList.toggle("command", text.value.startsWith("/"));
   text.rows = Math.min(8, text.value.split("\n").length);
+  menu.draw();
 }
 
 for (const chip of document.querySelectorAll(".chip")) {
@@ -267,6 +270,7 @@ function post(path, body) {
   });
 }
 
+listenForHelp();
 fit();
 wire.conversation = conversations.current;
 wire.connect();

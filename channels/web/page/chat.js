@@ -242,11 +242,13 @@ export class Chat {
   }
 
   write(line, text, links) {
+    line.source = text;
     show(line.querySelector(".body"), text, this.words, links);
   }
 
   writePlain(line, text) {
     const body = line.querySelector(".body");
+    line.source = text;
     body.textContent = text;
     body.shownBlocks = undefined;
   }
@@ -340,6 +342,7 @@ export class Chat {
     clock.dateTime = at;
     clock.textContent = time.toLocaleTimeString(LOCALE, { hour: "2-digit", minute: "2-digit" });
     meta.append(clock);
+    if (role === "assistant") meta.append(this.copyButton(line));
     line.append(who, body, meta);
     this.list.append(line);
     return line;
@@ -351,6 +354,21 @@ export class Chat {
     mark.className = "divider";
     mark.textContent = this.words.divider;
     this.list.append(mark);
+  }
+
+  /** A button that copies an answer as the bot wrote it. */
+  copyButton(line) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = this.words.copy;
+    button.setAttribute("aria-label", this.words.copy_answer);
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(line.source);
+      button.textContent = this.words.copied;
+      setTimeout(() => (button.textContent = this.words.copy), 1500);
+    });
+    return button;
   }
 
   day(time) {

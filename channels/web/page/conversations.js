@@ -70,8 +70,12 @@ export class Conversations {
 
   open(id, turn = "") {
     this.sought = turn;
-    if (id !== this.current) location.hash = `c=${id}`;
-    else if (turn) this.onSeek(this.takeSought());
+    if (id === this.current) {
+      if (turn) this.onSeek(this.takeSought());
+      return;
+    }
+    location.hash = `c=${id}`;
+    this.follow(); // at once: what is typed next belongs there
   }
 
   follow() {

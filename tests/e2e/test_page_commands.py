@@ -1,0 +1,142 @@
+"""The menu of commands and the sheet of keys, in a real browser before the real channel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Page, expect
+
+from gateway.i18n import HELP, command_names, translate
+from gateway.text import render_plain
+from tests.e2e.browser import open_browser
+from tests.fakes.web_services import FakePageServices, serve_page
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Start the module's browser."""
+    async with open_browser() as browser:
+        yield browser
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _refuse_violation(message: ConsoleMessage) -> None:
+    if "Content Security Policy" in message.text:
+        raise AssertionError(message.text)
+
+
+async def visit(browser: Browser, url: str, **context: Any) -> Page:
+    """Open the page and wait until it is connected; an error on it fails the test."""
+    page = await (await browser.new_context(**context)).new_page()
+    page.on("pageerror", _raise)
+    page.on("console", _refuse_violation)
+    await page.goto(url)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    return page
+
+
+def lines(start: str, language: str = "en") -> list[str]:
+    """Return the entries of the menu for commands that begin with *start*: the words of `/help`."""
+    found = [name for name in command_names() if name.startswith(start)]
+    return [f"/{name} {render_plain(translate(f'{HELP}{name}', language))}" for name in found][:8]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es", "zh"])
+async def test_a_slash_opens_the_commands_with_the_words_of_help(chromium: Browser, language: str) -> None:
+    """In each language and on a phone: the entries, fewer with each letter, none for a whole name or a path."""
+    async with serve_page(FakePageServices(language=language)) as served:
+        page = await visit(chromium, served.url, viewport={"width": 360, "height": 740})
+        entries = page.get_by_role("option")
+        await page.locator("#text").press_sequentially("/")
+        await expect(entries).to_have_text(lines("", language))
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        await page.locator("#text").press_sequentially("re")
+        await expect(entries).to_have_text(lines("re", language))
+        for text in ("/retry", "/nonesuch", "/retry x", "no / command", "/etc/passwd", "//"):
+            await page.locator("#text").fill(text)
+            await expect(page.locator("#commands")).to_be_hidden()
+
+
+async def test_the_menu_is_worked_by_keys_and_by_mouse(chromium: Browser) -> None:
+    """Arrows and Enter, Tab, Escape, a click; Enter without a choice sends what was typed."""
+    services = FakePageServices(answer=lambda text: f"You said {text}")
+    async with serve_page(services) as served:
+        page = await visit(chromium, served.url)
+        text, menu = page.locator("#text"), page.locator("#commands")
+        await text.press_sequentially("/st")
+        names = [line.split()[0] for line in lines("st")]
+        await text.press("ArrowDown")
+        chosen = page.locator('[role=option][aria-selected="true"]')
+        await expect(chosen.locator("code")).to_have_text(names[0])
+        assert await text.get_attribute("aria-activedescendant") == await chosen.get_attribute("id")
+        await text.press("ArrowUp")
+        await expect(chosen.locator("code")).to_have_text(names[-1])
+        await text.press("Enter")
+        await expect(text).to_have_value(f"{names[-1]} ")
+        await expect(menu).to_be_hidden()
+        assert services.deliveries == []
+        await text.press("Enter")
+        await services.wait_deliveries(1)
+        assert services.deliveries[0].text == names[-1]
+        await text.press_sequentially("/sta")
+        await text.press("Tab")
+        await expect(text).to_have_value(f"{lines('sta')[0].split()[0]} ")
+        await expect(text).to_be_focused()
+        await text.fill("/st")
+        await text.press("Escape")
+        await expect(menu).to_be_hidden()
+        await text.fill("/h")
+        await page.get_by_role("option", name="/help").click()
+        await expect(text).to_have_value("/help ")
+        await expect(text).to_be_focused()
+        await text.fill("/st")
+        await text.press("Enter")
+        await services.wait_deliveries(2)
+        assert services.deliveries[1].text == "/st"
+        await expect(menu).to_be_hidden()
+
+
+async def test_an_answer_is_copied_as_it_was_written(chromium: Browser) -> None:
+    """Its Markdown, not what is drawn of it; of an answer that was streamed, and of one from the history."""
+    markdown = "**bold** and `code`\n\n- [a link](https://example.org/)\n\n| a |\n|---|\n| 1 |"
+    async with serve_page(FakePageServices(answer=lambda _: markdown)) as served:
+        page = await visit(chromium, served.url, permissions=["clipboard-read", "clipboard-write"])
+        await page.locator("#text").fill("go")
+        await page.locator("#text").press("Enter")
+        copy = page.get_by_role("button", name=translate("web.copy_answer"))
+        for _ in range(2):
+            await expect(page.locator(".line.assistant:not(.streaming) table")).to_have_count(1)
+            await page.evaluate("navigator.clipboard.writeText('')")
+            await copy.click()
+            await expect(copy).to_have_text(translate("web.copied"))
+            assert await page.evaluate("navigator.clipboard.readText()") == markdown
+            await page.reload()
+            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+
+
+async def test_a_question_mark_opens_the_keys_where_nothing_is_typed(chromium: Browser) -> None:
+    """By key and by button; in the composer it is a question mark; Escape and the button close it."""
+    async with serve_page(FakePageServices()) as served:
+        page = await visit(chromium, served.url)
+        sheet = page.get_by_role("dialog", name=translate("web.keys"))
+        await page.locator("#text").press_sequentially("?")
+        await expect(page.locator("#text")).to_have_value("?")
+        await expect(sheet).to_be_hidden()
+        await page.locator("#scroller").focus()
+        await page.keyboard.press("?")
+        await expect(sheet).to_be_visible()
+        await expect(sheet.locator("dd").first).to_have_text(translate("web.key_send"))
+        await page.keyboard.press("Escape")
+        await expect(sheet).to_be_hidden()
+        await page.get_by_role("button", name=translate("web.keys")).click()
+        await expect(sheet).to_be_visible()
+        await sheet.get_by_role("button", name=translate("web.close")).click()
+        await expect(sheet).to_be_hidden()
