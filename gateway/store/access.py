@@ -105,7 +105,7 @@ class SqlAccess:
         if change.put or change.remove:
             snapshot.edition += 1
         for message in change.notices:
-            self._engine.chats.put(message.key)
+            self._engine.wake_chat(message.key)
 
 
 # -- in one transaction ----------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class SqlAlerts:
 
     def _wake(self, keys: Sequence[SessionKey]) -> None:
         for key in keys:
-            self._engine.chats.put(key)
+            self._engine.wake_chat(key)
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
         """Return the posts that are due, in order."""

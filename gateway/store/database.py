@@ -55,7 +55,22 @@ class Database(Protocol):
         ...
 
 
-class StoreConnection(Database, Protocol):
+class SharedDatabase(Database, Protocol):
+    """A database as those rules see it that are about other workers."""
+
+    def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:
+        """Return the listed workers, other than *worker*, that are dead: this transaction may take over from them.
+
+        *shares* is False for a worker that has the database for itself.
+        """
+        ...
+
+    def notify(self) -> None:
+        """Have the other workers look for work, once this transaction is durable."""
+        ...
+
+
+class StoreConnection(SharedDatabase, Protocol):
     """A connection of an engine, as its writer uses it. Everything on the writer's thread."""
 
     def begin_batch(self) -> None:
@@ -72,6 +87,10 @@ class StoreConnection(Database, Protocol):
 
     def is_fault(self, error: Exception) -> bool:
         """Return True if *error* is the fault of the disk, the file, the server or the network, not of a statement."""
+        ...
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Return True if the batch failed because of another worker's transaction, and may be run again as it is."""
         ...
 
     def scrub(self) -> bool:

@@ -14,6 +14,8 @@ from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow
 from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
+from gateway.store.claims import ChatClaims, is_held
+from gateway.store.database import Database
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
 from gateway.store.workers import WorkerIdentity
@@ -66,11 +68,12 @@ class StoreEngine:
     limits: StoreLimits
     clock: Clock
     worker: WorkerIdentity
+    claims: ChatClaims = field(default_factory=ChatClaims)
     lanes: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)
     chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
-    last_control: int = 0  # the newest control row that was offered
+    offered_controls: set[int] = field(default_factory=set)  # open rows
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
@@ -92,10 +95,19 @@ class StoreEngine:
         """Return the time as columns have it."""
         return micros(self.clock())
 
+    def has_chat(self, database: Database, key: SessionKey) -> bool:
+        """Return True if the chat of *key* is ours, as of this transaction."""
+        return not self.claims.is_shared or is_held(database, key, self.owner)
+
     def wake_session(self, key: SessionKey) -> None:
         """Say that *key* may have a turn to claim, unless its owner will say so when it is done."""
-        if key not in self.held:
+        if key not in self.held and self.claims.covers(key):
             self.lanes.put(key)
+
+    def wake_chat(self, key: SessionKey) -> None:
+        """Say that there is something to deliver in *key*."""
+        if self.claims.covers(key):
+            self.chats.put(key)
 
     def free_lane(self, key: SessionKey, *, has_more: bool) -> None:
         """Say that *key* has no owner any more."""
@@ -105,10 +117,12 @@ class StoreEngine:
 
     def offer_control(self, row: InboxRow) -> None:
         """Offer a control row, once in this run; a suspect is claimed instead."""
+        if not self.claims.covers(row.message.key):
+            return
         if row.is_lone:
             self.suspected.set()
-        elif row.seq > self.last_control:
-            self.last_control = row.seq
+        elif row.seq not in self.offered_controls:
+            self.offered_controls.add(row.seq)
             self.controls.put(row)
 
     def wake_at(self, delay: float, wake: Callable[[], None]) -> None:

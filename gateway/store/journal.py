@@ -69,7 +69,7 @@ class SqlJournal:
         if accepted.control is not None:
             self._engine.offer_control(accepted.control)
         if accepted.chat is not None:
-            self._engine.chats.put(accepted.chat)
+            self._engine.wake_chat(accepted.chat)
         if accepted.has_job:
             self._engine.queued_job.set()
 
@@ -91,8 +91,10 @@ class SqlJournal:
         engine = self._engine
         column, now = write_key(key), engine.now()
         future = engine.writer.submit(
-            lambda database: session_queue.claim(
-                database, key, column, engine.owner, engine.limits, now, new_transcript
+            lambda database: (
+                session_queue.claim(database, key, column, engine.owner, engine.limits, now, new_transcript)
+                if engine.has_chat(database, key)
+                else None
             ),
             partial(self._claimed, key),
         )
@@ -121,7 +123,12 @@ class SqlJournal:
         engine, now = self._engine, self._engine.now()
         future = engine.writer.submit(
             lambda database: session_queue.claim_suspect(
-                database, engine.owner, now, new_transcript, is_isolated=is_isolated
+                database,
+                engine.owner,
+                now,
+                new_transcript,
+                is_isolated=is_isolated,
+                is_ours=partial(engine.has_chat, database),
             ),
             lambda found: self._claimed(found.key, found) if isinstance(found, TurnLease) else None,
         )
@@ -198,7 +205,7 @@ class SqlJournal:
         engine = self._engine
         engine.recorded.set()
         for key in {message.key for message in new.commit.outbound}:
-            engine.chats.put(key)
+            engine.wake_chat(key)
         if new.jobs or new.advances:
             engine.queued_job.set()
 
@@ -208,6 +215,7 @@ class SqlJournal:
         committed: CommitEffect = await self._engine.writer.submit(
             lambda database: turn_commits.settle_row(database, new, row.seq), partial(self._recorded, new)
         )
+        self._engine.offered_controls.discard(row.seq)
         return committed.record
 
     async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:

@@ -263,8 +263,14 @@ INSERT INTO worker (name, host, process, version, started_at, beat_at)
 DELETE FROM meta WHERE name = 'clean';
 """
 
+# A row for each chat that a worker has claimed; none where there is one worker.
+_CLAIMS = """
+CREATE TABLE claim (name TEXT PRIMARY KEY, worker TEXT NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
+ALTER TABLE worker ADD COLUMN shares INTEGER NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
-    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER)),
+    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS)),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -57,14 +57,17 @@ class SqlOutbox:
 
     def _wake_next(self, chat: SessionKey | None) -> None:
         if chat is not None:
-            self._engine.chats.put(chat)
+            self._engine.wake_chat(chat)
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part."""
+        engine = self._engine
         try:
-            return await self._engine.writer.submit(lambda database: next_delivery(database, key))
+            return await engine.writer.submit(
+                lambda database: next_delivery(database, key) if engine.has_chat(database, key) else None
+            )
         except StoreUnavailable:
-            self._engine.wake_at(_RETRY_SECONDS, partial(self._engine.chats.put, key))
+            engine.wake_at(_RETRY_SECONDS, partial(engine.wake_chat, key))
             raise
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
@@ -127,7 +130,7 @@ class SqlOutbox:
 
         def wake(result: tuple[tuple[int, ...], set[SessionKey]]) -> None:
             for key in result[1]:
-                self._engine.chats.put(key)
+                self._engine.wake_chat(key)
 
         shown, _ = await self._engine.writer.submit(lambda database: cancel(database, turn, now), wake)
         return shown
@@ -191,6 +194,8 @@ _END = sql(  # the message and its turn's preview
     _IS_UNFINISHED,
     ") RETURNING key",
 )
+_RECOVER = "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending'"
+RECOVER_PARTS = sql(_RECOVER, "AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)")
 _SHOWN = frozenset({"sending", "sent", "unknown"})
 
 
@@ -390,12 +395,14 @@ def cancel(database: Database, turn: str, at: int) -> tuple[tuple[int, ...], set
     return tuple(sorted(shown)), chats
 
 
-def recover(database: Database) -> None:
-    """Mark parts found as being sent as unknown."""
-    database.execute(
-        "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending' "
-        "AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)"
-    )
+def recover(database: Database, is_lost: Callable[[SessionKey], bool] | None = None) -> None:
+    """Mark parts found as being sent as unknown: of all chats, or of those that *is_lost* says."""
+    if is_lost is None:
+        database.execute(RECOVER_PARTS)
+        return
+    found = database.execute("SELECT seq, key FROM outbox WHERE open IS NOT NULL").fetchall()
+    lost = [(seq,) for seq, column in found if is_lost(read_key(column))]
+    database.executemany(sql(_RECOVER, "AND message = ?"), lost)
 
 
 def open_chats(database: Database) -> list[SessionKey]:

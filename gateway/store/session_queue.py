@@ -16,7 +16,7 @@ from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
 from gateway.store.inbox import ROW, read_row
 from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
-from gateway.store.suspects import LOST_LANES, SuspectHead, free_controls, next_suspect, take_control
+from gateway.store.suspects import LOST_LANES, SuspectHead, next_suspect, take_control
 
 SECOND = 1_000_000  # microseconds
 ALL = 2**62  # as a limit
@@ -190,10 +190,16 @@ def _read_facts(database: Database, key: SessionKey, column: str) -> QueueFacts:
 
 
 def claim_suspect(
-    database: Database, owner: str, now: int, new: NewTranscript, *, is_isolated: bool
+    database: Database,
+    owner: str,
+    now: int,
+    new: NewTranscript,
+    *,
+    is_isolated: bool,
+    is_ours: Callable[[SessionKey], bool],
 ) -> TurnLease | InboxRow | None:
-    """Take the next suspect of all lanes, or a control row that is one; count the attempt if it *is_isolated*."""
-    suspect = next_suspect(database)
+    """Take the next suspect of our chats, or a control row that is one; count the attempt if it *is_isolated*."""
+    suspect = next_suspect(database, is_ours)
     if suspect is None:
         return None
     if suspect.is_control:
@@ -364,5 +370,4 @@ def free_orphans(database: Database, owner: str, held_epochs: Mapping[SessionKey
 def recover(database: Database) -> None:
     """Give back the lanes of workers that are not listed any more."""
     database.execute(RECOVER_ROWS)
-    free_controls(database)
     database.execute(RECOVER_LANES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +25,21 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import StoreLimits
-from gateway.store import access, account_links, adoption, expiry, inbox, outbox, records, session_queue, workers
+from gateway.store import (
+    access,
+    account_links,
+    adoption,
+    claims,
+    expiry,
+    inbox,
+    outbox,
+    records,
+    session_queue,
+    workers,
+)
 from gateway.store.alerts import SqlAlerts
-from gateway.store.database import SET_META, Database
+from gateway.store.claims import ChatClaims
+from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
 from gateway.store.jobs import SqlJobs
@@ -36,7 +48,7 @@ from gateway.store.migrations import MIGRATIONS
 from gateway.store.outbox import SqlOutbox
 from gateway.store.records import SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
-from gateway.store.suspects import KilledJob, count_crash, forgive, free_jobs, last_charged
+from gateway.store.suspects import KilledJob, count_crash, forgive, free_controls, free_jobs, last_charged
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
@@ -56,6 +68,17 @@ class PendingWork:
     controls: list[InboxRow]
     chats: list[SessionKey]
     lost: list[SessionKey] = field(default_factory=list)  # lanes that are not held after all
+    claimed: frozenset[SessionKey] = frozenset()  # chats, where the database is shared
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """Claims and work of a worker that shares the database."""
+
+    balance: claims.ClaimBalance
+    work: PendingWork
+    dead: int  # workers taken over from
+    killed_jobs: list[KilledJob]
 
 
 @dataclass(slots=True)
@@ -86,16 +109,16 @@ def _count_stops(meta: Mapping[str, str], killed: int) -> int:
     return 0 if "adopted" in meta else int(meta.get("unclean_stops", "0")) + (killed > 0)
 
 
-def begin_run(database: Database, worker: WorkerIdentity, now: int) -> RecoveryState:
+def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> RecoveryState:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute(_META).fetchall())
     workers.enlist(database, worker, now)
-    killed = workers.remove_others(database, worker.name)
-    unclean_stops = _count_stops(meta, killed)
     if is_adopted := "adopted" in meta:
         forgive(database)
     charged = last_charged(database)
-    killed_jobs = take_over(database, now, was_killed=killed > 0 and not is_adopted)
+    dead = database.dead_workers(worker.name, shares=worker.shares)
+    killed_jobs = take_over(database, worker, dead, now, charges=not is_adopted)
+    unclean_stops = _count_stops(meta, len(dead))
     if is_adopted:
         adoption.settle(database, OpenChoice(meta["adopted"]), now)
     store_id, stamps = meta.get("store") or secrets.token_hex(8), int(meta.get("stamps", "0")) + 1
@@ -119,13 +142,32 @@ def begin_run(database: Database, worker: WorkerIdentity, now: int) -> RecoveryS
     )
 
 
-def take_over(database: Database, now: int, *, was_killed: bool) -> list[KilledJob]:
-    """Give back all leases of workers that are not listed; return the jobs that one held when it *was_killed*."""
-    killed_jobs = count_crash(database, now) if was_killed else []
-    session_queue.recover(database)
-    outbox.recover(database)
-    free_jobs(database)
+def take_over(
+    database: Database, worker: WorkerIdentity, dead: Sequence[str], now: int, *, charges: bool = True
+) -> list[KilledJob]:
+    """Take over from the workers *dead*: remove them, give back their leases, free their chats.
+
+    Return the jobs that they held. With *charges*, what was in flight counts a crash.
+    """
+    is_lost = partial(_is_of, claims.held_chats(database, dead)) if worker.shares else None
+    for name in dead:
+        workers.remove(database, name)
+    killed_jobs = count_crash(database, now, is_lost) if dead and charges else []
+    _give_back(database, is_lost)
     return killed_jobs
+
+
+def _give_back(database: Database, is_lost: Callable[[SessionKey], bool] | None) -> None:
+    """Give back every lease and claim of workers that are not listed; *is_lost* says of which chats, if not of all."""
+    session_queue.recover(database)
+    free_controls(database, is_lost)
+    outbox.recover(database, is_lost)
+    free_jobs(database)
+    claims.forget_claims(database)
+
+
+def _is_of(chats: frozenset[SessionKey], key: SessionKey) -> bool:
+    return key.parent in chats
 
 
 def find_pending_work(database: Database) -> PendingWork:
@@ -133,31 +175,53 @@ def find_pending_work(database: Database) -> PendingWork:
     return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox.open_chats(database))
 
 
-def look_again(database: Database, engine: StoreEngine) -> PendingWork:
+def look_again(database: SharedDatabase, engine: StoreEngine) -> PendingWork:
     """Release the leases of a broken batch, and return the pending work.
 
     Another worker may have had the database while our session was lost, and have been killed.
     """
-    if workers.remove_others(database, engine.owner):
-        take_over(database, engine.now(), was_killed=True)
+    if dead := database.dead_workers(engine.owner, shares=engine.worker.shares):
+        take_over(database, engine.worker, dead, engine.now())
     lost = session_queue.free_orphans(database, engine.owner, engine.held)
     backlog = find_pending_work(database)
     backlog.lost = lost
+    backlog.claimed = claims.held_chats(database, (engine.owner,))
     return backlog
 
 
-def end_run(database: Database, name: str) -> None:
+def share_work(
+    database: SharedDatabase, engine: StoreEngine, asked_for: frozenset[SessionKey], overdue: frozenset[SessionKey]
+) -> SharedWork:
+    """Take over from the dead, release idle chats, claim free ones; return the claims, and the work of our chats.
+
+    If one of the chats *asked_for* is not ours, its worker is notified, or those who may take it.
+    """
+    dead = database.dead_workers(engine.owner, shares=True)
+    killed_jobs = take_over(database, engine.worker, dead, engine.now()) if dead else []
+    balance = claims.balance_claims(database, engine.owner, engine.now(), overdue)
+    if dead or asked_for - balance.held:
+        database.notify()
+    work = find_pending_work(database)
+    ours = partial(_is_of, balance.held)
+    work.lanes, work.chats = list(filter(ours, work.lanes)), list(filter(ours, work.chats))
+    work.controls = [row for row in work.controls if ours(row.message.key)]
+    return SharedWork(balance, work, len(dead), killed_jobs)
+
+
+def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark a worker's deliberate stop: rows in flight have caused no crash."""
     forgive(database)
-    end_idle_run(database, name)
+    end_idle_run(database, worker)
     _set_meta(database, unclean_stops="0")
 
 
-def end_idle_run(database: Database, name: str) -> None:
+def end_idle_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark the end of a worker that served no users. Crashes of earlier processes still count."""
-    workers.remove(database, name)
-    session_queue.recover(database)
-    free_jobs(database)
+    is_lost = partial(_is_of, claims.held_chats(database, (worker.name,))) if worker.shares else None
+    workers.remove(database, worker.name)
+    _give_back(database, is_lost)
+    if worker.shares:
+        database.notify()
 
 
 def _set_meta(database: Database, **values: str) -> None:
@@ -185,6 +249,7 @@ class SqlStore:
         self.access: AccessStore = access.SqlAccess(engine, state.access)
         self.alerts: AlertStore = SqlAlerts(engine)
         self.erasing: ErasureStore = SqlErasure(engine)
+        self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
@@ -232,10 +297,13 @@ class SqlStore:
     async def close(self, *, has_served: bool = True) -> None:
         """Write what is queued, then close; streams end."""
         engine = self._engine
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.wait({self._sharing})
         with suppress(StoreUnavailable):
             await self.stamp()
         try:
-            await engine.writer.close(partial(end_run if has_served else end_idle_run, name=engine.owner))
+            await engine.writer.close(partial(end_run if has_served else end_idle_run, worker=engine.worker))
         finally:
             for wakeups in (engine.lanes, engine.controls, engine.chats):
                 wakeups.close()
@@ -249,12 +317,15 @@ async def assemble(
     *,
     path: Path | None = None,
     worker: WorkerIdentity | None = None,
+    chat_claims: ChatClaims | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
 
     If that fails, the writer is closed.
     """
-    engine = StoreEngine(writer=writer, limits=limits, clock=clock, worker=worker or WorkerIdentity())
+    engine = StoreEngine(
+        writer=writer, limits=limits, clock=clock, worker=worker or WorkerIdentity(), claims=chat_claims or ChatClaims()
+    )
     try:
         return await _assemble(engine, copy, path)
     except BaseException:
@@ -268,9 +339,11 @@ async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None) -> SqlSt
     found = await writer.submit(lambda database: begin_run(database, engine.worker, now))
     engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
     engine.last_charged = found.last_charged
-    engine.earlier_controls |= {row.seq: row.message.key.parent for row in found.backlog.controls if not row.is_lone}
+    if not engine.worker.shares:  # or they may be a live worker's
+        earlier = {row.seq: row.message.key.parent for row in found.backlog.controls if not row.is_lone}
+        engine.earlier_controls |= earlier
     _wake(engine, found.backlog)
-    writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
+    writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _reopened(engine, backlog))
     log.info(
         "store.opened",
         lanes=len(found.backlog.lanes),
@@ -293,6 +366,33 @@ def _wake(engine: StoreEngine, backlog: PendingWork) -> None:
     for row in backlog.controls:
         engine.offer_control(row)
     for key in backlog.chats:
-        engine.chats.put(key)
+        engine.wake_chat(key)
     engine.recorded.set()
     engine.queued_job.set()
+
+
+def _reopened(engine: StoreEngine, backlog: PendingWork) -> None:
+    engine.claims.held = backlog.claimed
+    _wake(engine, backlog)
+
+
+async def _share(engine: StoreEngine) -> None:
+    """Look for work until cancelled: when there may be some, and as often as `claims.POLL` says."""
+    held, loop = engine.claims, asyncio.get_running_loop()
+
+    def note(result: SharedWork) -> None:
+        held.note(result.balance, loop.time())
+        _wake(engine, result.work)
+        if result.dead:
+            log.warning("store.taken_over", workers=result.dead, chats=len(result.balance.held))
+        for job in result.killed_jobs:
+            log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
+
+    while True:
+        held.changed.clear()
+        look = partial(share_work, engine=engine, asked_for=held.take_wanted(), overdue=held.overdue(loop.time()))
+        with suppress(StoreUnavailable):  # the writer logs it
+            await engine.writer.submit(look, note)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(claims.POLL.total_seconds()):
+                await held.changed.wait()

@@ -22,11 +22,13 @@ Job         A job is never dead-lettered for crashes. From the second crash on i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.backoff import exponential_delay
+from gateway.events import SessionKey
 from gateway.store.database import Database
-from gateway.store.row_codec import sql
+from gateway.store.row_codec import read_key, sql
 from gateway.store.workers import LISTED_WORKERS
 
 CRASHES = 2  # unclean stops in flight that make a suspect
@@ -40,14 +42,14 @@ _SUSPECTS = sql(
     str(CRASHES),
     "AND (state = 'stamped' OR state = 'control' AND turn = '')",
 )
-_NEXT = sql("SELECT seq, state, key, turn", _SUSPECTS, "ORDER BY attempts, seq LIMIT 1")
+_NEXT = sql("SELECT seq, state, key, turn", _SUSPECTS, "ORDER BY attempts, seq")
 _TAKEN = "alone"  # the `turn` of a control row that runs as a suspect
 _TAKE_CONTROL = "UPDATE inbox SET turn = ?, attempts = attempts + ? WHERE seq = ?"
 LOST_LANES = sql("FROM lane WHERE owner != '' AND owner NOT IN", LISTED_WORKERS)
-_IN_FLIGHT = sql(
-    "ended_at IS NULL AND (state = 'control' OR state = 'claimed' AND key IN (SELECT key", LOST_LANES, "))"
-)
-_COUNT_CRASH = sql("UPDATE inbox SET crashes = crashes + 1 WHERE", _IN_FLIGHT)
+_ADD_CRASH = "UPDATE inbox SET crashes = crashes + 1 WHERE ended_at IS NULL AND"
+_COUNT_CRASH = sql(_ADD_CRASH, "state = 'claimed' AND key IN (SELECT key", LOST_LANES, ")")
+_COUNT_CONTROL_CRASH = sql(_ADD_CRASH, "state = 'control'")
+_CONTROLS = "SELECT seq, key FROM inbox WHERE state = 'control' AND ended_at IS NULL"
 _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
 _CHARGED = "ended_at IS NULL AND attempts > 0 AND (state = 'claimed' OR state = 'control' AND turn != '')"
 _GIVE_BACK = sql("UPDATE inbox SET attempts = attempts - 1 WHERE", _CHARGED)
@@ -87,10 +89,12 @@ class KilledJob:
     attempts: int
 
 
-def next_suspect(database: Database) -> NextSuspect | None:
-    """Return the suspect with the fewest attempts, the oldest of them; None without suspects."""
-    found = database.execute(_NEXT).fetchone()
-    return NextSuspect(found[0], found[1] == "control", found[2], found[3]) if found is not None else None
+def next_suspect(database: Database, is_ours: Callable[[SessionKey], bool]) -> NextSuspect | None:
+    """Return the suspect with the fewest attempts, the oldest of them, of the chats that *is_ours* says."""
+    for seq, state, key, turn in database.execute(_NEXT).fetchall():
+        if is_ours(read_key(key)):
+            return NextSuspect(seq, state == "control", key, turn)
+    return None
 
 
 def take_control(database: Database, seq: int, attempt: int) -> None:
@@ -98,9 +102,13 @@ def take_control(database: Database, seq: int, attempt: int) -> None:
     database.execute(_TAKE_CONTROL, (_TAKEN, attempt, seq))
 
 
-def count_crash(database: Database, now: int) -> list[KilledJob]:
-    """Add a crash to everything that was in flight in a worker that was killed; return the jobs among it."""
+def count_crash(database: Database, now: int, is_lost: Callable[[SessionKey], bool] | None = None) -> list[KilledJob]:
+    """Add a crash to everything that was in flight in a worker that was killed; return the jobs among it.
+
+    Control rows are those of all chats, or of those that *is_lost* says.
+    """
     database.execute(_COUNT_CRASH)
+    _update_controls(database, _COUNT_CONTROL_CRASH, is_lost)
     killed = []
     for place, (seq, id_, kind, attempts, due_at) in enumerate(database.execute(_KILLED_JOBS).fetchall(), 1):
         # The first crash delays nothing. Later ones keep the jobs apart, so that only one of them meets the next crash.
@@ -129,9 +137,17 @@ def acquit(database: Database, rows: tuple[int, ...]) -> None:
     database.executemany(_ACQUIT, [(seq,) for seq in rows])
 
 
-def free_controls(database: Database) -> None:
-    """Let control rows that a process took up be claimed by the next one."""
-    database.execute(_FREE_CONTROLS)
+def free_controls(database: Database, is_lost: Callable[[SessionKey], bool] | None = None) -> None:
+    """Let control rows that a process took up be claimed by the next one: of all chats, or of those that are lost."""
+    _update_controls(database, _FREE_CONTROLS, is_lost)
+
+
+def _update_controls(database: Database, update: str, is_lost: Callable[[SessionKey], bool] | None) -> None:
+    if is_lost is None:
+        database.execute(update)
+        return
+    found = database.execute(_CONTROLS).fetchall()
+    database.executemany(sql(update, "AND seq = ?"), [(seq,) for seq, key in found if is_lost(read_key(key))])
 
 
 def forgive(database: Database) -> None:

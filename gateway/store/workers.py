@@ -23,12 +23,11 @@ DEAD_AFTER = timedelta(seconds=5)  # without a heartbeat
 
 LISTED_WORKERS = "(SELECT name FROM worker)"
 _ENLIST = (
-    "INSERT INTO worker (name, host, process, version, started_at, beat_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "INSERT INTO worker (name, host, process, version, shares, started_at, beat_at) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING"
 )
 _BEAT = "UPDATE worker SET beat_at = ? WHERE name = ?"
 _REMOVE = "DELETE FROM worker WHERE name = ?"
-_REMOVE_OTHERS = "DELETE FROM worker WHERE name != ? RETURNING name"
 COUNT_WORKERS = "SELECT count(*) FROM worker"
 _STATUS = sql(
     "SELECT name, host, process, version, started_at, beat_at,",
@@ -46,6 +45,7 @@ class WorkerIdentity:
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=os.getpid)
     version: str = field(default_factory=package_version)
+    shares: bool = False  # the database, with others that share it; the work is divided by claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class WorkerStatus:
 
 def enlist(database: Database, worker: WorkerIdentity, now: int) -> None:
     """List *worker*, once."""
-    row = (worker.name, quote(worker.host), worker.process, worker.version, now, now)
+    row = (worker.name, quote(worker.host), worker.process, worker.version, int(worker.shares), now, now)
     database.execute(_ENLIST, row)
 
 
@@ -76,11 +76,6 @@ def beat(database: Database, name: str, now: int) -> bool:
 def remove(database: Database, name: str) -> None:
     """Strike the worker off the list, at its end."""
     database.execute(_REMOVE, (name,))
-
-
-def remove_others(database: Database, name: str) -> int:
-    """Strike every other worker off the list; return their number."""
-    return len(database.execute(_REMOVE_OTHERS, (name,)).fetchall())
 
 
 def list_workers(database: Database) -> tuple[WorkerStatus, ...]:

@@ -19,15 +19,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable
-from gateway.store.database import Database, StoreConnection
+from gateway.store.database import SharedDatabase, StoreConnection
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Operation: TypeAlias = Callable[[Database], T]
+Operation: TypeAlias = Callable[[SharedDatabase], T]
 ExclusiveOperation: TypeAlias = Callable[[StoreConnection], T]
 
 _AT_ONCE = 1_000  # operations in one transaction; more would only make the first wait longer
+_TRIES = 5  # of a batch that meets other workers' transactions, then of each of its operations
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
 
 
@@ -41,7 +42,21 @@ class BatchResult:
 
 
 def run_batch(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult:
-    """Run *operations* in one transaction; one by one when one of them is bad."""
+    """Run *operations* in one transaction; one by one when one of them is bad.
+
+    They are run again when another worker's transaction was first; StoreUnavailable when it always is.
+    """
+    for _ in range(_TRIES):
+        batch = _run_once(connection, operations)
+        if batch is not None:
+            return batch
+    if len(operations) > 1:
+        return _one_by_one(connection, operations)
+    return BatchResult(results=[StoreUnavailable("other workers change the same rows: try again")])
+
+
+def _run_once(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult | None:
+    """Run *operations*; return None, without effect, if they may be run again as they are."""
     batch = BatchResult()
     try:
         connection.begin_batch()
@@ -53,6 +68,8 @@ def run_batch(connection: StoreConnection, operations: Sequence[Operation[Any]])
         batch.commits = int(connection.end_batch())
     except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
         connection.roll_back()
+        if connection.is_conflict(error):
+            return None
         if connection.is_fault(error):
             return BatchResult(fault=error)
         if len(operations) == 1:
@@ -289,7 +306,10 @@ class BatchWriter:
             batch = await connection.call(partial(run_batch, operations=[entry.operation for entry in entries]))
         self.commits += batch.commits
         for entry, result in zip(entries, batch.results, strict=False):
-            settle_entry(entry.future, entry.then, result)
+            if isinstance(result, StoreUnavailable):  # other workers were first, again and again
+                self._fail([entry], result)
+            else:
+                settle_entry(entry.future, entry.then, result)
         if batch.fault is None:
             self._delay = 0.0
             return
@@ -325,8 +345,9 @@ class BatchWriter:
         self._connection = connection
         if self._reopened is not None:
             batch = await connection.call(partial(run_batch, operations=[self._reopened.operation]))
-            if batch.fault is not None:
-                await self._break(batch.fault)
+            fault = batch.fault or batch.results[0]
+            if batch.fault is not None or isinstance(fault, StoreUnavailable):
+                await self._break(fault)
                 return None
             settle_entry(None, self._reopened.then, batch.results[0])
         log.info("store.reopened")

@@ -139,8 +139,10 @@ def _new_journal() -> bytes:
         return path.read_bytes()
 
 
-# The parts as they were before the ninth migration, by the id of their message.
+# Back to the tables of before the ninth migration: no claims, and parts by the id of their message.
 NAMED_PARTS = (
+    "DROP TABLE claim",
+    "ALTER TABLE worker DROP COLUMN shares",
     "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "
     "DEFAULT 0, message_id TEXT NOT NULL DEFAULT '', adopted TEXT NOT NULL DEFAULT '', "
     "reason TEXT NOT NULL DEFAULT '', at BIGINT NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (message, n))",

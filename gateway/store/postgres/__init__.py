@@ -13,6 +13,7 @@ import psycopg
 from gateway.errors import SettingsError
 from gateway.journal_file import misplaced_journal
 from gateway.ports.store import Store, StoreLimits
+from gateway.store.claims import ChatClaims
 from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
@@ -39,11 +40,20 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
 
 
 async def open_database(
-    url: str, limits: StoreLimits, *, clock: Clock = utc_now, wrap: Wrap = PostgresConnection
+    url: str,
+    limits: StoreLimits,
+    *,
+    clock: Clock = utc_now,
+    wrap: Wrap = PostgresConnection,
+    shares: bool = False,
 ) -> SqlStore:
-    """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults."""
+    """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults.
+
+    With *shares*, other workers that share it may have it open too, and the chats are divided among them.
+    """
     last = 0  # the server's process of our last session
-    worker = WorkerIdentity()
+    worker = WorkerIdentity(shares=shares)
+    held = ChatClaims(is_shared=shares)
     loop = asyncio.get_running_loop()
 
     def connector() -> PostgresConnection:
@@ -55,9 +65,9 @@ async def open_database(
             if not last:
                 schema.prepare(connection)
             schema.require_active(connection)  # always: it may have been moved away while we hung
-            schema.enlist(connection, worker)
+            schema.enlist(connection, worker, is_new=not last)
             last = connection.process
-            heartbeat = WorkerHeartbeat(url, worker.name, loop)
+            heartbeat = WorkerHeartbeat(url, worker.name, loop, on_notify=held.changed.set if shares else None)
             connection.when_closed(heartbeat.stop)
             heartbeat.start()
         except BaseException:
@@ -67,4 +77,4 @@ async def open_database(
 
     writer = BatchWriter(partial(PostgresThread.open, connector))
     await writer.open()
-    return await assemble(writer, limits, clock, partial(copy_database, url), worker=worker)
+    return await assemble(writer, limits, clock, partial(copy_database, url), worker=worker, chat_claims=held)

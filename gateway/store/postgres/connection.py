@@ -18,14 +18,17 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from gateway.store.database import LISTED, QueryResult
+from gateway.store.postgres.worker_locks import give_lock, take_dead
 
 log = structlog.get_logger(__name__)
 
 _PARAMETER = re.compile(r"\?(\d*)")
 _LISTED = "IN (SELECT json_array_elements_text(?::json))"
 # SQLSTATE classes and codes that are no fault of a statement: connection, resources (a full disk), operator's
-# intervention (a stopping server), system, corruption; deadlock and lost serialization; a standby; a lock not given.
-_FAULT_CLASSES = ("08", "53", "57", "58", "XX", "40")
+# intervention (a stopping server), system, corruption; a standby; a lock not given. Conflicts: lost serialization,
+# deadlock.
+_FAULT_CLASSES = ("08", "53", "57", "58", "XX")
+_CONFLICT_CODES = ("40001", "40P01")
 _FAULT_CODES = ("25006", "55P03")
 _FENCE = "SELECT 1 FROM worker WHERE name = ? FOR KEY SHARE"  # against removal; heartbeats do not wait for it
 _TEXT_TABLES = ("inbox", "step", "body", "outbox", "part", "dead", "job", "preference", "note", "audit", "alert")
@@ -61,6 +64,7 @@ class PostgresConnection:
         self._has_written = False
         self._when_closed: Callable[[], object] = lambda: None
         self.worker = ""  # the listed worker that this session writes for; empty before it is
+        self._locks: list[str] = []  # of dead workers
         connection.cursor_factory = RawCursor
         connection.prepare_threshold = 2
         connection.prepared_max = 500
@@ -96,12 +100,24 @@ class PostgresConnection:
         cursor.executemany(_translate(statement).text, parameters)
         return cursor
 
+    def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:
+        """Return the other workers that are dead; their locks are held until the next call."""
+        for name in self._locks:
+            give_lock(self, name)
+        self._locks = []
+        self._locks = take_dead(self, worker, shares=shares)
+        return self._locks
+
+    def notify(self) -> None:
+        """Have the other workers look for work, once this transaction is stored."""
+        self.execute("NOTIFY parlour")
+
     def begin_batch(self) -> None:
         """Begin a transaction. Raises ConnectionAbortedError if another worker has taken over from ours.
 
-        The row stays as it is until the end of the transaction: who takes over waits for it.
+        The row is locked until the end of the transaction, for which a takeover waits.
         """
-        self.execute("BEGIN")
+        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         if self.worker and self.execute(_FENCE, (self.worker,)).fetchone() is None:
             raise ConnectionAbortedError("another gateway has taken over the work of this one")
         self._has_written = False
@@ -128,6 +144,10 @@ class PostgresConnection:
         if self._connection.closed or (not state and isinstance(error, psycopg.OperationalError)):
             return True
         return state.startswith(_FAULT_CLASSES) or state in _FAULT_CODES
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Return True if *error* says that another worker's transaction came first: ours may be run again."""
+        return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICT_CODES
 
     def scrub(self) -> bool:
         """Rewrite the tables that hold texts without what was deleted from them.

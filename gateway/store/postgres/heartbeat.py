@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
@@ -13,7 +15,8 @@ import structlog
 from gateway.errors import ParlourError
 from gateway.store import workers
 from gateway.store.postgres.connection import PostgresConnection
-from gateway.store.postgres.schema import open_session, server_time
+from gateway.store.postgres.schema import open_session
+from gateway.store.postgres.worker_locks import server_time
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +27,16 @@ class WorkerHeartbeat:
     Errors of the server are logged once: the worker's own session meets them too.
     """
 
-    def __init__(self, url: str, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_notify: Callable[[], object] | None = None,
+    ) -> None:
+        """*on_notify* is called on the loop when another worker says that there may be work."""
+        self._on_notify = on_notify
         self._url = url
         self._name = name
         self._loop = loop
@@ -33,6 +45,7 @@ class WorkerHeartbeat:
         self._answered = Event()
         self._answered.set()
         self._is_failing = False
+        self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
 
     def start(self) -> None:
         """Begin; the first heartbeat is one interval from now."""
@@ -44,11 +57,12 @@ class WorkerHeartbeat:
 
     def _run(self) -> None:
         try:
-            while not self._stopped.wait(workers.HEARTBEAT.total_seconds()):
-                if not self._is_answered():
-                    continue  # the loop hangs, or has ended without closing the store
+            while not self._wait():
+                if time.monotonic() < self._next_at:
+                    continue
+                self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
                 try:
-                    if not self._beat():
+                    if self._is_answered() and not self._beat():
                         return
                     self._is_failing = False
                 except (psycopg.Error, ParlourError) as error:
@@ -59,8 +73,32 @@ class WorkerHeartbeat:
         finally:
             self._disconnect()
 
+    def _wait(self) -> bool:
+        """Return True when it was stopped, False after one interval or a second."""
+        interval = min(workers.HEARTBEAT.total_seconds(), 1.0)
+        if self._on_notify is None:
+            return self._stopped.wait(interval)
+        try:
+            for _ in self._connected().notifies(timeout=interval):
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._on_notify)
+        except (psycopg.Error, ParlourError):
+            self._disconnect()
+            return self._stopped.wait(interval)
+        return self._stopped.is_set()
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._session is None:
+            self._session = open_session(self._url)
+            if self._on_notify is not None:
+                self._session.execute(b"LISTEN parlour")
+        return self._session
+
     def _is_answered(self) -> bool:
-        """Return True if the loop answered the last question, and ask it again."""
+        """Return True if the loop answered the last question, and ask it again.
+
+        It does not where it hangs, or has ended without closing the store.
+        """
         if not self._answered.is_set():
             return False
         self._answered.clear()
@@ -69,9 +107,7 @@ class WorkerHeartbeat:
         return True
 
     def _beat(self) -> bool:
-        if self._session is None:
-            self._session = open_session(self._url)
-        database = PostgresConnection(self._session)
+        database = PostgresConnection(self._connected())
         return workers.beat(database, self._name, server_time(database))
 
     def _disconnect(self) -> None:

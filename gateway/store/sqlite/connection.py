@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -33,6 +33,13 @@ class SqliteConnection(sqlite3.Connection):
 
     _changes = 0
 
+    def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:  # noqa: ARG002 - the port's
+        """Return all other workers: the home's lock is ours."""
+        return [name for (name,) in self.execute("SELECT name FROM worker WHERE name != ?", (worker,))]
+
+    def notify(self) -> None:
+        """Do nothing: this worker is the only one."""
+
     def begin_batch(self) -> None:
         """Begin a transaction, which locks out other writers."""
         self._changes = self.total_changes
@@ -54,6 +61,10 @@ class SqliteConnection(sqlite3.Connection):
         if isinstance(error, sqlite3.Error):
             return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _FAULTS
         return isinstance(error, (OSError, MemoryError))
+
+    def is_conflict(self, error: Exception) -> bool:  # noqa: ARG002 - the port's
+        """Return False: a transaction locks out all others."""
+        return False
 
     def scrub(self) -> bool:
         """Rebuild the file without what was deleted and empty its log; False while another process reads it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
-from gateway.store import session_queue, suspects
+from gateway.store import claims, outbox, session_queue, suspects
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
@@ -106,6 +106,8 @@ _WHOLE = (
     session_queue.RECOVER_ROWS,
     session_queue.RECOVER_LANES,
     suspects.FREE_JOBS,
+    outbox.RECOVER_PARTS,
+    claims.FORGET_CLAIMS,
 )
 
 

@@ -256,7 +256,7 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
     store = await open_store(home, "", StoreLimits())
     await store.close()
     with sqlite3.connect(home / "journal.db") as database:
-        database.execute("INSERT INTO worker VALUES ('killed', 'here', 1, '0.1', 0, 0)")
+        database.execute("INSERT INTO worker VALUES ('killed', 'here', 1, '0.1', 0, 0, 0)")
         database.execute("UPDATE meta SET value = '1' WHERE name = 'unclean_stops'")
         database.execute(
             "INSERT INTO dead (id, turn, key, reason, at) VALUES ('x', 't', 'telegram:42', 'blocked by the person', 1)"

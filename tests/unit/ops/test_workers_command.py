@@ -26,7 +26,7 @@ def test_a_killed_gateway_is_listed_until_the_next_start(terminal: CommandTermin
     """Its host is printed without the characters that would move the cursor."""
     terminal.well("prune")
     with sqlite3.connect(terminal.home / "journal.db") as database:
-        database.execute("INSERT INTO worker VALUES ('w', 'host\x1b[2J', 7, '0.1', 0, 0)")
+        database.execute("INSERT INTO worker VALUES ('w', 'host\x1b[2J', 7, '0.1', 0, 0, 0)")
     database.close()
     (row,) = terminal.well("workers").splitlines()
     assert row.startswith("killed  host")

@@ -1,0 +1,494 @@
+"""Several workers on one PostgreSQL database: who does what, and who takes over. Rules found by fault injection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from gateway.errors import StoreUnavailable
+from gateway.events import SessionKey
+from gateway.ports.journal import AcceptOutcome, Job
+from gateway.ports.outbox import PartState
+from gateway.ports.store import StoreLimits
+from gateway.store import claims, workers
+from gateway.store.database import Database, SharedDatabase
+from gateway.store.postgres import open_database, schema, worker_locks
+from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.sql_store import SqlStore, share_work
+from gateway.store.writer import Operation
+from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, parts_of, receipt, said
+
+HOLDERS = "SELECT name, worker FROM claim ORDER BY name"
+_OWN_START = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+HOUR = 3_600_000_000  # microseconds
+CHATS = [SessionKey("telegram", str(number)) for number in range(100, 110)]
+
+
+class LossyConnection(PostgresConnection):
+    """A session whose next commit is stored, and whose reply is lost, when it is told to."""
+
+    is_lossy = False
+
+    def end_batch(self) -> bool:
+        """Store the batch; then fail, once."""
+        stored = super().end_batch()
+        if type(self).is_lossy:
+            type(self).is_lossy = False
+            raise OSError("the reply was lost")
+        return stored
+
+
+class Workers:
+    """Opens workers on one server, and kills them."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self._opened: list[SqlStore] = []
+
+    async def open(self) -> SqlStore:
+        """Open a store that shares the database."""
+        store = await open_database(
+            self.server.url, StoreLimits(), clock=lambda: START, wrap=LossyConnection, shares=True
+        )
+        self._opened.append(store)
+        return store
+
+    async def kill(self, store: SqlStore) -> None:
+        """End a worker's session without its knowing; its heartbeats are missed."""
+        await paused(store)
+        self.silence(store)
+        self.cut(store)
+
+    def cut(self, store: SqlStore) -> None:
+        """End the session in which a worker writes."""
+        lock = f"hashtextextended(current_schema() || '/' || '{store._engine.owner}', 0)"
+        held = "locktype = 'advisory' AND objsubid = 1 AND ((classid::bigint << 32) | objid::bigint)"
+        self.server.query(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE {held} = {lock}")  # noqa: S608
+
+    def silence(self, store: SqlStore) -> None:
+        """Put a worker's last heartbeat back by what makes it a missed one; twice, by what makes the worker dead."""
+        self.server.query(
+            f"UPDATE worker SET beat_at = beat_at - {2 * HOUR} WHERE name = '{store._engine.owner}'"  # noqa: S608
+        )
+
+    def holders(self) -> dict[SessionKey, str]:
+        """Return who has which chat."""
+        return {SessionKey.parse(name.removeprefix("chat:")): worker for name, worker in self.server.query(HOLDERS)}
+
+    async def close(self) -> None:
+        """Close whatever is open."""
+        for store in reversed(self._opened):
+            await store.close()
+
+
+@pytest.fixture
+async def team(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
+    """Return an opener of workers; heartbeats are as the test says."""
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "HEARTBEAT", timedelta(days=1))
+    monkeypatch.setattr(worker_locks, "_MISSED", HOUR)  # however slow the machine is
+    monkeypatch.setattr(worker_locks, "_DEAD_AFTER", 3 * HOUR)
+    monkeypatch.setattr(claims, "POLL", timedelta(seconds=0.05))
+    LossyConnection.is_lossy = False
+    postgres.empty()
+    opened = Workers(postgres)
+    yield opened
+    await opened.close()
+
+
+async def ready(store: SqlStore, key: SessionKey = ANN) -> None:
+    """Return when *key* is offered to this worker."""
+    async with asyncio.timeout(30):
+        async for each in store.journal.ready_sessions():
+            if each == key:
+                return
+
+
+async def accept_all(store: SqlStore, keys: Iterable[SessionKey]) -> None:
+    """Accept one message for each of *keys*."""
+    await asyncio.gather(*(accept(store, said(key=key)) for key in keys))
+
+
+async def until(is_met: Callable[[], bool]) -> None:
+    """Return when *is_met* says so."""
+    async with asyncio.timeout(30):
+        while True:
+            if is_met():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) -> None:
+    """The worker that accepts a message need not be the one that answers; the next turn may be another's."""
+    first, second = await team.open(), await team.open()
+    await accept(first, said())
+    await ready(first)
+    assert team.holders() == {ANN: first._engine.owner}
+    await accept(second, said(id="2"))
+    assert await second.journal.claim(ANN) is None
+    lease = await claim(first)
+    await first.journal.commit(lease, answered(lease, "one"))
+    assert await second.journal.claim(ANN) is None
+    assert await second.outbox.next(ANN) is None
+    delivery = await first.outbox.next(ANN)
+    assert delivery is not None
+    parts = parts_of(delivery.message, 1)
+    await first.outbox.freeze(delivery.message, parts)
+    await first.outbox.mark_sent(receipt(parts[0]))
+    lease = await claim(first)
+    await first.journal.commit(lease, answered(lease))
+    await until(lambda: team.holders() == {})
+    await accept(second, said(id="3"))
+    await ready(second)
+    assert team.holders() == {ANN: second._engine.owner}
+
+
+async def test_chats_are_shared_fairly_and_none_is_left(team: Workers) -> None:
+    """A flood that one worker accepts is answered by both."""
+    first, second = await team.open(), await team.open()
+    await accept_all(first, CHATS)
+    await until(lambda: len(team.holders()) == len(CHATS))
+    counts = [list(team.holders().values()).count(each._engine.owner) for each in (first, second)]
+    assert sum(counts) == len(CHATS)
+    assert min(counts) >= 3
+    for key, owner in team.holders().items():
+        holder, other = (first, second) if owner == first._engine.owner else (second, first)
+        assert await other.journal.claim(key) is None
+        lease = await claim(holder, key)
+        await holder.journal.commit(lease, answered(lease))
+    await until(lambda: team.holders() == {})
+
+
+async def test_a_chat_that_a_live_worker_leaves_is_taken_by_another(
+    team: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share is a limit for an instant, and no reason for a chat to wait."""
+    monkeypatch.setattr(claims, "OVERDUE", timedelta(seconds=0.2))
+    first, second = await team.open(), await team.open()
+    assert second._sharing is not None
+    second._sharing.cancel()  # it lives, and takes nothing
+    await accept_all(first, CHATS)
+    await until(lambda: list(team.holders().values()) == [first._engine.owner] * len(CHATS))
+
+
+async def test_a_control_message_runs_where_the_turn_runs(team: Workers) -> None:
+    """A /stop that another worker accepts reaches the worker of the chat, by a notification and not by the poll."""
+    first, second = await team.open(), await team.open()
+    await accept(first, said())
+    await claim_when_ready(first)
+    await accept(second, said("/stop", id="2"), is_control=True)
+    async with asyncio.timeout(30):
+        row = await anext(first.journal.control_rows())
+    assert row.message.text == "/stop"
+    assert second._engine.controls._queue.empty()
+
+
+async def claim_when_ready(store: SqlStore) -> None:
+    """Claim Ann's turn once her chat is ours."""
+    await ready(store)
+    await claim(store)
+
+
+async def test_a_dead_workers_chats_are_taken_over(team: Workers) -> None:
+    """Its turn is given back with its steps, what it was sending is of unknown outcome, its jobs run again."""
+    first, second = await team.open(), await team.open()
+    await paused(second)
+    for key in (ANN, BOB):
+        await accept(first, said(key=key))
+    await balanced(first)
+    await balanced(first, overdue=frozenset((ANN, BOB)))
+    lease = await claim(first, BOB)
+    await first.journal.commit(lease, answered(lease, "one"))
+    delivery = await first.outbox.next(BOB)
+    assert delivery is not None
+    await first.outbox.freeze(delivery.message, parts_of(delivery.message, 1))
+    running = await claim(first)
+    job = Job(id="j", kind="k", scope="", payload={}, due_at=START)
+    await first.jobs.put(job)
+    assert await first.jobs.due(START, 10, kinds=("k",)) == (job,)
+    assert await second.jobs.due(START, 10, kinds=("k",)) == ()
+    await team.kill(first)
+    await balanced(second)
+    again = await claim(second)
+    assert (again.turn, again.epoch) == (running.turn, running.epoch + 1)
+    unknown = await second.outbox.next(BOB)
+    assert unknown is not None
+    assert [part.state for part in unknown.parts] == [PartState.UNKNOWN]
+    (killed,) = await second.jobs.due(START, 10, kinds=("k",))
+    assert (killed.id, killed.attempts) == ("j", 1)
+    # The first is alive after all: it writes nothing more, and does not come back.
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await first.journal.commit(running, answered(running, "late"))
+        await asyncio.sleep(0.06)
+    await second.journal.commit(again, answered(again, "two"))
+    assert [name for (name,) in team.server.query("SELECT name FROM worker")] == [second._engine.owner]
+
+
+async def test_what_a_live_worker_runs_is_not_taken_over(team: Workers) -> None:
+    """Neither with the death of another, nor with a start, nor with an end."""
+    first, second, third = await team.open(), await team.open(), await team.open()
+    await accept(first, said("/help", id="0"), is_control=True)
+    row = await anext(first.journal.control_rows())
+    await accept(first, said())
+    await ready(first)
+    lease = await claim(first)
+    await accept(first, said(key=BOB))
+    await until(lambda: BOB in team.holders())
+    preview = parts_of(answered(lease, "one").outbound[0], 1)
+    before = team.server.query("SELECT state, crashes, turn FROM inbox ORDER BY seq")
+    await team.kill(third)
+    await until(lambda: len(team.server.query("SELECT 1 FROM worker")) == 2)
+    fourth = await team.open()
+    await second.close()
+    await fourth.close()
+    assert team.server.query("SELECT state, crashes, turn FROM inbox ORDER BY seq") == before
+    assert row.message.text == "/help"
+    assert preview
+    assert await first.journal.steer(lease) == ()
+
+
+async def test_a_missed_heartbeat_alone_is_no_death(team: Workers) -> None:
+    """The lock is held: until more is missed the worker is only slow. Then its session is ended."""
+    first, second = await team.open(), await team.open()
+    await accept(first, said())
+    await ready(first)
+    lease = await claim(first)
+    team.silence(first)
+    for _ in range(3):
+        await balanced(second)
+    assert len(team.server.query("SELECT 1 FROM worker")) == 2
+    await first.journal.steer(lease)
+    await paused(first)  # it hangs: otherwise it would open another session at once, and be alive
+    team.silence(first)
+    await ready(second)
+    with pytest.raises(StoreUnavailable):
+        await first.journal.steer(lease)
+
+
+async def balanced(store: SqlStore, overdue: frozenset[SessionKey] = frozenset()) -> None:
+    """Have a worker look for work once."""
+    engine = store._engine
+    found = await engine.writer.submit(lambda database: share_work(database, engine, frozenset(), overdue))
+    engine.claims.note(found.balance, 0.0)
+
+
+async def test_a_free_lock_alone_is_no_death(team: Workers) -> None:
+    """A worker whose session was cut opens another within a heartbeat, and goes on with what it ran."""
+    first, second = await team.open(), await team.open()
+    await accept(first, said())
+    await ready(first)
+    lease = await claim(first)
+    await paused(first)
+    team.cut(first)
+    await balanced(second)
+    with pytest.raises(StoreUnavailable):
+        await first.journal.steer(lease)
+    await until_open(first)
+    await first.journal.commit(lease, answered(lease, "one"))
+    assert await second.journal.claim(ANN) is None
+
+
+async def until_open(store: SqlStore) -> None:
+    """Return when the store has a session again."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(StoreUnavailable):
+                return await store.check()
+            await asyncio.sleep(0.02)
+
+
+async def test_claims_whose_reply_was_lost_are_known_again(team: Workers) -> None:
+    """The chat is with a live worker that does not know: the session that follows tells it, and its turn runs."""
+    store = await team.open()
+    await paused(store)
+    await accept(store, said())
+    LossyConnection.is_lossy = True
+    with pytest.raises(StoreUnavailable):
+        await balanced(store)
+    assert team.holders() == {ANN: store._engine.owner}
+    await until_open(store)
+    await ready(store)
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease))
+    await balanced(store)
+    assert team.holders() == {}
+
+
+async def paused(store: SqlStore) -> None:
+    """Let a worker look for work only when the test says so."""
+    assert store._sharing is not None
+    store._sharing.cancel()
+    await asyncio.wait({store._sharing})
+
+
+async def test_a_turn_whose_claim_lost_its_reply_is_given_back(team: Workers) -> None:
+    """The lane is not left with a worker that does not know."""
+    store = await team.open()
+    await accept(store, said())
+    await ready(store)
+    LossyConnection.is_lossy = True
+    with pytest.raises(StoreUnavailable):
+        await store.journal.claim(ANN)
+    await ready(store)
+    assert (await claim(store)).rows[0].message == said()
+
+
+async def test_a_commit_whose_reply_was_lost_is_recognised(team: Workers) -> None:
+    """Made again at the same epoch it returns what is stored, and the answer is sent once."""
+    store = await team.open()
+    await accept(store, said())
+    await ready(store)
+    lease = await claim(store)
+    await paused(store)
+    LossyConnection.is_lossy = True
+    with pytest.raises(StoreUnavailable):
+        await store.journal.commit(lease, answered(lease, "one"))
+    await until_open(store)
+    record = await store.journal.commit(lease, answered(lease, "other"))
+    assert record.lines == answered(lease, "one").record.lines
+    assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
+
+
+async def test_a_message_that_comes_to_two_workers_at_once_is_one(team: Workers) -> None:
+    """Each looks before the other has stored it: one of the transactions is run again, and finds it."""
+    stores = [await team.open() for _ in range(3)]
+    for number in range(20):
+        outcomes = [each.outcome for each in await asyncio.gather(*(accept(s, said(id=str(number))) for s in stores))]
+        assert sorted(outcomes) == [AcceptOutcome.DUPLICATE, AcceptOutcome.DUPLICATE, AcceptOutcome.NEW]
+    assert len(await stores[0].journal.waiting_rows(ANN)) == 20
+
+
+async def test_a_bad_row_blocks_nothing(team: Workers) -> None:
+    """Beside a conflict: the batch is run again one by one, and only the bad row fails."""
+    first, second = await team.open(), await team.open()
+    results = await asyncio.gather(
+        accept(first, said(id="1")),
+        first._engine.writer.submit(lambda database: database.execute("INSERT INTO inbox (seq) VALUES (1)")),
+        accept(first, said(id="2")),
+        accept(second, said(id="1")),
+        accept(second, said(id="2")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], psycopg.IntegrityError)
+    assert [row.message.message_id for row in await first.journal.waiting_rows(ANN)] == ["1", "2"]
+
+
+async def test_a_release_beside_an_accept_loses_no_wake_up(team: Workers) -> None:
+    """The message is stored after its chat was found idle, and before the release: somebody answers it."""
+    first, second = await team.open(), await team.open()
+    await paused(first)
+    await paused(second)
+    await accept(first, said(id="1"))
+    await balanced(first)
+    lease = await claim(first)
+    await first.journal.commit(lease, answered(lease))
+    engine = first._engine
+
+    def release_slowly(database: SharedDatabase) -> object:
+        database.execute("SELECT 1 FROM inbox").fetchall()  # the snapshot of this transaction
+        asyncio.run_coroutine_threadsafe(accept(second, said(id="2")), loop).result(30)
+        return share_work(database, engine, frozenset(), frozenset())
+
+    loop = asyncio.get_running_loop()
+    await engine.writer.submit(release_slowly)
+    assert team.holders() == {}
+    await balanced(second)
+    assert (await claim(second)).rows[0].message.message_id == "2"
+
+
+async def test_conflicting_batches_are_run_again(team: Workers) -> None:
+    """Two workers that change two rows in opposite orders: nobody hears of the deadlock, both changes are there."""
+    first, second = await team.open(), await team.open()
+    loop = asyncio.get_running_loop()
+    met = [asyncio.Event(), asyncio.Event()]
+
+    def change(names: tuple[str, str], own: asyncio.Event, other: asyncio.Event) -> Operation[None]:
+        def operation(database: Database) -> None:
+            add = "UPDATE meta SET value = value || ? WHERE name = ?"
+            database.execute(add, ("+", names[0]))
+            loop.call_soon_threadsafe(own.set)
+            asyncio.run_coroutine_threadsafe(other.wait(), loop).result(30)
+            database.execute(add, ("+", names[1]))
+
+        return operation
+
+    team.server.query("INSERT INTO meta (name, value) VALUES ('a', ''), ('b', '')")
+    await asyncio.gather(
+        first._engine.writer.submit(change(("a", "b"), met[0], met[1])),
+        second._engine.writer.submit(change(("b", "a"), met[1], met[0])),
+    )
+    assert team.server.query("SELECT value FROM meta WHERE name IN ('a', 'b')") == [("++",), ("++",)]
+
+
+async def test_a_usage_row_outlives_conflicts(team: Workers) -> None:
+    """What is posted and meets another worker's transaction each time is kept until it could be stored."""
+    first, second = await team.open(), await team.open()
+    await paused(first)
+    loop = asyncio.get_running_loop()
+    add = "UPDATE meta SET value = value || ? WHERE name = 'a'"
+    tries: list[int] = []
+
+    def other(database: Database) -> None:
+        database.execute(add, ("-",))
+
+    def posted(database: Database) -> None:
+        database.execute("SELECT 1 FROM meta").fetchall()  # the snapshot of this transaction
+        tries.append(1)
+        if len(tries) <= 7:
+            asyncio.run_coroutine_threadsafe(_done(second._engine.writer.submit(other)), loop).result(30)
+        database.execute(add, ("+",))
+
+    team.server.query("INSERT INTO meta (name, value) VALUES ('a', '')")
+    first._engine.writer.submit_nowait(posted)
+    await until(lambda: len(tries) == 8)
+    await first.check()
+    assert team.server.query("SELECT value FROM meta WHERE name = 'a'") == [("-------+",)]
+
+
+async def _done(future: asyncio.Future[None]) -> None:
+    await future
+
+
+async def test_jobs_and_due_slots_are_done_once(team: Workers) -> None:
+    """Every worker queues the slot and looks for due jobs; one of them gets it."""
+    stores = [await team.open() for _ in range(3)]
+    for slot in range(10):
+        job = Job(id=f"dream:ann:{slot}", kind="k", scope="", payload={}, due_at=START)
+        await asyncio.gather(*(store.jobs.put(job) for store in stores))
+        due = await asyncio.gather(*(store.jobs.due(START, 10, kinds=("k",)) for store in stores))
+        assert [each.id for jobs in due for each in jobs] == [job.id]
+
+
+async def test_long_turns_hold_no_session(team: Workers) -> None:
+    """A worker has one session to write in and one for its heartbeat, however many turns it runs."""
+    store = await team.open()
+    await accept_all(store, CHATS)
+    await until(lambda: len(team.holders()) == len(CHATS))
+    since = (await store._engine.writer.submit(lambda database: database.execute(_OWN_START).fetchone()))[0]
+    assert len([await claim(store, key) for key in CHATS]) == 10
+    started = team.server.query(
+        "SELECT backend_start FROM pg_stat_activity WHERE application_name = 'parlour' AND datname = current_database()"
+    )
+    assert len([at for (at,) in started if at >= since]) <= 2
+
+
+async def test_one_that_shares_and_one_that_does_not_keep_each_other_out(team: Workers) -> None:
+    """A gateway of today has the database for itself."""
+    first = await team.open()
+    with pytest.raises(StoreUnavailable, match="another Parlour uses"):
+        await open_database(team.server.url, StoreLimits())
+    await first.close()
+    alone = await open_database(team.server.url, StoreLimits())
+    try:
+        with pytest.raises(StoreUnavailable, match="another Parlour uses"):
+            await team.open()
+    finally:
+        await alone.close()
