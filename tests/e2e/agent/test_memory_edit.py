@@ -232,11 +232,11 @@ async def test_a_repeated_turn_applies_its_edit_once(monkeypatch: pytest.MonkeyP
         journal = parlour.app.store.journal
         store, failed = journal.step, [0]
 
-        async def fail_once(lease: TurnLease, step: TurnStep) -> None:
-            if step.kind == "result" and not failed[0]:
+        async def fail_once(lease: TurnLease, *steps: TurnStep) -> None:
+            if not failed[0] and any(step.kind == "result" for step in steps):
                 failed[0] += 1
                 raise StoreUnavailable("the disk is full")
-            await store(lease, step)
+            await store(lease, *steps)
 
         monkeypatch.setattr(journal, "step", fail_once)
         answer = await parlour.channel.ask("ann", "change it")
