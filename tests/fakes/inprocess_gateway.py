@@ -263,14 +263,22 @@ class InProcessGateway:
     home: Path
 
     async def idle(self) -> None:
-        """Return when everything accepted is answered, delivered and in its file."""
+        """Return when everything accepted is answered, delivered and in its file, and no quick job is due."""
         while True:
-            depth = await self.app.store.journal.depth()
-            if not self.app.pool.turns and not any(depth[name] for name in ("queued", "undelivered")):
+            if not await self._is_busy():
                 await self.app.projector.flush()
-                if not (await self.app.store.journal.depth())["unprojected"]:
+                if not await self._is_busy() and not (await self.app.store.journal.depth())["unprojected"]:
                     return
             await asyncio.sleep(0.005)
+
+    async def _is_busy(self) -> bool:
+        """Return True if there is a turn, a message, or a due job of files; other jobs may wait for a held model."""
+        depth = await self.app.store.journal.depth()
+        if self.app.pool.turns or depth["queued"] or depth["undelivered"]:
+            return True
+        runner, jobs = self.app.background, self.app.store.jobs
+        kinds = {each.kind for each in await jobs.count()} & runner._quick.keys()
+        return any(job.due_at <= runner._now() for kind in kinds for job in await jobs.pending_of(kind))
 
     def kill(self, into: Path) -> Path:
         """Copy the home as a kill at this moment leaves it; return the copy, for another `gateway`."""
