@@ -1,8 +1,10 @@
-"""Telegram: bots by long polling or webhook, over aiohttp."""
+"""Telegram: bots by long polling over python-telegram-bot."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from channels.kit.setup import failed, missing_library
@@ -10,6 +12,9 @@ from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsError
 from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
 from gateway.ports.entry_points import HOW_TO_INSTALL
+
+# Below this level the library logs addresses, headers or bodies, which hold the token.
+logging.getLogger("telegram").setLevel(logging.WARNING)
 
 
 class TelegramPlugin:
@@ -63,7 +68,7 @@ class TelegramPlugin:
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Return findings on token, privacy mode, webhook and other pollers, by real calls."""
-        if missing := missing_library("aiohttp"):
+        if missing := missing_library("telegram"):
             return (failed(missing),)
         from channels.telegram.setup import verify
 
@@ -72,8 +77,8 @@ class TelegramPlugin:
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
         """Return the errors of the settings; makes no calls."""
         errors: list[str] = []
-        if missing := missing_library("aiohttp"):
-            errors.append(missing)
+        if find_spec("telegram") is None:
+            errors.append(f"python-telegram-bot is not installed; {HOW_TO_INSTALL}")
         for name in ("base_url", "file_url"):
             address = str(getattr(settings, name))
             if address.startswith("http://") and not _is_local(address):

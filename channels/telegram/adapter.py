@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
+from telegram import User
 
-from channels.telegram.api import ApiRetrier, RetryDelays, TelegramApi
+from channels.telegram.api import ApiRetrier, RetryDelays, make_bot, make_requests
 from channels.telegram.buttons import TelegramButtons
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import LIMIT, MAX_PARTS, TelegramBotIdentity, render
@@ -69,16 +69,17 @@ class TelegramChannel:
         self._waits = waits = waits or RetryDelays()
         settings = context.settings
         token = settings.token.get_secret_value()
-        self._api = api = TelegramApi(token, settings.base_url, settings.file_url, proxy=context.proxy)
+        calls, polling = make_requests(context.proxy)
+        self._bot = bot = make_bot(token, settings.base_url, settings.file_url, calls, polling)
         self._lock = TokenLock(token, settings.base_url)
         self._retrier = ApiRetrier(self.name, waits, base_url=settings.base_url)
         self._limits = limits = TelegramRateLimits()
         chats = TelegramChats(context.state)
-        self._members = TelegramMembers(api, chats)
-        self._reactions = TelegramReactions(context, api, chats, limits)
-        self._files = TelegramFiles(api, context.blobs)
+        self._members = TelegramMembers(bot, chats)
+        self._reactions = TelegramReactions(context, bot, chats, limits)
+        self._files = TelegramFiles(bot, calls, context.blobs)
         self._history = TelegramHistory()
-        buttons = TelegramButtons(api, chats, self._reactions, limits, wait=waits.press)
+        buttons = TelegramButtons(bot, chats, self._reactions, limits, wait=waits.press)
         self._inbound = TelegramInbound(
             context,
             chats=chats,
@@ -89,7 +90,7 @@ class TelegramChannel:
         )
         self._outbound = TelegramOutbound(
             self.name,
-            api,
+            bot,
             chats=chats,
             limits=limits,
             reactions=self._reactions,
@@ -103,12 +104,13 @@ class TelegramChannel:
         if settings.mode == "webhook":
             secret = settings.webhook_secret.get_secret_value()
             self._transport = TelegramWebhook(
-                self.name, api, receive, self._retrier, waits=waits, url=settings.webhook_url, secret=secret
+                self.name, bot, receive, self._retrier, waits=waits, url=settings.webhook_url, secret=secret
             )
         else:
             self._transport = TelegramPoller(
                 self.name,
-                api,
+                f"{bot.base_url}/getUpdates",
+                polling,
                 receive,
                 self._retrier,
                 waits=waits,
@@ -121,7 +123,7 @@ class TelegramChannel:
         """Receive until cancelled; raise SettingsError if Telegram rejects the token."""
         await self._lock.wait(self.name, self._waits.conflict)
         try:
-            self._identify(await self._retrier.call_with_retry(lambda: self._api.call("getMe")))
+            self._identify(await self._retrier.call_with_retry(self._bot.get_me))
             self._reactions.acks.start()
             await self._transport.run()
         finally:
@@ -146,12 +148,10 @@ class TelegramChannel:
         """Take in an update that was quarantined; see `SupportsReplay`."""
         await self._inbound.replay(event)
 
-    def _identify(self, user: Mapping[str, Any]) -> None:
+    def _identify(self, user: User) -> None:
         inbound = self._inbound
-        inbound.bot = TelegramBotIdentity(
-            id=str(user["id"]), username=str(user["username"]), commands=frozenset(commands())
-        )
-        inbound.reads_all = bool(user.get("can_read_all_group_messages"))
+        inbound.bot = TelegramBotIdentity(id=str(user.id), username=str(user.username), commands=frozenset(commands()))
+        inbound.reads_all = bool(user.can_read_all_group_messages)
         if any(map(inbound.misses_messages, self._context.all_reply_policies())):
             log.warning(
                 "telegram.privacy_mode",
@@ -160,7 +160,7 @@ class TelegramChannel:
             )
         log.info("telegram.connected", channel=self.name, bot=inbound.bot.username, reads_all=inbound.reads_all)
         language = self._context.language(channel_wide_key(self.name))
-        self._reactions.tasks.start(partial(set_command_menu, self._api, language), "menu")
+        self._reactions.tasks.start(partial(set_command_menu, self._bot, language), "menu")
 
     async def sender(self, message: InboundMessage) -> Sender:
         """Return the sender of *message* with their current rights; see `SupportsSenderLookup`."""
@@ -214,4 +214,5 @@ class TelegramChannel:
         """Cancel what is in flight and close the connections."""
         await self._reactions.close()
         await self._members.admins.close()
-        await self._api.close()
+        await self._transport.close()
+        await self._bot.request.shutdown()

@@ -1,4 +1,4 @@
-"""The Bot API over aiohttp: one try per call, errors mapped to SendFailed, and retries for receiving.
+"""The Bot API: requests that log nothing, errors mapped to SendFailed, and retries for receiving.
 
 The address of every call contains the token, so only errors with a text that Telegram wrote leave this module.
 """
@@ -6,23 +6,29 @@ The address of every call contains the token, so only errors with a text that Te
 from __future__ import annotations
 
 import asyncio
-import json
-import mimetypes
-import secrets
+import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
-import aiohttp
 import structlog
-from yarl import URL
+from telegram import Bot, MessageEntity
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    EndPointNotFound,
+    Forbidden,
+    InvalidToken,
+    RetryAfter,
+    TelegramError,
+)
 
+from channels.telegram.http_request import NEVER_SENT, AiohttpRequest
 from gateway.backoff import exponential_delay
 from gateway.errors import (
     FormatRefused,
@@ -33,215 +39,37 @@ from gateway.errors import (
     SendRefused,
     SettingsError,
 )
-from gateway.net.certificates import trusted_certificates
-from gateway.ports.entry_points import package_version
 
-log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
+# The library's switch for timedeltas, the default of its next release; without it, it warns at every 429.
+os.environ.setdefault("PTB_TIMEDELTA", "true")
 
 TELEGRAM = "https://api.telegram.org/bot"
-NO_PREVIEW = {"is_disabled": True}  # of links
-_CONNECTIONS = 100  # of a bot: its calls, a poll and downloads
-_READ_SECONDS = 20.0  # without a byte of an answer
-_CONNECT_SECONDS = 10.0
-_QUEUE_SECONDS = 30.0  # until a call has a connection, new or free
-_FILE_SECONDS = 90.0  # without a byte taken, of a file on its way out
-_PIECE = 64 * 1024
+_CONNECTIONS = 32
 _UNREACHED = timedelta(seconds=2)
 _TOKEN_REFUSED = timedelta(seconds=60)
 
-# Errors of a request that never left: a retry cannot double anything.
-_NEVER_SENT = (
-    aiohttp.ClientConnectorError,
-    aiohttp.ConnectionTimeoutError,
-    aiohttp.ClientHttpProxyError,
-    aiohttp.InvalidURL,
-)
 _FORMAT_WORDS = ("can't parse entities", "can't find end", "entity", "entities", "unsupported start tag")
 
 
-class TelegramError(Exception):
-    """A call without a result: Telegram refused it, or did not answer in time or in JSON."""
-
-    def __init__(self, message: str, *, is_answer: bool = True, is_sent: bool = True) -> None:
-        """*message* is Telegram's text if the error *is_answer* of a Bot API, else the kind of failure."""
-        super().__init__(message)
-        self.message = message
-        self.is_answer = is_answer
-        self.is_sent = is_sent
+def make_requests(proxy: str = "") -> tuple[AiohttpRequest, AiohttpRequest]:
+    """Return the request objects of a bot: for calls and downloads, and with one connection for long polls."""
+    return AiohttpRequest(_CONNECTIONS, proxy=proxy), AiohttpRequest(1, proxy=proxy)
 
 
-class BadRequest(TelegramError):
-    """The call is wrong, or its chat or message does not exist."""
+def make_bot(token: str, base_url: str, file_url: str, calls: AiohttpRequest, polling: AiohttpRequest) -> Bot:
+    """Return the library's bot, not connected."""
+    return Bot(token, base_url=base_url, base_file_url=file_url, request=calls, get_updates_request=polling)
 
 
-class BotForbidden(TelegramError):
-    """The bot was blocked, or is not in the chat."""
+def entities_of(fields: tuple[dict[str, Any], ...]) -> list[MessageEntity] | None:
+    """Return entities as the library's objects."""
+    return [MessageEntity.de_json(dict(each)) for each in fields] or None
 
 
-class InvalidToken(TelegramError):
-    """401 or 404: the token is refused, the method unknown, or the server is not Telegram's."""
-
-
-class PollConflict(TelegramError):
-    """Another program polls, or a webhook is set."""
-
-
-class RetryAfter(TelegramError):
-    """Telegram asks to wait for *delay* in that chat."""
-
-    def __init__(self, message: str, delay: timedelta) -> None:
-        super().__init__(message)
-        self.delay = delay
-
-
-class UploadTooLarge(TelegramError):
-    """The server takes no request of this size."""
-
-
-class ChatMigrated(TelegramError):
-    """The group has another id since it became a supergroup."""
-
-    def __init__(self, message: str, new_chat_id: int) -> None:
-        super().__init__(message)
-        self.new_chat_id = new_chat_id
-
-
-_STATUS_ERRORS = {
-    400: BadRequest,
-    401: InvalidToken,
-    403: BotForbidden,
-    404: InvalidToken,
-    409: PollConflict,
-    413: UploadTooLarge,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class UploadFile:
-    """A file as a field of a call."""
-
-    name: str
-    data: bytes
-
-
-class TelegramApi:
-    """The calls and downloads of one bot. Made in any thread, used on one event loop."""
-
-    def __init__(self, token: str, base_url: str, file_url: str, *, proxy: str = "") -> None:
-        self._base = f"{base_url}{token}"
-        self._file_base = f"{file_url}{token}"
-        self._proxy = proxy
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        """Close the connections; they reopen when used."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
-    async def call(self, method: str, *, read_seconds: float = _READ_SECONDS, **fields: Any) -> Any:
-        """Return the result of *method*; leave out fields that have no value. Raises TelegramError."""
-        values = {name: value for name, value in fields.items() if value is not None}
-        has_file = any(isinstance(value, UploadFile) for value in values.values())
-        kind, body = _form(values) if has_file else ("application/json", [_json(values)])
-        try:
-            async with (
-                asyncio.timeout(None) as silence,
-                self._open_session().post(
-                    f"{self._base}/{method}",
-                    data=_pieces(body, silence) if has_file else body[0],
-                    headers={"Content-Type": kind, "Content-Length": str(sum(map(len, body)))},
-                    timeout=_limits(read_seconds),
-                    allow_redirects=False,
-                ) as response,
-            ):
-                status, payload = response.status, await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            is_sent = not isinstance(error, _NEVER_SENT)
-            raise TelegramError(type(error).__name__, is_answer=False, is_sent=is_sent) from None
-        return _result(status, payload)
-
-    @asynccontextmanager
-    async def download(self, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open the file at *path*, which is encoded. Raises aiohttp.ClientError or TimeoutError."""
-        address = URL(f"{self._file_base}/{path}", encoded=True)
-        async with self._open_session().get(address, timeout=_limits(), allow_redirects=False) as response:
-            yield response
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            options: dict[str, Any] = {"limit": _CONNECTIONS}
-            if "https:" in (self._base[:6], self._file_base[:6]):
-                options["ssl"] = trusted_certificates()
-            if self._proxy:
-                from gateway.net.aiohttp_proxy import connector  # brings two more packages
-
-                way = connector(self._proxy, **options)
-            else:
-                way = aiohttp.TCPConnector(**options)
-            self._session = aiohttp.ClientSession(
-                connector=way,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"Parlour/{package_version()}"},
-                # aiohttp would look for proxies at each request, where there are none too.
-                trust_env=not self._proxy and bool(getproxies()),
-            )
-        return self._session
-
-
-def _limits(read_seconds: float = _READ_SECONDS) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(connect=_QUEUE_SECONDS, sock_connect=_CONNECT_SECONDS, sock_read=read_seconds)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def _form(values: Mapping[str, Any]) -> tuple[str, list[bytes]]:
-    """Return the content type and body of a form with files."""
-    boundary = secrets.token_hex(16)
-    body: list[bytes] = []
-    for name, value in values.items():
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'
-        if isinstance(value, UploadFile):
-            kind = mimetypes.guess_type(value.name)[0] or "application/octet-stream"
-            # As in browsers (HTML, "multipart form data"): names hold no line breaks.
-            file_name = value.name.replace("\\", "\\\\").replace('"', "%22")
-            head, data = f'{head}; filename="{file_name}"\r\nContent-Type: {kind}', value.data
-        else:
-            data = value.encode("utf-8", "replace") if isinstance(value, str) else _json(value)
-        body += [f"{head}\r\n\r\n".encode("utf-8", "replace"), data, b"\r\n"]
-    return f"multipart/form-data; boundary={boundary}", [*body, f"--{boundary}--\r\n".encode()]
-
-
-async def _pieces(body: Sequence[bytes], silence: asyncio.Timeout) -> AsyncGenerator[memoryview, None]:
-    """Yield *body* in pieces; *silence* ends the call if one of them is not taken in time."""
-    loop = asyncio.get_running_loop()
-    for part in body:
-        for start in range(0, len(part), _PIECE):
-            silence.reschedule(loop.time() + _FILE_SECONDS)
-            yield memoryview(part)[start : start + _PIECE]
-    silence.reschedule(None)  # the time of the answer has its own limit
-
-
-def _result(status: int, payload: bytes) -> Any:
-    """Return the result that an answer contains; raise TelegramError if it contains none."""
-    try:
-        answer = json.loads(payload.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        answer = None
-    said: dict[str, Any] = answer if isinstance(answer, dict) else {}
-    if 200 <= status < 300 and "result" in said:
-        return said["result"]
-    message = str(said.get("description", f"no answer of a Bot API ({status})"))
-    parameters = said.get("parameters") or {}
-    if moved := parameters.get("migrate_to_chat_id"):
-        raise ChatMigrated(message, int(moved))
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise RetryAfter(message, timedelta(seconds=max(1, parameters.get("retry_after", 0))))
-    raise _STATUS_ERRORS.get(status, TelegramError)(message, is_answer="description" in said)
+def retry_after(error: RetryAfter) -> timedelta:
+    """Return the pause that Telegram asks for in that chat."""
+    seconds = error.retry_after
+    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
 
 
 def is_unchanged(error: TelegramError) -> bool:
@@ -250,8 +78,10 @@ def is_unchanged(error: TelegramError) -> bool:
 
 
 def is_token_refused(error: TelegramError) -> bool:
-    """Return True if a Bot API refused the token, and no other server that answers with 401 or 404."""
-    return isinstance(error, InvalidToken) and error.is_answer
+    """Return True if a Bot API refused the token; the library reports every 401 and 404 like that."""
+    is_refusal = isinstance(error, InvalidToken | EndPointNotFound) and error.__cause__ is None  # the body is JSON
+    # Where the body has no description, the library writes the status in its place.
+    return is_refusal and not error.message.endswith(("(401)", "(404)"))
 
 
 def copy_the_token(error: TelegramError, base_url: str) -> str:
@@ -284,8 +114,8 @@ def map_send_errors(*, is_formatted: bool = False) -> Iterator[None]:
 def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
     """Return *error* of a call as delivery expects it."""
     if isinstance(error, RetryAfter):
-        return RetryLater(error.delay)
-    if isinstance(error, BotForbidden):
+        return RetryLater(retry_after(error))
+    if isinstance(error, Forbidden):
         return SendRefused(describe_error(error))
     if isinstance(error, ChatMigrated):
         return SendRefused("the group became a supergroup twice in a row")
@@ -294,20 +124,29 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
         if is_formatted and any(word in text for word in _FORMAT_WORDS):
             return FormatRefused(describe_error(error))
         return SendRefused(describe_error(error))
-    if isinstance(error, InvalidToken):
+    if isinstance(error, InvalidToken | EndPointNotFound):
         # The token may be corrected; the poller logs how.
         return RetryLater(_TOKEN_REFUSED, "Telegram rejects the token")
-    if isinstance(error, UploadTooLarge):
+    if "too large" in error.message.lower():  # Telegram, or a proxy: "Request Entity" or "Content Too Large (413)"
         return SendRefused("larger than Telegram allows")
-    if not error.is_sent:
-        return RetryLater(_UNREACHED, f"Telegram cannot be reached: {error.message}")
+    if "too many requests" in error.message.lower():  # asked to wait for 0 seconds: the library drops the number
+        return RetryLater(timedelta(seconds=1))
+    if isinstance(error.__cause__, NEVER_SENT):
+        return RetryLater(_UNREACHED, f"Telegram cannot be reached: {type(error.__cause__).__name__}")
     return OutcomeUnknown(describe_error(error))
 
 
 def describe_error(error: TelegramError) -> str:
     """Return a loggable description of *error*: Telegram's own text or the type of failure."""
-    return type(error).__name__ if isinstance(error, InvalidToken) else error.message[:200]
+    cause = error.__cause__
+    if isinstance(error, InvalidToken | EndPointNotFound) or cause is not None:
+        return type(cause or error).__name__
+    return error.message[:200]
 
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 WEBHOOK_SET = (
     "Telegram delivers this bot's messages to a webhook, so that they cannot be fetched; open"
@@ -357,16 +196,16 @@ class ApiRetrier:
         while True:
             try:
                 answer = await call()
-            except InvalidToken as error:
+            except (InvalidToken, EndPointNotFound) as error:
                 if not is_token_refused(error) and self._base_url == TELEGRAM:
                     pause = self._note_unreachable(error)  # a proxy's page, say: not Telegram's answer
                 else:
                     self.contact_at = None
                     raise self._refusal(error) from None
-            except PollConflict as error:
+            except Conflict as error:
                 pause = self._note_conflict(error)
             except RetryAfter as error:
-                pause = error.delay.total_seconds()
+                pause = retry_after(error).total_seconds()
                 log.info("telegram.asked_to_wait", channel=self._name, seconds=pause)
             except TelegramError as error:
                 pause = self._note_unreachable(error)
@@ -383,7 +222,7 @@ class ApiRetrier:
             " `enabled` to false"
         )
 
-    def _note_conflict(self, error: PollConflict) -> float:
+    def _note_conflict(self, error: Conflict) -> float:
         """Return the pause after a conflict with another poller or a webhook; log it once."""
         self.contact_at = None
         if not self._is_conflict_logged:

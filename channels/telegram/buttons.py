@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any
 
 import structlog
+from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup
+from telegram.error import TelegramError
 
 from channels.kit.parts import PendingPresses
-from channels.telegram.api import TelegramApi, TelegramError, describe_error
+from channels.telegram.api import describe_error
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import callback_query_id, remaining_rows
 from channels.telegram.rate_limits import TelegramRateLimits
@@ -45,16 +47,10 @@ class TelegramButtons:
     """The pending presses of one bot."""
 
     def __init__(
-        self,
-        api: TelegramApi,
-        chats: TelegramChats,
-        reactions: TelegramReactions,
-        limits: TelegramRateLimits,
-        *,
-        wait: float,
+        self, bot: Bot, chats: TelegramChats, reactions: TelegramReactions, limits: TelegramRateLimits, *, wait: float
     ) -> None:
-        """Answer through *api*; a press without an answer of the turn is answered after *wait* seconds."""
-        self._api = api
+        """Answer through *bot*; a press without an answer of the turn is answered after *wait* seconds."""
+        self._bot = bot
         self._chats = chats
         self._reactions = reactions
         self._limits = limits
@@ -69,8 +65,8 @@ class TelegramButtons:
 
     def refuse_press(self, update: Mapping[str, Any], message: InboundMessage, line: str) -> None:
         """Show *line* to the presser alone."""
-        answer = partial(self._answer, callback_query_id(update), line[:_ALERT_LIMIT])
-        self._reactions.start_call(answer, "button", chat=message.key.parent.chat)
+        answer = partial(self._bot.answer_callback_query, callback_query_id(update), line[:_ALERT_LIMIT])
+        self._reactions.start_call(partial(answer, show_alert=True), "button", chat=message.key.parent.chat)
 
     async def send_alert(self, part: MessagePart, text: str) -> str:
         """Show *part* to the presser with the answer to the press; return "" if that is not possible."""
@@ -80,7 +76,7 @@ class TelegramButtons:
         press.is_open = False
         try:
             await self._limits.acquire(part.key)
-            await self._answer(press.query, text)
+            await self._bot.answer_callback_query(press.query, text, show_alert=True)
         except TelegramError as error:
             log.info("telegram.press_unanswered", reason=describe_error(error))
             return ""
@@ -102,28 +98,24 @@ class TelegramButtons:
     def _close(self, press: _PendingPress) -> None:
         if press.is_open:
             press.is_open = False
-            self._reactions.start_call(partial(self._answer, press.query), "button", chat=press.chat)
-
-    async def _answer(self, query: str, alert: str | None = None) -> None:
-        """Answer a press, with a line that the presser alone sees if *alert* is one."""
-        await self._api.call("answerCallbackQuery", callback_query_id=query, text=alert, show_alert=alert and True)
+            self._reactions.start_call(partial(self._bot.answer_callback_query, press.query), "button", chat=press.chat)
 
     async def _redraw(self, press: _PendingPress) -> None:
         rows = [
-            [{"text": str(button["text"]), "callback_data": str(button["callback_data"])} for button in row]
+            [InlineKeyboardButton(str(button["text"]), callback_data=str(button["callback_data"])) for button in row]
             for row in press.rows
         ]
-        await self._api.call(
-            "editMessageReplyMarkup",
-            chat_id=await self._chats.resolve_chat(press.message.key),
-            message_id=int(press.message.reply_to),
-            reply_markup={"inline_keyboard": rows} if rows else None,
+        await self._bot.edit_message_reply_markup(
+            await self._chats.resolve_chat(press.message.key),
+            int(press.message.reply_to),
+            reply_markup=InlineKeyboardMarkup(rows) if rows else None,
         )
 
 
-def keyboard(choices: Sequence[MessageButton]) -> Mapping[str, Any] | None:
+def keyboard(choices: Sequence[MessageButton]) -> InlineKeyboardMarkup | None:
     """Return *choices* as Telegram's buttons; a press sends back the command."""
     if not choices:
         return None
-    rows = button_rows(choices)
-    return {"inline_keyboard": [[{"text": each.label, "callback_data": each.command} for each in row] for row in rows]}
+    return InlineKeyboardMarkup(
+        [[InlineKeyboardButton(each.label, callback_data=each.command) for each in row] for row in button_rows(choices)]
+    )

@@ -7,26 +7,20 @@ Figures: core.telegram.org/bots/api#getfile, #sendphoto, #senddocument.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 import structlog
+from telegram import Bot, Message, ReplyParameters
+from telegram.error import BadRequest, InvalidToken, RetryAfter, TelegramError
 
 from channels.kit.parts import load_file
-from channels.telegram.api import (
-    BadRequest,
-    InvalidToken,
-    RetryAfter,
-    TelegramApi,
-    TelegramError,
-    UploadFile,
-    describe_error,
-)
+from channels.telegram.api import describe_error
 from channels.telegram.codec import FILE_SCHEME
+from channels.telegram.http_request import AiohttpRequest
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, MessagePart
 from gateway.ports import BlobStore
@@ -55,14 +49,15 @@ class FileDestination:
 
     chat: int
     thread: int | None
-    reply: Mapping[str, Any] | None
+    reply: ReplyParameters | None
 
 
 class TelegramFiles:
     """The files of one bot."""
 
-    def __init__(self, api: TelegramApi, blobs: BlobStore) -> None:
-        self._api = api
+    def __init__(self, bot: Bot, request: AiohttpRequest, blobs: BlobStore) -> None:
+        self._bot = bot
+        self._request = request
         self._blobs = blobs
 
     # -- in ------------------------------------------------------------------------------------
@@ -74,9 +69,9 @@ class TelegramFiles:
             raise FileUnavailable("it is no file of Telegram")
         if attachment.size > _DOWNLOAD_LIMIT:
             raise FileUnavailable(TOO_LARGE)
-        path = await self._path(file_id)
+        address = await self._address(file_id)
         try:
-            async with self._api.download(path) as response:
+            async with self._request.download(address) as response:
                 if response.status == HTTPStatus.NOT_FOUND:
                     raise FileUnavailable(GONE)
                 if response.status != HTTPStatus.OK:
@@ -88,11 +83,11 @@ class TelegramFiles:
             log.warning("telegram.file_broke_off", reason=type(error).__name__)
             raise FileUnavailable(NOT_NOW) from None
 
-    async def _path(self, file_id: str) -> str:
-        """Return the current path of the file, which is valid for at least an hour."""
+    async def _address(self, file_id: str) -> str:
+        """Return the current address of the file, which is valid for at least an hour."""
         for left in reversed(range(_ATTEMPTS)):
             try:
-                file = await self._api.call("getFile", file_id=file_id)
+                file = await self._bot.get_file(file_id)
             except BadRequest as error:
                 raise FileUnavailable(TOO_LARGE if "too big" in error.message.lower() else GONE) from None
             except (InvalidToken, RetryAfter) as error:
@@ -103,8 +98,18 @@ class TelegramFiles:
                 if not left:
                     raise FileUnavailable(NOT_NOW) from None
             else:
-                return _checked(str(file.get("file_path", "")))
+                return self._check(file.file_path or "")
         raise AssertionError  # the last try returns or raises
+
+    def _check(self, address: str) -> str:
+        """Return *address* if it leads to the server's files; raise FileUnavailable otherwise."""
+        begin = f"{self._bot.base_file_url}/"
+        path = address.removeprefix(begin)
+        if path.startswith("/"):
+            raise FileUnavailable(ON_ITS_DISK)
+        if not address.startswith(begin) or not _PATH.match(path) or ".." in path:
+            raise FileUnavailable(GONE)
+        return begin + quote(path)
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -112,9 +117,7 @@ class TelegramFiles:
         """Return the bytes of a part that is a file; raises as `load_file`."""
         return await load_file(part, self._blobs, limit=UPLOAD_LIMIT)
 
-    async def post(
-        self, destination: FileDestination, file: Attachment, data: bytes, *, mark: str
-    ) -> Mapping[str, Any]:
+    async def post(self, destination: FileDestination, file: Attachment, data: bytes, *, mark: str) -> Message:
         """Send *data* as a photo if Telegram shows it as one, else as a document, with *mark* below.
 
         Raises TelegramError.
@@ -123,34 +126,27 @@ class TelegramFiles:
         name = sanitize(file.name).replace("/", "_").strip() or "file"
         if file.media_type in _PHOTOS and len(data) <= _PHOTO_LIMIT:
             try:
-                return await self._upload("sendPhoto", destination, caption, photo=UploadFile(name, data))
+                return await self._bot.send_photo(
+                    destination.chat,
+                    data,
+                    caption=caption,
+                    filename=name,
+                    message_thread_id=destination.thread,
+                    reply_parameters=destination.reply,
+                )
             except BadRequest as error:
                 if not _is_no_photo(error):
                     raise
                 log.info("telegram.photo_as_document", reason=describe_error(error))
-        return await self._upload("sendDocument", destination, caption, document=UploadFile(name, data))
-
-    async def _upload(
-        self, method: str, destination: FileDestination, caption: str | None, **file: Any
-    ) -> Mapping[str, Any]:
-        sent: Mapping[str, Any] = await self._api.call(
-            method,
-            chat_id=destination.chat,
+        return await self._bot.send_document(
+            destination.chat,
+            data,
             caption=caption,
+            filename=name,
+            disable_content_type_detection=False,
             message_thread_id=destination.thread,
             reply_parameters=destination.reply,
-            **file,
         )
-        return sent
-
-
-def _checked(path: str) -> str:
-    """Return the encoded *path* if it leads to one of the server's files; raise FileUnavailable otherwise."""
-    if path.startswith("/"):
-        raise FileUnavailable(ON_ITS_DISK)
-    if not _PATH.match(path) or ".." in path:
-        raise FileUnavailable(GONE)
-    return quote(path)
 
 
 def _is_no_photo(error: BadRequest) -> bool:

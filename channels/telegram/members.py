@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import structlog
+from telegram import Bot
 
 from channels.kit.lookups import LookupCache
-from channels.telegram.api import TelegramApi, map_send_errors
+from channels.telegram.api import map_send_errors
 from channels.telegram.chats import TelegramChats
 from gateway.errors import SendFailed
 from gateway.events import ChatKind, InboundMessage, Sender
@@ -25,8 +26,8 @@ _SIZE = 1_000  # groups
 class TelegramMembers:
     """The admins of one bot's groups."""
 
-    def __init__(self, api: TelegramApi, chats: TelegramChats) -> None:
-        self._api = api
+    def __init__(self, bot: Bot, chats: TelegramChats) -> None:
+        self._bot = bot
         self._chats = chats
         self.admins: LookupCache[int, frozenset[str]] = LookupCache(
             "telegram admins", self._fetch_admins, size=_SIZE, timeout=_TIMEOUT, failure_lifetime=_FAILURE_LIFETIME
@@ -52,5 +53,5 @@ class TelegramMembers:
 
     async def _fetch_admins(self, chat: int) -> frozenset[str]:
         with map_send_errors():
-            members = await self._api.call("getChatAdministrators", chat_id=chat, read_seconds=self.admins.timeout)
-        return frozenset(str(member["user"]["id"]) for member in members)
+            members = await self._bot.get_chat_administrators(chat, read_timeout=self.admins.timeout)
+        return frozenset(str(member.user.id) for member in members)

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
+from telegram import Bot, LinkPreviewOptions, Message, ReplyParameters
+from telegram.constants import ChatAction
+from telegram.error import BadRequest, ChatMigrated, InvalidToken, TelegramError
 
 from channels.kit.background import BackgroundTasks, RepeatedActivity, loop_time
 from channels.kit.parts import build_receipt
-from channels.telegram.api import (
-    NO_PREVIEW,
-    BadRequest,
-    ChatMigrated,
-    InvalidToken,
-    TelegramApi,
-    TelegramError,
-    is_unchanged,
-    map_send_errors,
-)
+from channels.telegram.api import entities_of, is_unchanged, map_send_errors
 from channels.telegram.buttons import TelegramButtons, keyboard
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import OutgoingText, build_outgoing
@@ -42,6 +36,7 @@ T = TypeVar("T")
 
 TYPING_INTERVAL = 4.0  # seconds; typing fades after 5, a draft after 30
 _DRAFT = "draft:"  # prefix of a draft's id in place of a message id
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 
 class TelegramOutbound:
@@ -50,7 +45,7 @@ class TelegramOutbound:
     def __init__(
         self,
         name: str,
-        api: TelegramApi,
+        bot: Bot,
         *,
         chats: TelegramChats,
         limits: TelegramRateLimits,
@@ -60,10 +55,10 @@ class TelegramOutbound:
         language: Callable[[SessionKey], str],
         typing: float = TYPING_INTERVAL,
     ) -> None:
-        """Send through *api*; *language* returns a chat's, *typing* is the seconds between two typing calls."""
+        """Send through *bot*; *language* returns a chat's, *typing* is the seconds between two typing calls."""
         self._language = language
         self._name = name
-        self._api = api
+        self._bot = bot
         self._chats = chats
         self._limits = limits
         self._reactions = reactions
@@ -101,13 +96,12 @@ class TelegramOutbound:
             await self._call(
                 part,
                 part.key,
-                lambda chat: self._api.call(
-                    "editMessageText",
+                lambda chat: self._bot.edit_message_text(
+                    words.text,
                     chat_id=chat,
                     message_id=int(message_id),
-                    text=words.text,
-                    entities=words.entities or None,
-                    link_preview_options=NO_PREVIEW,
+                    entities=entities_of(words.entities),
+                    link_preview_options=_NO_PREVIEW,
                     reply_markup=keyboard(part.choices),
                 ),
                 is_counted=is_preview,
@@ -144,21 +138,18 @@ class TelegramOutbound:
         sent = await self._call(part, key, call)
         self._settle(part)
         self._buttons.settle(part)
-        return DeliveryReceipt(
-            part=part.id, message_id=str(sent["message_id"]), at=datetime.fromtimestamp(sent["date"], UTC)
-        )
+        return DeliveryReceipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
     def _text_call(
         self, part: MessagePart, key: SessionKey, may_be_duplicate: bool
-    ) -> Callable[[int], Awaitable[Mapping[str, Any]]]:
+    ) -> Callable[[int], Awaitable[Message]]:
         words = build_outgoing(part, may_be_duplicate=may_be_duplicate, language=self._language)
-        return lambda chat: self._api.call(
-            "sendMessage",
-            chat_id=chat,
-            text=words.text,
-            entities=words.entities or None,
+        return lambda chat: self._bot.send_message(
+            chat,
+            words.text,
+            entities=entities_of(words.entities),
             message_thread_id=_topic(key),
-            link_preview_options=NO_PREVIEW,
+            link_preview_options=_NO_PREVIEW,
             reply_parameters=_reply(part, key),
             disable_notification=part.is_placed or None,
             reply_markup=keyboard(part.choices),
@@ -166,7 +157,7 @@ class TelegramOutbound:
 
     async def _file_call(
         self, part: MessagePart, file: Attachment, key: SessionKey, may_be_duplicate: bool
-    ) -> Callable[[int], Awaitable[Mapping[str, Any]]]:
+    ) -> Callable[[int], Awaitable[Message]]:
         data = await self._files.load(part)
         thread, reply = _topic(key), _reply(part, key)
         mark = translate("delivery.may_repeat", self._language(part.key)) if may_be_duplicate else ""
@@ -202,13 +193,12 @@ class TelegramOutbound:
         """Show a draft; return False if answers need the calls: the next draft contains the whole text."""
         if self._limits.try_acquire_call(Decoration.PREVIEW):
             return False
-        await self._api.call(
-            "sendMessageDraft",
-            chat_id=int(key.parent.chat),
-            draft_id=draft_id,
-            text=words.text,
+        await self._bot.send_message_draft(
+            int(key.parent.chat),
+            draft_id,
+            words.text,
             message_thread_id=_topic(key),
-            entities=words.entities or None,
+            entities=entities_of(words.entities),
         )
         return True
 
@@ -216,7 +206,7 @@ class TelegramOutbound:
         if self._limits.try_acquire_call(Decoration.TYPING):
             return
         chat = await self._chats.resolve_chat(key)
-        await self._api.call("sendChatAction", chat_id=chat, action="typing", message_thread_id=_topic(key))
+        await self._bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=_topic(key))
 
     def _acquire(self, key: SessionKey) -> None:
         seconds = self._limits.try_acquire(key.parent.chat)
@@ -270,11 +260,11 @@ def _topic(key: SessionKey) -> int | None:
     return int(key.thread) if key.thread else None
 
 
-def _reply(part: MessagePart, key: SessionKey) -> Mapping[str, Any] | None:
+def _reply(part: MessagePart, key: SessionKey) -> ReplyParameters | None:
     """Return the reply parameters of an answer in a group; private answers follow their question anyway."""
     if not part.reply_to.isdecimal() or _is_direct(key):
         return None
-    return {"message_id": int(part.reply_to), "allow_sending_without_reply": True}
+    return ReplyParameters(int(part.reply_to), allow_sending_without_reply=True)
 
 
 _DRAFT_INTERVAL = 20.0

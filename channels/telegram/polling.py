@@ -7,12 +7,16 @@ after the commit confirms it.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import structlog
+from telegram.error import TelegramError
 
-from channels.telegram.api import ApiRetrier, RetryDelays, TelegramApi, TelegramError
+from channels.telegram.api import ApiRetrier, RetryDelays
+from channels.telegram.http_request import AiohttpRequest
 from gateway.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -30,20 +34,22 @@ class TelegramPoller:
     def __init__(
         self,
         name: str,
-        api: TelegramApi,
+        address: str,
+        request: AiohttpRequest,
         receive: Receive,
         retrier: ApiRetrier,
         *,
         waits: RetryDelays,
         is_cautious: Callable[[], bool],
     ) -> None:
-        """Poll through *api*; fetch one update at a time if *is_cautious*."""
+        """Poll *address*, which contains the token, over *request*; fetch one update at a time if *is_cautious*."""
         self._is_cautious = is_cautious
         self._name = name
-        self._api = api
+        self._address = address
         self._receive = receive
         self._waits = waits
         self._retrier = retrier
+        self._request = request
         self._offset: int | None = None
 
     def is_receiving(self) -> bool:
@@ -52,6 +58,7 @@ class TelegramPoller:
 
     async def run(self) -> None:
         """Poll until cancelled; raise SettingsError when Telegram rejects the token."""
+        await self._request.initialize()
         try:
             while True:
                 updates = await self._retrier.call_with_retry(self._poll)
@@ -60,20 +67,20 @@ class TelegramPoller:
         finally:
             self._retrier.contact_at = None
 
+    async def close(self) -> None:
+        """Release the connection."""
+        await self._request.shutdown()
+
     async def _poll(self) -> Sequence[Mapping[str, Any]]:
         """Fetch new updates as raw objects: one that cannot be parsed must not cost the others."""
         limit = 1 if self._is_cautious() else _BATCH
-        # A poll with an offset is short and only confirms; later polls have none. Update ids restart at random after a
-        # quiet week, and an old offset would confirm updates that were never received.
-        seconds = POLL_SECONDS if self._offset is None else 0
-        updates = await self._api.call(
-            "getUpdates",
-            offset=self._offset,
-            timeout=seconds,
-            limit=limit,
-            allowed_updates=KINDS,
-            read_seconds=seconds + 5.0,
-        )
+        query: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": limit, "allowed_updates": json.dumps(KINDS)}
+        if self._offset is not None:
+            # A short poll that only confirms; later polls have no offset. Update ids restart at random after a quiet
+            # week, and an old offset would confirm updates that were never received.
+            query |= {"offset": self._offset, "timeout": 0}
+        seconds = float(query["timeout"]) + 5.0
+        updates = await self._request.post(f"{self._address}?{urlencode(query)}", read_timeout=seconds)
         self._offset = None
         if not isinstance(updates, list) or not all(_is_update(each) for each in updates):
             raise TelegramError("the answer to getUpdates is no list of updates")

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 
+from telegram import Bot, LinkPreviewOptions
+
 from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
-from channels.telegram.api import NO_PREVIEW, TelegramApi, map_send_errors
+from channels.telegram.api import map_send_errors
 from channels.telegram.chats import TelegramChats
 from channels.telegram.rate_limits import Decoration, TelegramRateLimits
 from gateway.errors import RetryLater
@@ -19,10 +21,8 @@ from gateway.ports import ChannelContext
 class TelegramReactions:
     """The reactions of one bot. Its methods return at once; failures are logged."""
 
-    def __init__(
-        self, context: ChannelContext, api: TelegramApi, chats: TelegramChats, limits: TelegramRateLimits
-    ) -> None:
-        self._api = api
+    def __init__(self, context: ChannelContext, bot: Bot, chats: TelegramChats, limits: TelegramRateLimits) -> None:
+        self._bot = bot
         self._chats = chats
         self._limits = limits
         self._emoji: str = context.settings.reaction
@@ -55,20 +55,16 @@ class TelegramReactions:
             await call()
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
-        chat = await self._chats.resolve_chat(reaction.key)
-        shown = [{"type": "emoji", "emoji": self._emoji}] if is_on else []
+        chat, emoji = await self._chats.resolve_chat(reaction.key), self._emoji if is_on else None
         if seconds := self._limits.try_acquire_call(Decoration.REACTION):
             raise RetryLater(timedelta(seconds=seconds), "answers need the bot's calls")
         with map_send_errors():
-            await self._api.call(
-                "setMessageReaction", chat_id=chat, message_id=int(reaction.message_id), reaction=shown
-            )
+            await self._bot.set_message_reaction(chat, int(reaction.message_id), emoji)
 
     async def _send_line(self, key: SessionKey, line: str) -> None:
-        await self._api.call(
-            "sendMessage",
-            chat_id=await self._chats.resolve_chat(key),
-            text=line,
+        await self._bot.send_message(
+            await self._chats.resolve_chat(key),
+            line,
             message_thread_id=int(key.thread) if key.thread else None,
-            link_preview_options=NO_PREVIEW,
+            link_preview_options=LinkPreviewOptions(is_disabled=True),
         )

@@ -31,7 +31,7 @@ _webhook_secret = secret_matching(r"[A-Za-z0-9_-]{16,256}", _SHAPE_ERROR, empty=
 
 
 class TelegramSettings(BaseModel):
-    """A bot made with BotFather. Its token is appended to the two addresses."""
+    """A bot made with BotFather. The two addresses have the form that python-telegram-bot expects."""
 
     entry_shapes: ClassVar[Mapping[str, str]] = {"user": r"[1-9][0-9]{0,19}", "chat": r"-?[1-9][0-9]{0,19}"}
     traits: ClassVar[PlatformTraits] = PlatformTraits(chat_is_person=True, group_prefix="-")

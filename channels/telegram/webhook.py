@@ -16,9 +16,10 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from telegram import Bot, WebhookInfo
 
 from channels.kit.webhook import read_body
-from channels.telegram.api import ApiRetrier, RetryDelays, TelegramApi
+from channels.telegram.api import ApiRetrier, RetryDelays
 from channels.telegram.polling import KINDS, Receive
 from gateway.errors import StoreUnavailable
 
@@ -34,19 +35,11 @@ class TelegramWebhook:
     """Receives the calls of one bot, and watches whether Telegram reaches it."""
 
     def __init__(
-        self,
-        name: str,
-        api: TelegramApi,
-        receive: Receive,
-        retrier: ApiRetrier,
-        *,
-        waits: RetryDelays,
-        url: str,
-        secret: str,
+        self, name: str, bot: Bot, receive: Receive, retrier: ApiRetrier, *, waits: RetryDelays, url: str, secret: str
     ) -> None:
         """Ask Telegram to call *url* with *secret*."""
         self._name = name
-        self._api = api
+        self._bot = bot
         self._receive = receive
         self._retrier = retrier
         self._waits = waits
@@ -68,31 +61,30 @@ class TelegramWebhook:
         self._is_open = True
         try:
             await self._retrier.call_with_retry(
-                lambda: self._api.call(
-                    "setWebhook",
-                    url=self._url,
+                lambda: self._bot.set_webhook(
+                    self._url,
                     secret_token=self._secret,
                     allowed_updates=KINDS,
                     max_connections=_CONNECTIONS,
                 )
             )
             while True:
-                self._check(await self._retrier.call_with_retry(lambda: self._api.call("getWebhookInfo")))
+                self._check(await self._retrier.call_with_retry(self._bot.get_webhook_info))
                 await asyncio.sleep(self._waits.watch)
         finally:
             self._is_open, self._retrier.contact_at = False, None
 
-    def _check(self, info: Mapping[str, Any]) -> None:
+    async def close(self) -> None:
+        """Do nothing: no connection is held."""
+
+    def _check(self, info: WebhookInfo) -> None:
         """Record whether Telegram's calls arrive, and log each failure once."""
-        failure = str(info.get("last_error_message", ""))
-        if info.get("url") != self._url:
+        if info.url != self._url:
             self._retrier.contact_at = None
-            self._log_once(
-                "telegram.webhook_elsewhere", info.get("url"), "another program set this bot's webhook; stop it"
-            )
-        elif info.get("pending_update_count") and failure:
+            self._log_once("telegram.webhook_elsewhere", info.url, "another program set this bot's webhook; stop it")
+        elif info.pending_update_count and info.last_error_message:
             self._retrier.contact_at = None
-            self._log_once("telegram.webhook_fails", info.get("last_error_date"), failure[:200])
+            self._log_once("telegram.webhook_fails", info.last_error_date, info.last_error_message[:200])
         else:
             self._retrier.record_contact()
 

@@ -113,7 +113,7 @@ async def live(talk: PlatformTalk, parlour: InProcessGateway) -> None:
 
 
 class TelegramTalk(PlatformTalk):
-    """The Bot API client before our server."""
+    """python-telegram-bot before our server."""
 
     def __init__(self, server: TelegramServer) -> None:
         self._server = server

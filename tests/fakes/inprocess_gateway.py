@@ -278,7 +278,8 @@ class InProcessGateway:
             return True
         runner, jobs = self.app.background, self.app.store.jobs
         kinds = {each.kind for each in await jobs.count()} & runner._quick.keys()
-        return any(job.due_at <= runner._now() for kind in kinds for job in await jobs.pending_of(kind))
+        pending = [job for kind in kinds for job in await jobs.pending_of(kind)]
+        return any(job.due_at <= runner._now() for job in pending)
 
     def kill(self, into: Path) -> Path:
         """Copy the home as a kill at this moment leaves it; return the copy, for another `gateway`."""

@@ -1,4 +1,4 @@
-"""The real Telegram channel, over real HTTP, in front of a gateway that behaves."""
+"""The real Telegram channel, over the real library and real HTTP, in front of a gateway that behaves."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class TelegramServer:
         method = request.match_info["method"]
         if request.match_info["token"] != self.token:
             return _error(ApiError(401, "Unauthorized"))
-        read = await _read_fields(request)
+        read = {name: _value(name, value) for name, value in (await _read_fields(request)).items()}
         self.calls.append((method, read))
         self.changed()
         call = self._call_of(_snake(method))
@@ -457,20 +457,21 @@ async def _read_fields(request: web.Request) -> dict[str, Any]:
 
     `request.post()` would leave a file open when the client is killed during its upload.
     """
-    assert request.content_length is not None  # the real server's proxies buffer a body without one
-    if request.content_type == "application/json":
-        return dict(await request.json())
-    fields: dict[str, Any] = {}
+    if not request.content_type.startswith("multipart/"):
+        return {**request.query, **(await request.post())}
+    fields: dict[str, Any] = dict(request.query)
     async for part in await request.multipart():
         assert isinstance(part, BodyPartReader)
         body = bytes(await part.read(decode=True))
-        fields[str(part.name)] = (part.filename, body) if part.filename else _value(str(part.name), body)
+        fields[str(part.name)] = (part.filename, body) if part.filename else body
     return fields
 
 
-def _value(name: str, value: bytes) -> Any:
-    """Read one field of a form as the server does: text is text, everything else is JSON."""
-    text = value.decode()
+def _value(name: str, value: Any) -> Any:
+    """Read one field as the server does: files are name and bytes, text is text, everything else is JSON."""
+    if isinstance(value, tuple):
+        return value
+    text = value.decode() if isinstance(value, bytes | bytearray) else str(value)
     if name in _TEXTS:
         return text
     try:

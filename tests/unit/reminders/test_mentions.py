@@ -10,6 +10,7 @@ import pytest
 from channels.discord import codec as discord_codec
 from channels.discord.api import _allowed_mentions
 from channels.slack import codec as slack_codec
+from channels.telegram.api import entities_of
 from channels.telegram.codec import build_outgoing
 from channels.telegram.codec.render import render as render_telegram
 from gateway.delivery.delivery_context import DeliveryContext
@@ -76,7 +77,8 @@ def test_telegram(calls: str) -> None:
     assert units.decode("utf-16-le") == "now"
     if mentions:
         assert words.text.startswith("Ann bob ⏰ ask")
-        assert [each["user"]["id"] for each in words.entities if each["type"] == "text_mention"] == [42]
+        sent_entities = entities_of(words.entities) or []
+        assert [each.user.id for each in sent_entities if each.user is not None] == [42]
 
 
 @pytest.mark.parametrize("mentions", [True, False])

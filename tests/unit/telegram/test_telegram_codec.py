@@ -395,11 +395,11 @@ def test_the_check_needs_no_network() -> None:
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switched on without its extra installed: the start says what to install."""
-    for name in [name for name in sys.modules if name.startswith("channels.telegram.")]:
+    for name in [name for name in sys.modules if name.startswith(("channels.telegram.", "telegram"))]:
         if name != "channels.telegram.settings":
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(SettingsError, match=r"channels\.telegram needs aiohttp; run `make install`"):
+    monkeypatch.setitem(sys.modules, "telegram", None)
+    with pytest.raises(SettingsError, match=r"channels\.telegram needs telegram; run `make install`"):
         plugin.open(FakePageServices().context("telegram"))
 
 

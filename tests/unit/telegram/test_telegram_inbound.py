@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -350,6 +351,7 @@ async def test_no_log_line_has_the_token_or_words(server: TelegramServer) -> Non
         server.say("my secret words")
         await line.services.wait_deliveries(4)
         await asyncio.sleep(0)
+    logging.getLogger("telegram").debug("")
     logged = out.getvalue()
     assert "telegram.connected" in logged
     assert server.token.partition(":")[2] not in logged

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from telegram import Bot
+from telegram.error import TimedOut
 
-from channels.telegram.api import TelegramApi, TelegramError
 from channels.telegram.chats import TelegramChats
 from channels.telegram.members import TelegramMembers
 from gateway.events import ChatKind, InboundMessage, Sender
@@ -118,21 +120,21 @@ async def test_what_telegram_says_of_rights_counts_at_once(line: TelegramConnect
 
 @dataclass
 class SlowTelegramApi:
-    """Telegram's calls, answering when it is let."""
+    """Telegram as the library shows it, answering when it is let."""
 
     admins: list[int] = field(default_factory=lambda: [42])
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     fails: bool = False
     asked: int = 0
 
-    async def call(self, method: str, *, chat_id: int, read_seconds: float) -> Any:
+    async def get_chat_administrators(self, chat: int, *, read_timeout: float) -> Any:
         """Answer with the admins as they are when it is asked."""
-        assert (method, chat_id, read_seconds) == ("getChatAdministrators", GROUP, 3.0)
+        assert (chat, read_timeout) == (GROUP, 3.0)
         self.asked += 1
-        found = [{"user": {"id": each}} for each in self.admins]
+        found = [SimpleNamespace(user=SimpleNamespace(id=each)) for each in self.admins]
         await self.answers.wait()
         if self.fails:
-            raise TelegramError("SocketTimeoutError", is_answer=False)
+            raise TimedOut
         return found
 
 
@@ -140,7 +142,7 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: VirtualCloc
     """Asked anew then; and if that fails, yesterday's admin is none. A silence of three seconds is a failure."""
     bot = SlowTelegramApi()
     bot.answers.set()
-    admins = TelegramMembers(cast("TelegramApi", bot), TelegramChats(FakeState()))
+    admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
     assert await admins.admins_of(GROUP) == {"42"}
     await asyncio.sleep(299)
     bot.fails = True
@@ -162,7 +164,7 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: VirtualCloc
 async def test_an_answer_from_before_a_change_is_not_kept(clock: VirtualClock) -> None:
     """Telegram says that rights changed while it is being asked: whoever asks next asks anew."""
     bot = SlowTelegramApi()
-    admins = TelegramMembers(cast("TelegramApi", bot), TelegramChats(FakeState()))
+    admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
     asking = asyncio.create_task(admins.admins_of(GROUP))
     await asyncio.sleep(1)
     bot.admins = []

@@ -10,22 +10,20 @@ from typing import Any
 
 import pytest
 from aiohttp import BodyPartReader, web
-
-from channels.telegram import api as telegram_api
-from channels.telegram.api import (
+from telegram import Bot, ReplyParameters
+from telegram.error import (
     BadRequest,
-    BotForbidden,
     ChatMigrated,
+    Conflict,
+    Forbidden,
     InvalidToken,
-    PollConflict,
+    NetworkError,
     RetryAfter,
-    TelegramApi,
     TelegramError,
-    UploadFile,
-    UploadTooLarge,
-    is_token_refused,
-    send_failure,
 )
+
+from channels.telegram import http_request
+from channels.telegram.api import is_token_refused, make_bot, make_requests, send_failure
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from tests.fakes.clock import VirtualClock
 from tests.fakes.gateway import free_port
@@ -50,19 +48,19 @@ async def serve(answer: Answer, **site: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def open_api(base: str) -> AsyncIterator[TelegramApi]:
-    """Give the calls of a bot whose server is at *base*."""
-    api = TelegramApi(TOKEN, f"{base}/bot", f"{base}/file/bot")
+async def open_bot(base: str) -> AsyncIterator[Bot]:
+    """Give a bot whose server is at *base*."""
+    calls, polling = make_requests()
     try:
-        yield api
+        yield make_bot(TOKEN, f"{base}/bot", f"{base}/file/bot", calls, polling)
     finally:
-        await api.close()
+        await calls.shutdown()
 
 
-async def failure(api: TelegramApi, method: str = "sendMessage", **fields: Any) -> TelegramError:
+async def failure(call: Awaitable[object]) -> TelegramError:
     """Return the error of a call."""
     with pytest.raises(TelegramError) as caught:
-        await api.call(method, **fields)
+        await call
     assert TOKEN not in f"{caught.value} {caught.value.__cause__}"
     return caught.value
 
@@ -73,17 +71,17 @@ PAGE = "<html>the words of a page</html>"
 ANSWERS: dict[str, tuple[int, str, type[TelegramError], type[SendFailed]]] = {
     "wrong": (400, '{"ok": false, "description": "Bad Request: chat not found"}', BadRequest, SendRefused),
     "moved": (400, MOVED, ChatMigrated, SendRefused),
-    "blocked": (403, '{"ok": false, "description": "Forbidden: bot was blocked"}', BotForbidden, SendRefused),
+    "blocked": (403, '{"ok": false, "description": "Forbidden: bot was blocked"}', Forbidden, SendRefused),
     "token": (401, '{"ok": false, "description": "Unauthorized"}', InvalidToken, RetryLater),
     "another server": (404, PAGE, InvalidToken, RetryLater),
-    "conflict": (409, '{"ok": false, "description": "Conflict: terminated"}', PollConflict, OutcomeUnknown),
-    "too large, by a proxy": (413, PAGE, UploadTooLarge, SendRefused),
+    "conflict": (409, '{"ok": false, "description": "Conflict: terminated"}', Conflict, OutcomeUnknown),
+    "too large, by a proxy": (413, PAGE, NetworkError, SendRefused),
     "flood": (429, FLOOD % (7, '{"retry_after": 7}'), RetryAfter, RetryLater),
-    "flood, no wait": (429, FLOOD % (0, '{"retry_after": 0}'), RetryAfter, RetryLater),
-    "flood, by a proxy": (429, PAGE, RetryAfter, RetryLater),
-    "server": (502, '{"ok": false, "description": "Bad Gateway"}', TelegramError, OutcomeUnknown),
-    "proxy": (502, PAGE, TelegramError, OutcomeUnknown),
-    "elsewhere": (302, "", TelegramError, OutcomeUnknown),
+    "flood, no wait": (429, FLOOD % (0, '{"retry_after": 0}'), NetworkError, RetryLater),
+    "flood, by a proxy": (429, PAGE, NetworkError, RetryLater),
+    "server": (502, '{"ok": false, "description": "Bad Gateway"}', NetworkError, OutcomeUnknown),
+    "proxy": (502, PAGE, NetworkError, OutcomeUnknown),
+    "elsewhere": (302, "", NetworkError, OutcomeUnknown),
     "page": (200, PAGE, TelegramError, OutcomeUnknown),
     "list": (200, "[1]", TelegramError, OutcomeUnknown),
     "no result": (200, '{"ok": true}', TelegramError, OutcomeUnknown),
@@ -100,22 +98,21 @@ async def test_what_an_answer_means(name: str) -> None:
         assert request.path == f"/bot{TOKEN}/sendMessage"  # a redirection is not followed
         return web.Response(status=status, text=body, headers={"Location": "/elsewhere"} if status == 302 else {})
 
-    async with serve(answer) as place, open_api(f"http://{place}") as api:
-        error = await failure(api, chat_id=1, text="hello")
+    async with serve(answer) as place, open_bot(f"http://{place}") as bot:
+        error = await failure(bot.send_message(1, "hello"))
     assert type(error) is expected
     assert "words of a page" not in error.message
     assert is_token_refused(error) is (name == "token")
     sent = send_failure(error, is_formatted=False)
     assert type(sent) is outcome
-    if isinstance(error, RetryAfter):
-        assert error.delay.total_seconds() == (7 if name == "flood" else 1)
+    if isinstance(sent, RetryLater) and "flood" in name:
+        assert sent.delay.total_seconds() == (7 if name == "flood" else 1)
 
 
 async def test_a_server_that_cannot_be_reached_has_received_nothing() -> None:
     """Delivery may send again without a mark."""
-    async with open_api(f"http://127.0.0.1:{free_port()}") as api:
-        error = await failure(api, text="hello")
-    assert not error.is_sent
+    async with open_bot(f"http://127.0.0.1:{free_port()}") as bot:
+        error = await failure(bot.send_message(1, "hello"))
     assert type(send_failure(error, is_formatted=False)) is RetryLater
 
 
@@ -126,9 +123,8 @@ async def test_an_answer_that_does_not_come_is_waited_for_as_long_as_the_call_sa
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with serve(answer) as place, open_api(f"http://{place}") as api:
-        error = await failure(api, read_seconds=0.1)
-    assert error.is_sent
+    async with serve(answer) as place, open_bot(f"http://{place}") as bot:
+        error = await failure(bot.send_message(1, "hello", read_timeout=0.1))
     assert type(send_failure(error, is_formatted=False)) is OutcomeUnknown
 
 
@@ -140,11 +136,11 @@ async def test_a_certificate_has_to_be_trusted(tmp_path: Path, monkeypatch: pyte
         return web.json_response({"ok": True, "result": True})
 
     async with serve(answer, ssl_context=made.shown()) as place:
-        async with open_api(f"https://{place}") as api:
-            assert not (await failure(api)).is_sent
+        async with open_bot(f"https://{place}") as bot:
+            assert type(send_failure(await failure(bot.log_out()), is_formatted=False)) is RetryLater
         monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
-        async with open_api(f"https://{place}") as api:
-            assert await api.call("getMe") is True
+        async with open_bot(f"https://{place}") as bot:
+            assert await bot.log_out() is True
 
 
 async def test_without_a_proxy_of_ours_the_environment_s_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +153,9 @@ async def test_without_a_proxy_of_ours_the_environment_s_is_used(monkeypatch: py
 
     async with serve(answer) as place:
         monkeypatch.setenv("http_proxy", f"http://{place}")
-        async with open_api("http://telegram.invalid") as api:
-            assert await api.call("getMe") is True
-    assert asked == [f"http://telegram.invalid/bot{TOKEN}/getMe"]
+        async with open_bot("http://telegram.invalid") as bot:
+            assert await bot.log_out() is True
+    assert asked == [f"http://telegram.invalid/bot{TOKEN}/logOut"]
 
 
 NAMES = {"plain.txt": "plain.txt", 'a "b" \\ ü.txt': "a %22b%22 \\ ü.txt", "x; name=y.png": "x; name=y.png"}
@@ -176,25 +172,26 @@ async def test_a_file_arrives_whole_with_its_name_and_fields(name: str) -> None:
         async for part in await request.multipart():
             assert isinstance(part, BodyPartReader)
             found[str(part.name)] = (part.filename, bytes(await part.read()))
-        return web.json_response({"ok": True, "result": found["length"]})
-
-    async with serve(answer) as place, open_api(f"http://{place}") as api:
-        length = await api.call(
-            "sendDocument", chat_id=-1, caption="Größe", reply_parameters={"a": 1}, document=UploadFile(name, data)
+        return web.json_response(
+            {"ok": True, "result": {"message_id": 7, "date": 0, "chat": {"id": -1, "type": "group"}}}
         )
-    assert length > len(data)
+
+    async with serve(answer) as place, open_bot(f"http://{place}") as bot:
+        reply = ReplyParameters(message_id=5)
+        sent = await bot.send_document(-1, data, caption="Größe", reply_parameters=reply, filename=name)
+    assert sent.message_id == 7
+    assert found.pop("length") > len(data)
     assert found == {
-        "length": length,
         "chat_id": (None, b"-1"),
         "caption": (None, "Größe".encode()),
-        "reply_parameters": (None, b'{"a":1}'),
+        "reply_parameters": (None, b'{"message_id": 5}'),
         "document": (NAMES[name], data),
     }
 
 
 async def test_an_upload_ends_when_nobody_takes_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent of it may have been enough: whether it was done is unknown."""
-    monkeypatch.setattr(telegram_api, "_FILE_SECONDS", 0.2)
+    monkeypatch.setattr(http_request, "_FILE_SECONDS", 0.2)
     ended = asyncio.Event()
 
     async def receive(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -202,17 +199,17 @@ async def test_an_upload_ends_when_nobody_takes_its_bytes(monkeypatch: pytest.Mo
         writer.close()
 
     async with await asyncio.start_server(receive, "127.0.0.1", 0, limit=64 * 1024) as server:
-        async with open_api(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as api:
+        async with open_bot(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as bot:
             data = b"x" * 30_000_000  # more than the system's buffers hold
-            error = await failure(api, "sendDocument", document=UploadFile("x", data))
+            error = await failure(bot.send_document(-1, data, filename="x"))
         ended.set()
-    assert error.is_sent
+    assert type(send_failure(error, is_formatted=False)) is OutcomeUnknown
 
 
 async def test_a_line_that_takes_some_bytes_now_and_then_may_take_as_long_as_it_needs(clock: VirtualClock) -> None:
     """The limit begins anew with each piece, and ends with the last: the answer has a limit of its own."""
     async with asyncio.timeout(None) as silence:
-        async for _ in telegram_api._pieces([b"x" * 200_000], silence):
+        async for _ in http_request._pieces([b"x" * 200_000], silence):
             await asyncio.sleep(80)
         assert silence.when() is None
     assert clock.seconds == 4 * 80
