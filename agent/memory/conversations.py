@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 
 import structlog
@@ -152,6 +153,7 @@ class StoredConversations:
         words = query.casefold().split()
         await self.transcripts.flush()
         scopes = {row.key: row.scope for row in await self.records.sessions() if row.key.parent == chat}
+        archives = {scope: await asyncio.to_thread(self.sessions.archives, scope) for scope in {*scopes.values()}}
         hits: list[ConversationHit] = []
         left = _MOST_BYTES
         for each in await self.list_conversations(chat):
@@ -159,7 +161,8 @@ class StoredConversations:
                 continue
             if len(hits) >= limit or left <= 0:
                 return ConversationHits(hits=hits, is_partial=True)
-            for chain, _ in await asyncio.to_thread(self.sessions.chains, each.key, scopes[each.key]):
+            scope = scopes[each.key]
+            for chain, _ in await asyncio.to_thread(self.sessions.open_chains, each.key, scope, archives[scope]):
                 if len(hits) < limit and left > 0:
                     hits += await asyncio.to_thread(_find_in, chain, each.key, words, limit - len(hits), left)
                 left -= chain.end
@@ -242,6 +245,7 @@ class StoredConversations:
         await self.preferences.prefer(str(info.key.parent), f"{_PREFIX}{info.key.thread}", value)
 
 
+@lru_cache(maxsize=8_192)
 def _read_entry(chat: SessionKey, thread: str, value: str) -> ConversationInfo:
     entry = json.loads(value)
     return ConversationInfo(

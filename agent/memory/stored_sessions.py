@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from agent.attachments.file_facts import (
     facts_for_display,
     facts_in,
 )
-from agent.memory.scopes import quote, rebase_reference, transcript_path
+from agent.memory.scopes import quote, rebase_reference, scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, read_head, transcript_of_archive
 from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
@@ -138,23 +138,31 @@ class StoredSessions:
 
     def chains(self, key: SessionKey, scope: str) -> list[tuple[SegmentChain, bool]]:
         """Return the transcripts of *key*, the newest first, each with True if /new has ended it. Blocks."""
+        return self.open_chains(key, scope, self.archives(scope))
+
+    def open_chains(
+        self, key: SessionKey, scope: str, archives: Mapping[str, Sequence[Path]]
+    ) -> list[tuple[SegmentChain, bool]]:
+        """Return `chains` of a session whose archives were listed with those of others. Blocks."""
         path = transcript_path(self._home, scope, str(key))
-        chains = [(SegmentChain(self._disk, each), True) for each in reversed(self.archives(scope, str(key)))]
+        chains = [(SegmentChain(self._disk, each), True) for each in reversed(archives.get(str(key), ()))]
         current = SegmentChain(self._disk, path)
         return [(current, False), *chains] if current.end else chains
 
-    def archives(self, scope: str, key: str) -> list[Path]:
-        """Return the files of the transcripts of the session *key* that /new ended, the oldest first. Blocks."""
-        found: list[tuple[str, int, Path]] = []
-        for path in transcript_path(self._home, scope, key).parent.glob("*.t*.jsonl"):
+    def archives(self, scope: str) -> Mapping[str, Sequence[Path]]:
+        """Return the files of the transcripts that /new ended, by session key, the oldest first. Blocks."""
+        found: list[tuple[str, int, Path, str]] = []
+        for path in (scope_folder(self._home, scope) / "sessions").glob("*.t*.jsonl"):
             if transcript_of_archive(path):
                 head = self._heads.get(path.name)
                 if head is None:
                     line = read_head(self._disk, path)
                     head = self._heads[path.name] = (str(line.get("key")), str(line.get("created")))
-                if head[0] == key:
-                    found.append((head[1], path.stat().st_mtime_ns, path))
-        return [path for _, _, path in sorted(found)]
+                found.append((head[1], path.stat().st_mtime_ns, path, head[0]))
+        archives: dict[str, list[Path]] = {}
+        for _, _, path, key in sorted(found):
+            archives.setdefault(key, []).append(path)
+        return archives
 
     def _read(self, key: SessionKey, scope: str, limit: int) -> list[TranscriptBlock]:
         path = transcript_path(self._home, scope, str(key))

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, ViewportSize, expect
 
+from gateway.app import build_operations
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.e2e.browser import open_browser
@@ -141,6 +142,28 @@ async def test_renamed_pinned_deleted_and_restored(chromium: Browser, up: InProc
     await expect(page.locator(".line.user .body")).to_have_text(["second words"])
 
 
+async def test_a_list_that_changes_leaves_an_open_menu_as_it_is(chromium: Browser, up: InProcessGateway) -> None:
+    """Another window begins a conversation while somebody is at the options, or types a name: nothing is taken away."""
+    page, other = await visit(chromium, up), await visit(chromium, up)
+    await say(page, "first words")
+    await page.get_by_label(translate("web.options", title="first words")).focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    rename = page.get_by_role("button", name=translate("web.rename"))
+    await expect(rename).to_be_focused()
+    await other.keyboard.press("Control+Shift+O")
+    await say(other, "second words")
+    await expect(titles(page)).to_have_count(2)
+    await expect(rename).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.keyboard.type("Named")
+    await other.keyboard.press("Control+Shift+O")
+    await say(other, "third words")
+    await expect(page.get_by_role("textbox", name=translate("web.rename"))).to_have_value("Named")
+    await page.keyboard.press("Enter")
+    await expect(titles(page)).to_have_text([re.compile("third"), re.compile("second"), "Named"])
+
+
 async def test_a_search_leads_to_the_words(chromium: Browser, up: InProcessGateway) -> None:
     """A hit far above in another conversation is shown, in the middle of the page; titles are found as well."""
     page = await visit(chromium, up)
@@ -162,6 +185,39 @@ async def test_a_search_leads_to_the_words(chromium: Browser, up: InProcessGatew
     await expect(page.locator("#hits [role=status]")).to_have_text(translate("web.find_none"))
     await page.locator("#find").fill("")
     await expect(titles(page)).to_have_count(2)
+
+
+async def test_who_leaves_leaves_nothing_on_the_page(chromium: Browser) -> None:
+    """Ann's lines, titles, drafts and hits are gone from the document before Ben logs in in the same window."""
+    async with gateway(model=InstantModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+        page = await (await chromium.new_context()).new_page()
+        page.on("pageerror", _raise)
+        await page.goto(up.app.web.url)
+        await log_in(page, up, "ann")
+        await say(page, "the zanzibar plan")
+        await page.keyboard.press("Control+Shift+O")
+        await say(page, "zanzibar again")
+        await page.locator("#text").fill("a draft of zanzibar")
+        await titles(page).nth(1).click()
+        await expect(page.locator("#text")).to_have_value("")
+        await page.locator("#text").fill("another zanzibar")
+        await page.locator("#find").fill("zanzibar")
+        await expect(page.locator("#hits li").first).to_be_visible()
+        await page.locator("#leave").click()
+        await log_in(page, up, "ben")
+        await expect(titles(page)).to_have_text([translate("web.first_conversation")])
+        assert "zanzibar" not in await page.content()
+        await expect(page.locator("#text")).to_have_value("")
+        await page.locator("#new-chat").click()
+        await expect(page.locator("#text")).to_have_value("")
+
+
+async def log_in(page: Page, up: InProcessGateway, name: str) -> None:
+    """Log in with a code for *name*."""
+    (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"]({"as": name})]
+    await page.locator("#code").fill(str(issued["code"]))
+    await page.locator("#code").press("Enter")
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
 
 
 @pytest.mark.parametrize("language", ["en", "de", "es", "zh"])

@@ -255,10 +255,12 @@ by("leave").addEventListener("click", async () => {
   }
   by("leave").hidden = true;
   pending?.write([]);
+  conversations.forget();
+  drafts.clear();
+  text.value = "";
+  by("spoken").textContent = "";
   chat.restore([]);
-  location.hash = "";
-  conversations.known = [];
-  conversations.draw();
+  fit();
   wire.reset();
 });
 

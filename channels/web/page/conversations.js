@@ -4,6 +4,7 @@
 import { LOCALE } from "./chat.js";
 
 export const FIRST = "main";
+const REACHABLE = "a, summary, button";
 const SEARCH_AFTER = 250; // milliseconds without a key
 const NARROW = matchMedia("(max-width: 720px)"); // where the sidebar lies over the conversation
 
@@ -23,6 +24,8 @@ export class Conversations {
     this.current = inAddress();
     this.sought = "";
     this.searches = 0;
+    this.loads = 0;
+    this.loaded = "";
     this.listen();
     this.show(!NARROW.matches);
   }
@@ -95,15 +98,34 @@ export class Conversations {
     return turn;
   }
 
+  /** Forget everything of the person who leaves. */
+  forget() {
+    clearTimeout(this.timer);
+    this.searches += 1; // an answer that is on its way comes too late
+    this.loads += 1;
+    this.loaded = "";
+    this.known = [];
+    this.unread.clear();
+    this.sought = "";
+    this.find.value = "";
+    this.hits.querySelector("ol").replaceChildren();
+    this.showHits(null);
+    this.open(FIRST);
+    this.draw();
+  }
+
   news(id) {
     this.unread.add(id);
     this.draw();
   }
 
   async load() {
+    const turn = ++this.loads;
     const answer = await fetch("conversations", { cache: "no-store" }).catch(() => null);
-    if (!answer?.ok) return;
-    this.known = (await answer.json()).conversations;
+    const list = answer?.ok ? await answer.text() : this.loaded;
+    if (turn !== this.loads || list === this.loaded) return; // a later one is on its way, or nothing has changed
+    this.loaded = list;
+    this.known = JSON.parse(list).conversations;
     this.draw();
   }
 
@@ -114,21 +136,39 @@ export class Conversations {
   draw() {
     if (this.list.querySelector("input")) return; // a name is being typed
     const kept = this.known.filter((each) => !each.deleted);
-    const focused = document.activeElement?.dataset?.for;
+    const place = this.place(); // a list that is drawn anew under somebody's hands stays as it was
     if (!kept.some((each) => each.id === this.current)) kept.unshift({ id: this.current, title: "", isNew: true });
     const [pinned, others] = [kept.filter((each) => each.pinned), kept.filter((each) => !each.pinned)];
     this.list.replaceChildren(...[...pinned, ...others].map((each) => this.entry(each)));
     const deleted = this.known.filter((each) => each.deleted);
     this.bin.hidden = deleted.length === 0;
     this.bin.querySelector("ul").replaceChildren(...deleted.map((each) => this.deletedEntry(each)));
-    if (focused) this.list.querySelector(`[data-for="${focused}"]`)?.focus();
+    this.restorePlace(place);
     const open = kept.find((each) => each.id === this.current);
     const brand = this.words.title;
     document.title = open.title ? `${open.title} – ${brand}` : brand;
   }
 
+  /** Whose options are open, and what has the focus: the number of a link or button of an entry. */
+  place() {
+    const item = document.activeElement?.closest("#conversations li");
+    return {
+      open: this.list.querySelector("details[open]")?.closest("li").dataset.id,
+      id: item?.dataset.id,
+      n: item ? [...item.querySelectorAll(REACHABLE)].indexOf(document.activeElement) : -1,
+    };
+  }
+
+  restorePlace({ open, id, n }) {
+    for (const item of this.list.children) {
+      if (item.dataset.id === open && item.querySelector("details")) item.querySelector("details").open = true;
+      if (item.dataset.id === id) item.querySelectorAll(REACHABLE)[n]?.focus();
+    }
+  }
+
   entry(conversation) {
     const item = document.createElement("li");
+    item.dataset.id = conversation.id;
     const link = document.createElement("a");
     link.href = `#c=${conversation.id}`;
     link.dir = "auto";
@@ -142,13 +182,16 @@ export class Conversations {
     const more = document.createElement("details");
     const options = document.createElement("summary");
     options.textContent = "⋯";
-    options.dataset.for = conversation.id;
     options.setAttribute("aria-label", this.words.options.replace("{title}", this.titleOf(conversation)));
     const { id, pinned } = conversation;
     more.append(
       options,
       this.button(this.words.rename, () => this.rename(conversation, link, more)),
-      this.button(pinned ? this.words.unpin : this.words.pin, () => this.change(id, { pinned: !pinned })),
+      this.button(pinned ? this.words.unpin : this.words.pin, () => {
+        more.open = false;
+        options.focus();
+        this.change(id, { pinned: !pinned });
+      }),
       this.button(this.words.delete, () => this.delete(id)),
     );
     item.append(more);
@@ -199,14 +242,16 @@ export class Conversations {
       if (isOver) return;
       isOver = true;
       field.replaceWith(link);
+      more.querySelector("summary").focus();
+      this.draw(); // what has changed meanwhile
       const title = field.value.trim();
       if (isKept && title && title !== conversation.title) this.change(conversation.id, { title });
-      more.querySelector("summary").focus();
     };
     field.addEventListener("blur", () => end(true));
     field.addEventListener("keydown", (event) => {
       event.stopPropagation();
       if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
+      event.preventDefault(); // or the options, which get the focus, open
       end(event.key === "Enter");
     });
   }
