@@ -38,6 +38,7 @@ STAYS = frozenset(
 )
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
 _OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part")  # true of the journal's file here, not of a copy
+_CACHE = "memory-cache.db"  # begins the names of what says how a home compares with a database
 BLOCK = 1024 * 1024
 _SMALL = 64 * 1024
 
@@ -152,7 +153,7 @@ def _is_in_workspace(name: PurePath) -> bool:
 
 
 def _is_left(top: str) -> bool:
-    return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore"))
+    return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore", _CACHE))
 
 
 def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[str, int] | None = None) -> BackupResult:

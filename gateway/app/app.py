@@ -22,6 +22,7 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.scopes import quote
 from agent.memory.search.scope_recall import ScopeRecall
+from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from agent.tools.result_pages import ToolResultPages
@@ -61,6 +62,7 @@ class GatewayApp:
     settings: Settings
     home: Home
     store: Store
+    scope_files: ScopeFileSync | None
     meter: PrometheusRecorder
     pool: WorkerPool
     commands: CommandServices

@@ -13,6 +13,7 @@ from agent.commands import CommandRouter
 from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.reminders.reminder_jobs import ReminderJobs
@@ -35,7 +36,14 @@ from gateway.app.chat_settings import build_context_resolver, build_locales, bui
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import settle_scopes
-from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy, build_raw_archives
+from gateway.app.memory import (
+    build_dreamer,
+    build_job_runner,
+    build_memory,
+    build_privacy,
+    build_raw_archives,
+    open_scope_files,
+)
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
@@ -48,6 +56,7 @@ from gateway.app.usage import build_usage
 from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
 from gateway.chat_locales import ChatLocales
+from gateway.control import Line, Operation
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import InboundMessage, MessagePart
@@ -86,7 +95,8 @@ async def open_app(
         if lost := await asyncio.to_thread(lost_turns, home, settings.store.address):
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
-        context = await _build_context(settings, plugins or ExtraPlugins(), home, store, now)
+        files = await stack.enter_async_context(open_scope_files(settings, home.path, store))
+        context = await _build_context(settings, plugins or ExtraPlugins(), home, store, files, now)
         app = _build_app(context, await _open_subsystems(context, stack, has_channels=channels))
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
@@ -119,17 +129,38 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         UsageOperations(app),
         WebOperations(app),
     )
-    return GatewayOperations(app, {name: operation for group in groups for name, operation in group.by_name().items()})
+    operations = {name: operation for group in groups for name, operation in group.by_name().items()}
+    if app.scope_files is not None:
+        changing = {**MemoryOperations(app).by_name(), **PeopleOperations(app).by_name()}
+        operations |= {name: _save_after(operation, app.scope_files) for name, operation in changing.items()}
+    return GatewayOperations(app, operations)
+
+
+def _save_after(operation: Operation, files: ScopeFileSync) -> Operation:
+    """Return *operation*, which ends when what it has changed is stored."""
+
+    async def run(arguments: Line) -> AsyncIterator[Line]:
+        async for line in operation(arguments):
+            yield line
+        await files.save_all()
+
+    return run
 
 
 async def _build_context(
-    settings: Settings, plugins: ExtraPlugins, home: Home, store: Store, now: Callable[[], datetime]
+    settings: Settings,
+    plugins: ExtraPlugins,
+    home: Home,
+    store: Store,
+    scope_files: ScopeFileSync | None,
+    now: Callable[[], datetime],
 ) -> AppContext:
     return AppContext(
         settings=settings,
         plugins=plugins,
         home=home,
         store=store,
+        scope_files=scope_files,
         chats=open_chats(settings),
         platforms=platforms_of(settings, plugins),
         redactor=SecretRedactor(secret_values(settings)),
@@ -250,6 +281,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         settings=context.settings,
         home=context.home,
         store=context.store,
+        scope_files=context.scope_files,
         meter=context.meter,
         pool=pool,
         commands=commands,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent.llm.chat_model import ChatModel
+from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.tools.tool import Tool
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy
@@ -88,6 +89,7 @@ class AppContext:
     chats: ChatOverrides
     platforms: ChannelPlatforms
     redactor: SecretRedactor
+    scope_files: ScopeFileSync | None  # None = the home's files are what is true of its scopes
     unclean_stops: int  # crashes in a row before this start
     meter: PrometheusRecorder = field(default_factory=PrometheusRecorder)
     refusals: RefusalLog = field(default_factory=RefusalLog)

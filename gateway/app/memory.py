@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from agent.files.workspaces import ScopeWorkspaces
 from agent.llm.model_client import ModelClient
@@ -46,6 +48,7 @@ from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
@@ -55,7 +58,9 @@ from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
 from gateway.app.models import configured_models
 from gateway.events import SessionKey
+from gateway.ports import Store
 from gateway.quarantine import Quarantine
+from gateway.settings import Settings
 from gateway.unscoped_data import HomeUnscopedData
 
 
@@ -84,6 +89,24 @@ class MemoryServices:
     consolidates: bool  # there are summaries: such a model, and a chat whose `memory_window` is not 0
 
 
+@asynccontextmanager
+async def open_scope_files(settings: Settings, home: Path, store: Store) -> AsyncIterator[ScopeFileSync | None]:
+    """Bring the home's memory up to date where the store has it, and store what has changed until the exit.
+
+    Yields None if the files of the home are what is true. Raises UserError for a home with other memory.
+    """
+    if store.scope_files is None:
+        yield None
+        return
+    files = ScopeFileSync(home, store.scope_files, with_home=settings.memory.isolation == "shared")
+    try:
+        await files.start()
+        store.scope_files.save_first(files.save, files.doubt)
+        yield files
+    finally:
+        await files.close()
+
+
 def build_memory(
     context: AppContext, projector: TranscriptProjector, index: DerivedIndex, quarantine: Quarantine
 ) -> MemoryServices:
@@ -110,9 +133,14 @@ def build_memory(
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)
-    scope_lock = ScopeLock()
+    files = context.scope_files
+    scope_lock = ScopeLock(on_use=files.touch) if files is not None else ScopeLock()
+    if files is not None:
+        files.watch(scope_lock.scopes_in_use)
 
     def reopen(scope: str) -> None:
+        if files is not None:
+            files.touch(scope)
         conversations.forget_scope(scope)
         jobs.unsettle(scope)
         sessions.forget_scope(scope)

@@ -72,6 +72,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
                 app.store, app.intake.quarantine.prune, app.workspaces.expire_trash, app.pages.prune
             ),
             stamp=lambda: run_stamp_loop(app.store),
+            **({"scope_files": app.scope_files.run} if app.scope_files is not None else {}),
         ),
         _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),
         _running(group, drain_turns, pool=app.pool.run),

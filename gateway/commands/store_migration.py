@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from agent.memory.storage.cached_scopes import is_current
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, make_private, sync_folder
 from gateway.home_migration import open_home
 from gateway.journal_file import JournalMove, StoreKind, read_move, remove_move, remove_stamp, write_move
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import load_settings
+from gateway.store.scope_files import memory_of
 from gateway.store.sqlite.closed_journal import seal
 from gateway.store.workers import WorkerIdentity
 
@@ -115,6 +117,11 @@ def move_to_file(home: Home, connection: PostgresConnection, url: str) -> None:
         return
     if move is not None and (move.state is schema.MoveState.COPIED or (has_left and move.file != str(home.journal))):
         schema.require_active(connection)
+    if not is_current(home.path, *memory_of(connection)):
+        raise UserError(
+            f"{home.path} has not the latest memory of the database, which would be lost: start Parlour once with this"
+            " home and PARLOUR_STORE__URL, stop it, and try again"
+        )
     new = home.path / f"{STAGING}store" / home.journal.name
     count = copy_database(url, new, _report)
     now = _iso(datetime.now(UTC))

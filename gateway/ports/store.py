@@ -15,6 +15,7 @@ from gateway.ports.channel import ChannelState
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
+from gateway.ports.scope_files import ScopeFileStore
 
 BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
 EXPIRES = timedelta(hours=24)  # older messages expire, with one notice per chat
@@ -50,6 +51,7 @@ class Store(Protocol):
     access: AccessStore
     alerts: AlertStore
     erasing: ErasureStore
+    scope_files: ScopeFileStore | None  # None = the files of the home are what is true of its scopes
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

@@ -136,6 +136,7 @@ class SqlAccountLinks:
 
     async def mark_moved(self, move: ScopeMove) -> None:
         """Say that the files stand where they belong."""
+        await self._engine.save_files(None)
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()
         )
@@ -156,6 +157,7 @@ class SqlAccountLinks:
                 self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}
             self._engine.queued_job.set()
 
+        await self._engine.save_files(None)
         await self._engine.writer.submit(begin, adopt)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeAlias, TypeVar
 
 from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow
+from gateway.ports.scope_files import SaveScopes
 from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
 from gateway.store.claims import ChatClaims, is_held
@@ -33,6 +34,10 @@ def utc_now() -> datetime:
 def new_transcript() -> str:
     """Return a fresh transcript id: 16 random base32 characters."""
     return base64.b32encode(secrets.token_bytes(10)).decode("ascii").lower()
+
+
+async def _save_nothing(_: Collection[str] | None) -> None:
+    """Do nothing: the files of the home are durable when they are written."""
 
 
 class WakeupQueue(Generic[K]):
@@ -81,6 +86,8 @@ class StoreEngine:
     unclean_stops: int = 0  # in a row, before this start
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
+    save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
+    when_reopened: Callable[[], None] = lambda: None  # called after the database was out of reach
     backlog_limit: BacklogLimit = field(init=False)
 
     def __post_init__(self) -> None:

@@ -88,6 +88,7 @@ class SqlErasure:
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
         """Remove every job of *scope* but *spare*."""
         kept = write_json([quote(each) for each in spare])
+        await self._engine.save_files((scope,))
         return await self._engine.writer.submit(
             lambda db: (
                 db.execute(
@@ -124,6 +125,7 @@ class SqlErasure:
         """Remove idle sessions."""
         since = micros(unused_since) if unused_since is not None else 0
         columns = [write_key(key) for key in keys]
+        await self._engine.save_files(None)
 
         def drop(database: Database) -> frozenset[SessionKey]:
             gone = set()
@@ -137,6 +139,7 @@ class SqlErasure:
 
     async def scrub(self) -> bool:
         """Rebuild the file without what was deleted, and empty its log."""
+        await self._engine.save_files(None)
         is_done = await self._engine.writer.submit_exclusive(lambda connection: connection.scrub())
         if not is_done:
             log.info("store.scrub_later")

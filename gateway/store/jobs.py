@@ -71,6 +71,7 @@ class SqlJobs:
     async def put(self, job: Job) -> None:
         """Queue *job*, once."""
         columns = encode_job(job)
+        await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
             lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set()
         )
@@ -103,6 +104,7 @@ class SqlJobs:
 
     async def finish(self, job: Job) -> None:
         """Remove *job*."""
+        await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
         )
@@ -110,6 +112,7 @@ class SqlJobs:
     async def advance(self, job: Job, next_: Job | None) -> bool:
         """Replace *job* with *next_*, or remove it; False, and no effect, if it was removed."""
         encoded = encode_advance(JobAdvance(job, next_))
+        await self._engine.save_files((job.scope,))
         return await self._engine.writer.submit(
             lambda database: advance_job(database, encoded), lambda _: self._engine.queued_job.set()
         )
@@ -126,6 +129,7 @@ class SqlJobs:
         """Make *job* due again after *delay*, its attempt counted if it *counts*, with another *payload* if given."""
         due_at = micros(self._engine.clock() + delay)
         data = None if payload is None else write_json(payload)
+        await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
             lambda database: database.execute(
                 "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ?,"

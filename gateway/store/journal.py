@@ -176,6 +176,7 @@ class SqlJournal:
         """Store steps, each once."""
         engine, column = self._engine, write_key(lease.key)
         bodies = [(step, write_lines(step.lines, step.blobs)) for step in steps]
+        await engine.save_files((lease.session.scope,) if lease.session.scope else None)
         await engine.writer.submit(
             lambda database: session_queue.store_steps(database, lease, column, engine.owner, bodies)
         )
@@ -183,6 +184,7 @@ class SqlJournal:
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
+        await engine.save_files((commit.record.scope,))
         new = turn_commits.encode(commit, engine.now())
         committed: CommitEffect = await engine.writer.submit(
             lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
@@ -211,6 +213,7 @@ class SqlJournal:
 
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane."""
+        await self._engine.save_files((commit.record.scope,))
         new = turn_commits.encode(commit, self._engine.now())
         committed: CommitEffect = await self._engine.writer.submit(
             lambda database: turn_commits.settle_row(database, new, row.seq), partial(self._recorded, new)
@@ -220,6 +223,7 @@ class SqlJournal:
 
     async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
+        await self._engine.save_files((record.scope,))
         new = turn_commits.encode(TurnCommit(record=record, outbound=tuple(outbound)), self._engine.now())
         await self._engine.writer.submit(
             lambda database: turn_commits.settle_row(database, new), partial(self._recorded, new)
@@ -227,6 +231,7 @@ class SqlJournal:
 
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines that end a note which no turn has taken up (the Records port's)."""
+        await self._engine.save_files((record.scope,))
         new = turn_commits.encode(TurnCommit(record=record), self._engine.now())
         committed = await self._engine.writer.submit(
             lambda database: turn_commits.settle_note(database, new, note),

@@ -269,8 +269,22 @@ CREATE TABLE claim (name TEXT PRIMARY KEY, worker TEXT NOT NULL, at INTEGER NOT 
 ALTER TABLE worker ADD COLUMN shares INTEGER NOT NULL DEFAULT 0;
 """
 
+# The files of memory scopes (gateway/store/scope_files.py); empty where they are in the home alone.
+_SCOPE_FILES = """
+CREATE TABLE scope (scope TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE scope_file (
+    scope TEXT NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, replaced TEXT NOT NULL, modified INTEGER NOT NULL,
+    PRIMARY KEY (scope, path)
+) WITHOUT ROWID;
+CREATE TABLE scope_piece (
+    scope TEXT NOT NULL, path TEXT NOT NULL, start INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (scope, path, start)
+);
+CREATE TABLE scope_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
-    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS)),
+    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES)),
 )

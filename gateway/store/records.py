@@ -34,10 +34,13 @@ class SqlTurnRecords:
     def __init__(self, engine: StoreEngine, journal: SqlJournal) -> None:
         self._engine = engine
         self._journal = journal
+        self._scopes: dict[int, str] = {}  # of the records that are being projected
 
     async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet."""
-        return await self._engine.writer.submit(lambda database: turn_commits.unprojected(database, after, limit))
+        found = await self._engine.writer.submit(lambda database: turn_commits.unprojected(database, after, limit))
+        self._scopes |= {each.seq: each.record.scope for each in found}
+        return found
 
     async def wait_unprojected(self) -> None:
         """Return when a record was committed since the last call (or since start)."""
@@ -47,6 +50,7 @@ class SqlTurnRecords:
     async def projected(self, seqs: Sequence[int]) -> None:
         """Let the bodies of these records go."""
         gone = [(seq,) for seq in seqs]
+        await self._engine.save_files({self._scopes.pop(seq) for seq in seqs if seq in self._scopes})
         await self._engine.writer.submit(
             lambda database: database.executemany("DELETE FROM body WHERE seq = ?", gone).close(),
             within=_BODY_WITHIN,

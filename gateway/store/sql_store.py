@@ -24,6 +24,7 @@ from gateway.ports.channel import ChannelState
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
+from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
 from gateway.store import (
     access,
@@ -48,6 +49,7 @@ from gateway.store.migrations import MIGRATIONS
 from gateway.store.outbox import SqlOutbox
 from gateway.store.records import SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
+from gateway.store.scope_files import SqlScopeFiles
 from gateway.store.suspects import KilledJob, count_crash, forgive, free_controls, free_jobs, last_charged
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
@@ -249,6 +251,8 @@ class SqlStore:
         self.access: AccessStore = access.SqlAccess(engine, state.access)
         self.alerts: AlertStore = SqlAlerts(engine)
         self.erasing: ErasureStore = SqlErasure(engine)
+        # With a journal in the home, the home's files are what is true.
+        self.scope_files: ScopeFileStore | None = SqlScopeFiles(engine) if path is None else None
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
 
     def state(self, channel: str) -> ChannelState:
@@ -373,6 +377,7 @@ def _wake(engine: StoreEngine, backlog: PendingWork) -> None:
 
 def _reopened(engine: StoreEngine, backlog: PendingWork) -> None:
     engine.claims.held = backlog.claimed
+    engine.when_reopened()
     _wake(engine, backlog)
 
 

@@ -20,6 +20,7 @@ from gateway.errors import StoreUnavailable
 from gateway.ports.store import StoreLimits
 from gateway.store.database import StoreConnection
 from gateway.store.engine import Clock, utc_now
+from gateway.store.scope_files import TABLES
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
@@ -139,8 +140,9 @@ def _new_journal() -> bytes:
         return path.read_bytes()
 
 
-# Back to the tables of before the ninth migration: no claims, and parts by the id of their message.
+# Back to the tables of before the ninth migration: no files of scopes, no claims, and parts by the id of their message.
 NAMED_PARTS = (
+    *(f"DROP TABLE {table}" for table in TABLES),
     "DROP TABLE claim",
     "ALTER TABLE worker DROP COLUMN shares",
     "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "

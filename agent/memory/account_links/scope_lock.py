@@ -19,7 +19,9 @@ _MAX_WAIT = timedelta(seconds=2)  # moving files takes milliseconds, unless the 
 class ScopeLock:
     """Readers-writer lock for each scope; the entries of unused scopes are removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_use: Callable[..., object] = lambda *_: None) -> None:
+        """*on_use* is called with the scopes of a lock when it is taken, and when it is released."""
+        self._on_use = on_use
         self._users: Counter[str] = Counter()
         self._locked: set[str] = set()
         self._waiting: set[asyncio.Future[None]] = set()
@@ -35,13 +37,19 @@ class ScopeLock:
             await self._wait_changed()
             scope = resolve()  # moving the files may have changed the scope
         self._users[scope] += 1
+        self._on_use(scope)
         try:
             yield scope
         finally:
             self._users[scope] -= 1
+            self._on_use(scope)
             if not self._users[scope]:
                 del self._users[scope]
             self._wake()
+
+    def scopes_in_use(self) -> frozenset[str]:
+        """Return the scopes that a lock is held of."""
+        return frozenset(self._users) | self._locked
 
     def is_locked(self, scope: str) -> bool:
         """Return True if *scope* is locked exclusively."""
@@ -63,10 +71,12 @@ class ScopeLock:
         while any(each in self._users or each in self._locked for each in scopes):
             await self._wait_changed()
         self._locked.update(scopes)
+        self._on_use(*scopes)
         try:
             yield
         finally:
             self._locked.difference_update(scopes)
+            self._on_use(*scopes)
             self._wake()
 
     async def _wait_changed(self) -> None:

@@ -153,10 +153,15 @@ class RetentionJob:
         offsets = await asyncio.to_thread(self._load_offsets, state)
         start = offsets.get(path.name, 0)
         position, blanked, is_done = start, 0, False
-        while not is_done:
-            async with self.transcripts.pause_writes():
-                position, count, is_done = await asyncio.to_thread(self._blank_chunk, path, position, cutoff)
+
+        def blank() -> None:
+            nonlocal position, blanked, is_done
+            position, count, is_done = self._blank_chunk(path, position, cutoff)
             blanked += count
+
+        while not is_done:
+            await self.transcripts.flush()
+            await self.transcripts.rearrange([path.parents[1]], blank)
         if position != start:
             offsets = {name: at for name, at in offsets.items() if (path.parent / name).exists()}
             await asyncio.to_thread(self.disk.replace, state, json.dumps(offsets | {path.name: position}).encode())
@@ -193,7 +198,8 @@ class RetentionJob:
             blanked += lines[-1] != raw
             position += len(raw)
         if blanked:
-            self.disk.overwrite(path, start, b"".join(lines))
+            before = self.disk.load(path) or b""
+            self.disk.replace(path, before[:start] + b"".join(lines) + before[position:])
         return position, blanked, is_done or position == start or position >= size
 
     def _expire_raw(self, memory: Path, cutoff: datetime) -> int:

@@ -64,6 +64,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
         DataKind.STATE,
         r"(?:lock|schema|control\.sock|windows\.json|journal\.stamp|\.journal\.stamp\.part|\.restoring|\.migrating)",
     ),
+    (DataKind.STATE, r"memory-cache\.db(?:-wal|-shm)?"),
     (DataKind.JOURNAL, r"journal\.db(?:-wal|-shm|-journal)?"),
     (DataKind.UPLOADS, r"uploads/.+"),
     (DataKind.QUARANTINE, r"quarantine/.+"),

@@ -134,18 +134,6 @@ class Disk:
             if not entry.name.startswith(f"{stem}{_RUN}-"):
                 entry.unlink(missing_ok=True)
 
-    def overwrite(self, path: Path, start: int, data: bytes) -> None:
-        """Overwrite the bytes from *start* on with *data*, durably; the file keeps its length."""
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(fd, view, start)
-                view, start = view[written:], start + written
-            self.sync(fd)
-        finally:
-            self.close(fd)
-
     def remove(self, path: Path) -> None:
         """Remove a file durably; a missing file is not an error."""
         try:

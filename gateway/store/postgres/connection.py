@@ -15,10 +15,11 @@ from psycopg.adapt import Loader
 from psycopg.pq import TransactionStatus
 from psycopg.raw_cursor import RawCursor
 from psycopg.types.numeric import Int8Dumper
-from psycopg.types.string import StrDumper
+from psycopg.types.string import BytesBinaryDumper, StrDumper
 
 from gateway.store.database import LISTED, QueryResult
 from gateway.store.postgres.worker_locks import give_lock, take_dead
+from gateway.store.scope_files import TABLES
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +72,7 @@ class PostgresConnection:
         # One type for every number and every text, or a statement would be prepared once for each size of its numbers.
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(str, StrDumper)
+        connection.adapters.register_dumper(bytes, BytesBinaryDumper)  # not twice its size, as the text would be
         connection.adapters.register_loader("numeric", _WholeLoader)
 
     def when_closed(self, call: Callable[[], object]) -> None:
@@ -155,7 +157,7 @@ class PostgresConnection:
         The write-ahead log and its archives are the server's, and keep what they have for as long as it says.
         """
         try:
-            for table in _TEXT_TABLES:
+            for table in (*_TEXT_TABLES, *TABLES):
                 self.execute(f"VACUUM (FULL) {table}")
         except psycopg.errors.LockNotAvailable as error:
             log.warning("store.scrub_failed", error=str(error).strip())

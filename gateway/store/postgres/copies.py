@@ -23,6 +23,7 @@ from gateway.journal_file import fault_line as file_fault_line
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.schema import DatabaseMove, fault_line, open_session
+from gateway.store.scope_files import TABLES
 from gateway.store.sqlite import schema as journal_schema
 
 Row: TypeAlias = tuple[Any, ...]
@@ -54,11 +55,15 @@ class CopiedTable:
 
 
 def copied_tables(journal: sqlite3.Connection) -> list[CopiedTable]:
-    """Return every table of the schema: one that a migration adds is copied without a change here."""
+    """Return every table of the schema: one that a migration adds is copied without a change here.
+
+    Except those of memory: their files are in the home, which goes with the journal.
+    """
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
     return [
         CopiedTable(name, tuple(row[1] for row in journal.execute(f"PRAGMA table_info({name})")))
         for (name,) in journal.execute(tables).fetchall()
+        if name not in TABLES
     ]
 
 
@@ -199,7 +204,9 @@ def fill_database(connection: PostgresConnection, file: Path, move: DatabaseMove
             journal.execute("BEGIN")
             connection.begin_batch()
             try:
-                connection.execute(f"TRUNCATE {', '.join(table.name for table in tables)} RESTART IDENTITY")
+                connection.execute(
+                    f"TRUNCATE {', '.join((*(table.name for table in tables), *TABLES))} RESTART IDENTITY"
+                )
                 count = _copy_tables(_JournalTables(journal), _DatabaseTables(connection.session), tables, report)
                 schema.write_move(connection, move)
                 connection.end_batch()
@@ -223,10 +230,10 @@ def _require_room(connection: PostgresConnection, tables: Iterable[CopiedTable])
     made = {
         name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
     }
-    for table in tables:
-        if table.name in made and connection.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone():  # noqa: S608 - our schema's own names
+    for table in (*(each.name for each in tables), *TABLES):
+        if table in made and connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - our schema's own names
             raise UserError(
-                f"the database of store.url is not empty (its table {table.name} has rows), and would be overwritten:"
+                f"the database of store.url is not empty (its table {table} has rows), and would be overwritten:"
                 " make another one with createdb and name that"
             )
 

@@ -69,6 +69,7 @@ _TYPES = (
     (re.compile(r"\bCREATE TABLE usage \("), f"CREATE TABLE usage (rowid {_IDENTITY},"),
     (re.compile(r"\bINTEGER\b"), "BIGINT"),
     (re.compile(r"\bREAL\b"), "DOUBLE PRECISION"),
+    (re.compile(r"\bBLOB\b"), "BYTEA"),
     (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),
     (re.compile(r"\bWITHOUT ROWID\b"), ""),
 )
@@ -160,6 +161,8 @@ def adopt_database(url: str, choice: OpenChoice, sessions: Iterable[SessionRow])
         try:
             connection.begin_batch()
             work = adoption.mark(connection, choice, sessions)
+            if connection.execute("SELECT 1 WHERE to_regclass('scope_state') IS NOT NULL").fetchone():
+                connection.execute("DELETE FROM scope_state")  # the files of the home are newer: a start stores them
             connection.end_batch()
         except psycopg.Error as error:
             raise StoreUnavailable(fault_line(error)) from error

@@ -1,0 +1,100 @@
+"""List the files of a scope's folder that are stored, by size, time and inode. Blocks.
+
+Our files are replaced by a rename or grow, so that a file with the same three has the same content.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+WORKSPACE = "files"
+_INDEX = ("index.db", "index.db-wal", "index.db-shm", "index.db-journal")
+# With `memory.isolation: shared`, the home is a scope among other things.
+_IN_THE_HOME = frozenset(
+    {"memory", ".memory-new", ".memory-old", "sessions", "attachments", "blobs", "results", "exports", WORKSPACE}
+    | {"USER.md", "SOUL.md"}
+)
+_NEWEST = "refs/heads/main"
+_IMMUTABLE = ("attachments/", "blobs/")
+
+
+class FileSignature(NamedTuple):
+    """Size, time and inode of a file: one of them changes with its content."""
+
+    size: int  # bytes
+    modified: int  # nanoseconds since 1970
+    inode: int
+
+
+def scan_scope(folder: Path, cached: Mapping[str, FileSignature], *, is_home: bool = False) -> dict[str, FileSignature]:
+    """Return the stored files of a scope by their path in it; {} without a folder.
+
+    The search index, locks and unfinished files are not stored. Objects of a git repository are listed when its branch
+    is not the one that is *cached*: without that, nothing refers to new ones.
+    """
+    return dict(_scan(str(folder), "", cached, is_home=is_home))
+
+
+def _scan(
+    folder: str, prefix: str, cached: Mapping[str, FileSignature], *, is_home: bool = False
+) -> Iterator[tuple[str, FileSignature]]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        path = prefix + entry.name
+        if _is_left_out(path, entry.name) or (is_home and entry.name not in _IN_THE_HOME):
+            continue
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name == ".git" and not path.startswith(f"{WORKSPACE}/"):
+                    yield from _scan_repository(entry.path, f"{path}/", cached)
+                else:
+                    yield from _scan(entry.path, f"{path}/", cached)
+            elif entry.is_file(follow_symlinks=False):
+                yield path, _signature(entry.stat(follow_symlinks=False))
+        except FileNotFoundError:  # removed in the meantime
+            continue
+
+
+def _scan_repository(
+    folder: str, prefix: str, cached: Mapping[str, FileSignature]
+) -> Iterator[tuple[str, FileSignature]]:
+    # The branch first: the objects that it refers to are there before it.
+    try:
+        newest = _signature(Path(folder, _NEWEST).stat())
+    except FileNotFoundError:
+        newest = None
+    objects = f"{prefix}objects/"
+    is_known = newest is not None and cached.get(prefix + _NEWEST) == newest
+    for entry in os.scandir(folder):
+        if is_known and entry.name == "objects":
+            yield from ((path, each) for path, each in cached.items() if path.startswith(objects))
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _scan(entry.path, f"{prefix}{entry.name}/", cached)
+        elif entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock"):
+            yield prefix + entry.name, _signature(entry.stat(follow_symlinks=False))
+
+
+def _signature(status: os.stat_result) -> FileSignature:
+    return FileSignature(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _is_left_out(path: str, name: str) -> bool:
+    if path.startswith(f"{WORKSPACE}/"):
+        return False
+    return path in _INDEX or name == ".lock" or name.endswith(".lock") or (name[0] == "." and name.endswith(".tmp"))
+
+
+def is_immutable(path: str) -> bool:
+    """Return True if the file's name is the hash of its content."""
+    return path.startswith(_IMMUTABLE) or "/.git/objects/" in path
+
+
+def may_grow(path: str) -> bool:
+    """Return True for a file that we append to; every other changed file is stored as a whole."""
+    return path.endswith((".jsonl", "/HISTORY.md")) and not path.startswith(f"{WORKSPACE}/")

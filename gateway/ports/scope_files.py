@@ -1,0 +1,82 @@
+"""The files of memory scopes in a store that several machines reach. A store in the home itself has no such port.
+
+The database is authoritative; a home is a cache of it. Each change of a scope gets a new version, a random
+text, and is made only to the version that its author has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+SaveScopes: TypeAlias = Callable[[Collection[str] | None], Awaitable[None]]  # None = every scope in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file of a scope."""
+
+    path: str  # within the scope's folder
+    size: int  # bytes
+    replaced: str  # the scope's version in which its content was last written as a whole; it has only grown since
+    modified: int  # nanoseconds since 1970
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFileChange:
+    """A new or changed file."""
+
+    file: StoredFile  # after the change
+    start: int = 0  # where *data* begins; more than 0 for a file that has grown
+    data: bytes | None = None  # None = only the time has changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeChange:
+    """Changes of a scope from the version *was* ("" = the scope is not stored) to *version*."""
+
+    scope: str
+    was: str
+    version: str
+    changes: Sequence[StoredFileChange] = ()
+    removed: Collection[str] = ()  # paths
+
+
+class ScopeFileStore(Protocol):
+    """Files of scopes, changed by compare-and-set. Raises StoreUnavailable as the journal does."""
+
+    async def versions(self) -> Mapping[str, str]:
+        """Return the version of every stored scope."""
+        ...
+
+    async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
+        """Return the scope's version, "" if it is not stored, and its files."""
+        ...
+
+    def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file from *start*, which is where a change began."""
+        ...
+
+    async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the whole contents of files that fit in memory together."""
+        ...
+
+    async def save(self, changes: Sequence[ScopeChange]) -> str | None:
+        """Make all *changes*, in one transaction; or none, and return a scope that has another version."""
+        ...
+
+    async def state(self) -> tuple[str, bool]:
+        """Return the state that was set, "" at first, and True if turns have been answered with this database."""
+        ...
+
+    async def set_state(self, state: str) -> None:
+        """Store whether the database is authoritative yet."""
+        ...
+
+    def save_first(self, save: SaveScopes, when_reopened: Callable[[], None]) -> None:
+        """Await *save* before every commit that promises what may depend on the files of a scope.
+
+        *when_reopened* is called after the database was out of reach, because another gateway may have used it.
+        """
+        ...

@@ -1,0 +1,158 @@
+"""The ScopeFileStore port: files of memory scopes as rows, in pieces.
+
+A file that grows gets one more piece, so that a turn writes its own lines only. A piece is never changed, and a version
+that a cache has seen ends where a piece ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+
+from gateway.ports.scope_files import SaveScopes, ScopeChange, StoredFile, StoredFileChange
+from gateway.store.database import LISTED, Database, upsert_sql
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import quote, sql, unquote, write_json
+
+# All of what this module stores, for those who copy a database; a home that is moved has the files themselves.
+TABLES = ("scope", "scope_file", "scope_piece", "scope_state")
+PIECE_BYTES = 256 * 1024
+_READ_BYTES = 4 * 1024 * 1024  # in one operation, so that other operations need not wait longer
+_STATE = "memory"
+_SET_STATE = upsert_sql("scope_state", "name", "value")
+_BEGIN = "INSERT INTO scope (scope, version) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_MOVE = "UPDATE scope SET version = ? WHERE scope = ? AND version = ?"
+_PUT_FILE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", keys=2)
+_PUT_PIECE = "INSERT INTO scope_piece (scope, path, start, data) VALUES (?, ?, ?, ?)"
+_FILES = "SELECT path, size, replaced, modified FROM scope_file WHERE scope = ? ORDER BY path"
+_READ = "SELECT data FROM scope_piece WHERE scope = ? AND path = ? AND start >= ? AND start < ? ORDER BY start"
+_READ_SMALL = sql("SELECT path, data FROM scope_piece WHERE scope = ? AND path", LISTED, "ORDER BY path, start")
+
+
+class SqlScopeFiles:
+    """The port over the writer."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    async def versions(self) -> Mapping[str, str]:
+        """Return the version of every stored scope."""
+        _, versions = await self._engine.writer.submit(memory_of)
+        return versions
+
+    async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
+        """Return the scope's version, and its files."""
+        column = quote(scope)
+
+        def look(database: Database) -> tuple[str, Sequence[StoredFile]]:
+            version = database.execute("SELECT version FROM scope WHERE scope = ?", (column,)).fetchone()
+            files = tuple(_read_file(row) for row in database.execute(_FILES, (column,)))
+            return (version[0] if version is not None else ""), files
+
+        return await self._engine.writer.submit(look)
+
+    async def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file from *start*."""
+        columns = (quote(scope), quote(file.path))
+        while start < file.size:
+            low = start
+            found = await self._engine.writer.submit(
+                lambda database, low=low: database.execute(_READ, (*columns, low, low + _READ_BYTES)).fetchall()  # type: ignore[misc]
+            )
+            if not found:
+                return
+            data = b"".join(bytes(piece) for (piece,) in found)
+            start += len(data)
+            yield data
+
+    async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the whole contents of files."""
+        columns = (quote(scope), write_json([quote(each) for each in paths]))
+        found = await self._engine.writer.submit(lambda database: database.execute(_READ_SMALL, columns).fetchall())
+        pieces: dict[str, list[bytes]] = {path: [] for path in paths}
+        for path, data in found:
+            pieces[unquote(path)].append(bytes(data))
+        return {path: b"".join(parts) for path, parts in pieces.items()}
+
+    async def save(self, changes: Sequence[ScopeChange]) -> str | None:
+        """Make all *changes*, or none."""
+        return await self._engine.writer.submit(lambda database: _save(database, changes))
+
+    async def state(self) -> tuple[str, bool]:
+        """Return the state, and True if turns have been answered."""
+
+        def look(database: Database) -> tuple[str, bool]:
+            found = database.execute("SELECT value FROM scope_state WHERE name = ?", (_STATE,)).fetchone()
+            record = database.execute("SELECT 1 FROM record LIMIT 1").fetchone()
+            return (str(found[0]) if found is not None else ""), record is not None
+
+        return await self._engine.writer.submit(look)
+
+    async def set_state(self, state: str) -> None:
+        """Store the state."""
+        await self._engine.writer.submit(lambda database: database.execute(_SET_STATE, (_STATE, state)).close())
+
+    def save_first(self, save: SaveScopes, when_reopened: Callable[[], None]) -> None:
+        """Await *save* before every commit that promises something."""
+        self._engine.save_files, self._engine.when_reopened = save, when_reopened
+
+
+def memory_of(database: Database) -> tuple[str, Mapping[str, str]]:
+    """Return the state, and the version of every scope."""
+    found = database.execute("SELECT value FROM scope_state WHERE name = ?", (_STATE,)).fetchone()
+    versions = database.execute("SELECT scope, version FROM scope").fetchall()
+    return (str(found[0]) if found is not None else ""), {unquote(scope): version for scope, version in versions}
+
+
+def _save(database: Database, changes: Sequence[ScopeChange]) -> str | None:
+    current = dict(
+        database.execute(
+            sql("SELECT scope, version FROM scope WHERE scope", LISTED),
+            (write_json([quote(each.scope) for each in changes]),),
+        ).fetchall()
+    )
+    for each in changes:
+        if current.get(quote(each.scope), "") != each.was:
+            return each.scope
+    for each in sorted(changes, key=lambda change: change.scope):  # one order of locks
+        if not _move(database, each):
+            # Between the look and the change: another session, whose commit this transaction must not follow.
+            raise RuntimeError(f"the scope {each.scope} was changed by another session")
+        _write(database, each)
+    return None
+
+
+def _move(database: Database, change: ScopeChange) -> bool:
+    scope = quote(change.scope)
+    if not change.was:
+        return database.execute(_BEGIN, (scope, change.version)).rowcount == 1
+    return database.execute(_MOVE, (change.version, scope, change.was)).rowcount == 1
+
+
+def _write(database: Database, change: ScopeChange) -> None:
+    scope = quote(change.scope)
+    renewed = [each.file.path for each in change.changes if each.data is not None and each.start == 0]
+    emptied = [(scope, quote(path)) for path in (*renewed, *change.removed)]
+    database.executemany("DELETE FROM scope_piece WHERE scope = ? AND path = ?", emptied)
+    database.executemany(
+        "DELETE FROM scope_file WHERE scope = ? AND path = ?", [(scope, quote(path)) for path in change.removed]
+    )
+    files = [
+        (scope, quote(each.file.path), each.file.size, each.file.replaced, each.file.modified)
+        for each in change.changes
+    ]
+    database.executemany(_PUT_FILE, files)
+    database.executemany(_PUT_PIECE, [row for each in change.changes for row in _pieces(scope, each)])
+    if change.removed and database.execute(_FILES, (scope,)).fetchone() is None:
+        # An erased scope leaves no name behind; a cache that still has it finds it missing.
+        database.execute("DELETE FROM scope WHERE scope = ?", (scope,))
+
+
+def _pieces(scope: str, change: StoredFileChange) -> Iterator[tuple[str, str, int, bytes]]:
+    data = change.data or b""
+    for start in range(0, len(data), PIECE_BYTES):
+        yield scope, quote(change.file.path), change.start + start, data[start : start + PIECE_BYTES]
+
+
+def _read_file(row: tuple[str, int, str, int]) -> StoredFile:
+    path, size, replaced, modified = row
+    return StoredFile(path=unquote(path), size=size, replaced=replaced, modified=modified)

@@ -1,0 +1,337 @@
+"""Homes that take turns on one database: each has the files of the one before, whenever that died."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.memory.storage.cached_scopes import FILE
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.scope_file_sync import ScopeFileSync
+from agent.memory.storage.scope_scan import scan_scope
+from gateway.errors import StoreUnavailable, UserError
+from gateway.ports.scope_files import SaveScopes, ScopeChange, StoredFile
+from gateway.ports.store import StoreLimits
+from gateway.store.engine import utc_now
+from gateway.store.scope_files import SqlScopeFiles
+from tests.fakes.store import open_inline_store
+
+ANN, BOB, ROOM = "people/pocket%3aann", "people/pocket%3abob", "chats/pocket%3aroom"
+PATHS = ("sessions/x.jsonl", "memory/history.jsonl", "memory/MEMORY.md", "USER.md", "files/a b/é.jsonl")
+
+
+class LossyStore:
+    """The real store, until its answer *fails*: before or after it has done what it was asked."""
+
+    def __init__(self, store: SqlScopeFiles) -> None:
+        self._store = store
+        self.saves = 0
+        self.fails_at = 0
+        self.is_done_first = False
+
+    async def versions(self) -> Mapping[str, str]:
+        """Return the versions."""
+        return await self._store.versions()
+
+    async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
+        """Return the files."""
+        return await self._store.files(scope)
+
+    def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
+        """Return the bytes."""
+        return self._store.read(scope, file, start)
+
+    async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the contents."""
+        return await self._store.read_small(scope, paths)
+
+    async def save(self, changes: Sequence[ScopeChange]) -> str | None:
+        """Save, or lose the connection."""
+        self.saves += 1
+        if self.saves != self.fails_at:
+            return await self._store.save(changes)
+        if self.is_done_first:
+            await self._store.save(changes)
+        raise StoreUnavailable("the connection is lost")
+
+    async def state(self) -> tuple[str, bool]:
+        """Return the state."""
+        return await self._store.state()
+
+    async def set_state(self, state: str) -> None:
+        """Store the state."""
+        await self._store.set_state(state)
+
+    def save_first(self, save: SaveScopes, when_reopened: Callable[[], None]) -> None:
+        """Do nothing: nobody commits here."""
+
+
+@asynccontextmanager
+async def database(folder: Path) -> AsyncIterator[LossyStore]:
+    """Open an empty store."""
+    store = await open_inline_store(folder / "journal.db", StoreLimits(), clock=utc_now)
+    yield LossyStore(SqlScopeFiles(store._engine))
+    await store.close()
+
+
+async def opened(home: Path, store: LossyStore) -> ScopeFileSync:
+    """Start on *home*, made when missing."""
+    await asyncio.to_thread(home.mkdir, exist_ok=True)
+    sync = ScopeFileSync(home, store)
+    await sync.start()
+    return sync
+
+
+def die(sync: ScopeFileSync) -> None:
+    """End as a killed process does: nothing is saved, and its files close."""
+    sync._cache_file()._database.close()
+
+
+def tree(home: Path, scopes: Collection[str] = (ANN, BOB, ROOM, "shared")) -> dict[str, tuple[bytes, int]]:
+    """Return contents and times of the stored files of a home."""
+    return {
+        f"{scope}/{path}": ((home / scope / path).read_bytes(), signature.modified)
+        for scope in scopes
+        for path, signature in scan_scope(home / scope, {}).items()
+    }
+
+
+def put(home: Path, scope: str, path: str, data: bytes) -> None:
+    """Write a file as a whole, as `Disk` does."""
+    Disk().replace(home / scope / path, data)
+
+
+def append(home: Path, scope: str, path: str, data: bytes) -> None:
+    """Append to a file, as transcripts do."""
+    disk = Disk()
+    fd = disk.open_append(home / scope / path)
+    disk.write(fd, data)
+    disk.close(fd)
+
+
+steps = st.tuples(
+    st.sampled_from(["put", "append", "append", "remove", "move", "save", "save one", "turn", "die", "torn"]),
+    st.sampled_from([ANN, BOB, ROOM]),
+    st.sampled_from(PATHS),
+    st.binary(max_size=40),
+)
+
+
+def play(home: Path, kind: str, scope: str, path: str, data: bytes) -> None:
+    """Change files."""
+    file = home / scope / path
+    if kind == "put":
+        put(home, scope, path, data)
+    elif kind == "append":
+        append(home, scope, path, data)
+    elif kind == "remove":
+        file.unlink(missing_ok=True)
+    elif kind == "torn" and file.exists():  # a failed write is cut off again
+        os.truncate(file, max(file.stat().st_size - 1, 0))
+    elif kind == "move" and (home / scope).exists():
+        target = home / (BOB if scope == ANN else ANN)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(exist_ok=True)
+        (home / scope).rename(target)
+
+
+@settings(max_examples=60)
+@given(st.lists(steps, max_size=25))
+def test_homes_that_take_turns_have_the_same_files(script: list[tuple[str, str, str, bytes]]) -> None:
+    """After each save, an empty home gets exactly what is there; a kill loses only what was not saved."""
+
+    async def run(folder: Path) -> None:
+        async with database(folder) as store:
+            homes = [folder / "a", folder / "b"]
+            sync = await opened(homes[0], store)
+            sync.touch(ANN, BOB)
+            promised = tree(homes[0])
+            for n, (kind, scope, path, data) in enumerate(script):
+                home = homes[0]
+                if kind == "save":
+                    await sync.save_all()
+                    promised = tree(home)
+                elif kind == "save one":
+                    await sync.save((scope,))
+                    promised = await stored(folder / f"look{n}", store)
+                    assert tree(home, (scope,)) == {k: v for k, v in promised.items() if k.startswith(scope)}
+                elif kind == "turn":
+                    await sync.close()
+                    promised = tree(home)
+                    homes.reverse()
+                    sync = await opened(homes[0], store)
+                    sync.touch(ANN, BOB)
+                elif kind == "die":
+                    die(sync)
+                    sync = await opened(home, store)
+                    sync.touch(ANN, BOB)
+                else:
+                    play(home, kind, scope, path, data)
+                if kind in ("turn", "die"):
+                    assert tree(homes[0]) == promised
+            await sync.close()
+            assert await stored(folder / "last", store) == tree(homes[0])
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
+async def stored(home: Path, store: LossyStore) -> dict[str, tuple[bytes, int]]:
+    """Return what an empty home gets."""
+    sync = await opened(home, store)
+    found = tree(home)
+    die(sync)
+    return found
+
+
+@pytest.mark.parametrize("is_done_first", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_lost_answer_loses_and_doubles_nothing(tmp_path: Path, is_done_first: bool, is_killed: bool) -> None:
+    """The next save finds out whether the change was made; a killed process's home becomes what the database has."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        put(home, ANN, "memory/MEMORY.md", b"one")
+        append(home, ANN, "sessions/x.jsonl", b"1\n")
+        await sync.save((ANN,))
+        before = tree(home)
+        append(home, ANN, "sessions/x.jsonl", b"2\n")
+        put(home, ANN, "memory/MEMORY.md", b"two")
+        store.fails_at, store.is_done_first = store.saves + 1, is_done_first
+        with pytest.raises(StoreUnavailable):
+            await sync.save((ANN,))
+        after = tree(home)
+        if is_killed:
+            die(sync)
+            sync = await opened(home, store)
+            assert tree(home) == (after if is_done_first else before)
+        append(home, ANN, "sessions/x.jsonl", b"3\n")
+        await sync.save((ANN,))
+        assert await stored(tmp_path / "b", store) == tree(home)
+        die(sync)
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_a_scope_that_another_gateway_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reopened: bool
+) -> None:
+    """Neither is the other's change lost, nor ours taken for stored: the process ends, and a start gets the other's.
+
+    After the database was out of reach, nothing is promised before every scope was compared.
+    """
+    async with database(tmp_path) as store:
+        first = await opened(tmp_path / "a", store)
+        put(tmp_path / "a", ANN, "USER.md", b"first")
+        await first.save((ANN,))
+        second = await opened(tmp_path / "b", store)
+        put(tmp_path / "b", ANN, "USER.md", b"second")
+        await second.save((ANN,))
+        if is_reopened:
+            first.doubt()
+        else:
+            put(tmp_path / "a", ANN, "USER.md", b"late")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="another gateway"):
+                await first.save((BOB,) if is_reopened else (ANN,))
+        monkeypatch.setattr("agent.memory.storage.scope_file_sync._EVERY", 0.0)
+        with pytest.raises(UserError, match="restart it"):
+            await first.run()
+        await first.close()  # it cannot save, so its home is no longer what a stop leaves
+        again = await opened(tmp_path / "a", store)
+        assert tree(tmp_path / "a") == tree(tmp_path / "b")
+        die(again)
+        die(second)
+
+
+async def test_files_that_keep_changing_are_not_stored_half(tmp_path: Path) -> None:
+    """What is stored of a scope is what it was at one moment: no later file without an earlier one."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        is_over = False
+
+        def write() -> None:
+            n = 0
+            while not is_over:
+                n += 1
+                put(home, ANN, "memory/MEMORY.md", b"%d" % n)
+                put(home, ANN, "USER.md", b"%d" % n)
+
+        writer = asyncio.create_task(asyncio.to_thread(write))
+        for n in range(10):
+            await sync.save((ANN,))
+            found = await stored(tmp_path / f"look{n}", store)
+            if found:
+                first = int(found[f"{ANN}/memory/MEMORY.md"][0])
+                second = int(found.get(f"{ANN}/USER.md", (b"0", 0))[0])
+                assert first - 1 <= second <= first
+        is_over = True
+        await writer
+        await sync.close()
+
+
+async def test_a_large_first_save_is_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attachments before what refers to them; a kill in between keeps the home, which the next start stores."""
+    monkeypatch.setattr("agent.memory.storage.scope_file_sync._AT_ONCE", 1_000)
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        for n in range(5):
+            put(home, ANN, f"attachments/{n:064x}", bytes([n]) * 900)
+        put(home, ANN, "sessions/x.jsonl", b"1\n")
+        store.fails_at = 4
+        with pytest.raises(StoreUnavailable):
+            await opened(home, store)
+        _, partial = await store.files(ANN)
+        assert len(partial) == 3
+        assert "sessions/x.jsonl" not in {each.path for each in partial}
+        with pytest.raises(UserError, match="another home"):
+            await opened(tmp_path / "b", store)
+        expected = tree(home)
+        sync = await opened(home, store)
+        assert tree(home) == expected
+        assert await stored(tmp_path / "c", store) == expected
+        die(sync)
+
+
+async def test_a_damaged_cache_is_refused_where_there_is_memory(tmp_path: Path) -> None:
+    """Without the cache's word, a home may hold what was forgotten elsewhere."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        put(home, ANN, "USER.md", b"first")
+        await sync.close()
+        for path in home.glob(f"{FILE}*"):
+            path.write_bytes(b"no database" * 1_000)
+        with pytest.raises(UserError, match="not the database's"):
+            await opened(home, store)
+        (home / "people").rename(tmp_path / "aside")
+        sync = await opened(home, store)
+        assert (home / ANN / "USER.md").read_bytes() == b"first"
+        await sync.close()
+
+
+async def test_after_a_power_cut_every_file_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a clean stop in the same start of the machine, no file of the home is trusted."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        put(home, ANN, "USER.md", b"first")
+        await sync.save((ANN,))
+        before = (home / ANN / "USER.md").stat()
+        die(sync)
+        with (home / ANN / "USER.md").open("r+b") as file:
+            file.write(b"\0\0\0\0\0")  # what the disk had
+        os.utime(home / ANN / "USER.md", ns=(before.st_mtime_ns, before.st_mtime_ns))
+        monkeypatch.setattr("agent.memory.storage.cached_scopes._boot", lambda: "another")
+        sync = await opened(home, store)
+        assert (home / ANN / "USER.md").read_bytes() == b"first"
+        await sync.close()
