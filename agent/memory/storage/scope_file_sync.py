@@ -2,7 +2,7 @@
 
 Everything in `agent.memory` writes files as it does without a database. Before the store commits what promises
 something about them, `save` looks which files of the scope have changed and stores them in one transaction. A start
-fetches what has changed elsewhere, and removes what is not in the database (docs/adr/0082-memory-in-the-database.md).
+fetches what has changed elsewhere, and removes what is not in the database (docs/adr/0083-memory-in-the-database.md).
 """
 
 from __future__ import annotations
