@@ -272,8 +272,6 @@ class Tool:
     is_for_untyped: bool | None  # also in turns that a job started; None = by kind
     timeout: timedelta
     page: int  # characters of a result that the model sees at once
-    is_deferred: bool  # not in the prompt until it is searched for
-    summary: str  # catalogue key of one line for status, question and audit; "" = the name
     gives: tuple[str, ...]  # which abilities of `toolbox.ABILITIES` somebody has through it
 
 
@@ -291,8 +289,6 @@ def tool(
     is_for_untyped: bool | None = None,
     timeout: timedelta = timedelta(seconds=60),
     page: int = 12_000,
-    is_deferred: bool = False,
-    summary: str = "",
     gives: Sequence[str] = (),
     name: str = "",
 ) -> Callable[[Callable[..., Awaitable[str | ToolResult]]], Tool]:
@@ -328,8 +324,6 @@ def tool(
             is_for_untyped=is_for_untyped,
             timeout=timeout,
             page=page,
-            is_deferred=is_deferred,
-            summary=summary,
             gives=tuple(gives),
         )
 
