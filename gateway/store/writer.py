@@ -201,7 +201,7 @@ class BatchWriter:
     def submit(
         self, operation: Operation[T], then: Callable[[T], None] | None = None, *, within: float = 0.0
     ) -> asyncio.Future[T]:
-        """Queue *operation* (see Writer)."""
+        """Queue *operation* (see StoreWriter)."""
         return self._submit(operation, then, within)
 
     def _submit(
@@ -219,17 +219,17 @@ class BatchWriter:
         self._wake()
 
     def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
-        """Queue *operation* to be run outside any transaction (see Writer)."""
+        """Queue *operation* to be run outside any transaction (see StoreWriter)."""
         future = self._submit(operation, None, 0.0)
         self._queue[-1].is_alone = True
         return future
 
     def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
-        """Queue *operation*, to be kept until it could be stored (see Writer)."""
+        """Queue *operation*, to be kept until it could be stored (see StoreWriter)."""
         self._enqueue(_QueuedOperation(operation), within)
 
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
-        """Run *operation* first whenever the file was opened again after a fault (see Writer)."""
+        """Run *operation* first whenever the file was opened again after a fault (see StoreWriter)."""
         self._reopened = _QueuedOperation(operation, None, then)
 
     async def close(self, last: Operation[object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -29,7 +28,6 @@ PICTURES = 20  # that ride along; with more, a new snapshot makes facts of them
 BACKGROUND_TOKENS = 12_000  # of what others said before mentions; beyond it a new snapshot drops it
 ABILITIES = "ABILITIES"
 _SCOPES_IN_MEMORY = 2_000
-_OWN = 4  # of the documents of a view
 
 Stamp: TypeAlias = tuple[int, int, int]  # modification time, size, inode
 
@@ -119,20 +117,19 @@ class ScopeMemory:
         self._home = home
         self._documents = documents
         self._views: OrderedDict[str, _CachedView] = OrderedDict()
-        self._common_stamps: dict[str, Stamp] = {}  # of the files of every view, in this iteration of the event loop
 
     async def view(self, scope: str) -> MemoryView:
         """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
         sources = _sources(scope)
         model_texts = self._views.get(scope)
         paths = model_texts.paths if model_texts else [str(document_path(self._home, *source)) for source in sources]
-        # A few stats: the price of noticing a hand edit at the very next turn.
-        stamps = [*map(_stamp, paths[:_OWN]), *map(self._common_stamp, paths[_OWN:])]
+        # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
+        stamps = [_stamp(path) for path in paths]
         if model_texts is not None and model_texts.stamps == stamps:
             self._views.move_to_end(scope)
             return model_texts.view
         texts_read = [(await self._documents.read(*source)).text for source in sources]
-        own_soul, user, memory, own_epoch, soul, shared, shared_epoch = texts_read
+        own_soul, soul, user, memory, shared, own_epoch, shared_epoch = texts_read
         epoch = f"{own_epoch.strip()} {shared_epoch.strip()}".strip()
         texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
         rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -142,19 +139,6 @@ class ScopeMemory:
         while len(self._views) > _SCOPES_IN_MEMORY:
             self._views.popitem(last=False)
         return view
-
-    def _common_stamp(self, path: str) -> Stamp:
-        """Return the stamp of a file that every view is made of; the turns of one loop iteration share a look.
-
-        No turn misses an edit from before its message, or a write that it waited for: callbacks run in order, so the
-        look is forgotten before the event loop gets to either.
-        """
-        stamp = self._common_stamps.get(path)
-        if stamp is None:
-            if not self._common_stamps:
-                asyncio.get_running_loop().call_soon(self._common_stamps.clear)
-            stamp = self._common_stamps[path] = _stamp(path)
-        return stamp
 
 
 @lru_cache(maxsize=1_000)  # a decided voice is the same object in every turn
@@ -174,14 +158,14 @@ def _beginning(text: str, tokens: int) -> str:
 
 
 def _sources(scope: str) -> list[tuple[str, str]]:
-    """Return (scope, name) of the documents a view is made of: the scope's own, then those of all scopes."""
+    """Return (scope, name) of the documents a view is made of."""
     return [
         (scope, "SOUL.md"),
+        ("", "SOUL.md"),
         (scope, "USER.md"),
         (scope, "MEMORY.md"),
-        (scope, EPOCH),
-        ("", "SOUL.md"),
         (SHARED, "MEMORY.md"),
+        (scope, EPOCH),
         (SHARED, EPOCH),  # text that is no longer shared appears in no prompt and no delta
     ]
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from agent.memory.documents.file_documents import FileDocumentStore, document_path
-from agent.memory.prompt import prompt_snapshot
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import (
@@ -211,42 +206,6 @@ async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tm
     assert (seen.soul, seen.shared, seen.memory) == ("everybody's", "- office in Bonn", "")
     await documents.write(SCOPE, "SOUL.md", "mine", was="", why="t")
     assert (await memory.view(SCOPE)).soul == "mine"
-
-
-async def test_turns_of_one_loop_iteration_share_a_look_at_what_all_scopes_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crowd is claimed at once; the next iteration, by which an edit or a message of later can come, looks anew."""
-    looked: list[str] = []
-
-    def stamp(
-        path: str, look: Callable[[str], prompt_snapshot.Stamp] = prompt_snapshot._stamp
-    ) -> prompt_snapshot.Stamp:
-        looked.append(str(Path(path).relative_to(tmp_path)))
-        return look(path)
-
-    monkeypatch.setattr(prompt_snapshot, "_stamp", stamp)
-    documents = FileDocumentStore(tmp_path)
-    memory = ScopeMemory(tmp_path, documents)
-    scopes = [f"people/telegram%3a{n}" for n in range(10)]
-    for scope in scopes:
-        await memory.view(scope)
-    await documents.write("shared", "MEMORY.md", "- office in Bonn", was="", why="t")
-    looked.clear()
-    views = await asyncio.gather(*map(memory.view, scopes))
-    assert {view.shared for view in views} == {"- office in Bonn"}
-    await asyncio.sleep(0)
-    looked.clear()
-    await asyncio.gather(*map(memory.view, scopes))
-    assert sorted(path for path in looked if not path.startswith("people")) == [
-        "SOUL.md",
-        "shared/memory/MEMORY.md",
-        "shared/memory/epoch.txt",
-    ]
-    assert len(looked) == 4 * len(scopes) + 3
-    document_path(tmp_path, "shared", "MEMORY.md").write_text("- office by hand\n")
-    await asyncio.sleep(0)
-    assert (await memory.view(scopes[0])).shared == "- office by hand"
 
 
 class CountedDocuments(FileDocumentStore):
