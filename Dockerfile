@@ -1,5 +1,7 @@
 # The gateway as an image: built from hash-locked wheels, run as uid 10001 on a read-only root, everything kept in /data.
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+# Or deploy/small.lock: without litellm, embeddings on this machine and `compute` (docs/install.md, A smaller image).
+ARG LOCK=deploy/image.lock
 
 FROM ${PYTHON_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -7,9 +9,10 @@ WORKDIR /src
 
 # pip refuses here what the lock does not name: another hash, another version, one more package. No wheel may bring a
 # .pth file, which Python would run at every start.
-COPY deploy/image.lock ./deploy/
+ARG LOCK
+COPY deploy/image.lock deploy/small.lock ./deploy/
 RUN python -m venv --without-pip /opt/parlour \
- && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --require-hashes --only-binary :all: -r deploy/image.lock \
+ && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --require-hashes --only-binary :all: -r "${LOCK}" \
  && test -z "$(find /opt/parlour -name '*.pth' -print)"
 
 # Our own wheel is built by a locked hatchling in a venv that stays behind in this stage.
@@ -20,6 +23,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY gateway ./gateway
 COPY channels ./channels
 COPY agent ./agent
+COPY deploy/wheel ./deploy/wheel
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /opt/wheel \
  && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*.whl
 
@@ -51,6 +55,14 @@ VOLUME ["/data"]
 EXPOSE 8787
 USER 10001:10001
 WORKDIR /data
+
+# Which commit this is. At the end, because it changes each time and nothing before it does.
+ARG COMMIT=unknown
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="parlour" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}" \
+      org.opencontainers.image.licenses="MIT"
 
 # A standard-library script: importing Parlour every 30 seconds would cost more than serving does.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=2s --retries=3 CMD ["python", "-I", "/opt/parlour/healthcheck.py"]

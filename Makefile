@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Nothing younger than this is taken into a lock: most poisoned releases are found within days.
 COOLDOWN ?= 7 days
+# The extras of the small image: without litellm, embeddings on this machine and `compute`.
+SMALL := telegram slack discord postgres sheets
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 # bash, so that a pipeline fails with its first command (a shell of its own in no other way).
 SHELL := bash
@@ -15,7 +18,7 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check messages faults fuzz bench bench-pages bench-recall format lock clean
+.PHONY: help install install-dev init run test check messages faults fuzz bench bench-pages bench-recall format lock release clean
 
 # Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,6 +37,7 @@ help:
 	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
 	@echo "make install-dev   what checks, tests and measurements need too"
 	@echo "make format   let ruff put the code in order"
+	@echo "make release  sdist, wheel, lock, list of components and checksums of this commit, in dist/"
 	@echo "make lock     write the locks anew (UPGRADE=--upgrade takes newer versions)"
 	@echo "make clean    remove what these targets made"
 
@@ -106,11 +110,23 @@ format: install-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Three locks from one resolution: everything here, what runs in the image, what builds our wheel there.
+# Four locks from one resolution: everything here, what runs in the image and in the small one, what builds our wheel there.
 lock: install-dev
 	$(compile) $(UPGRADE) --all-extras --group dev pyproject.toml -o requirements.lock
 	$(compile) --all-extras --constraint requirements.lock pyproject.toml -o deploy/image.lock
+	$(compile) $(addprefix --extra ,$(SMALL)) --constraint requirements.lock pyproject.toml -o deploy/small.lock
 	$(compile) --constraint requirements.lock --group pyproject.toml:build -o deploy/build.lock
+
+# The same commit gives the same bytes: times inside are the commit's.
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: install-dev
+	@test -z "$$(git status --porcelain)" || { echo "a release is of a commit: commit or stash first" >&2; exit 2; }
+	@grep -q '^## $(VERSION) ' CHANGELOG.md || { echo "CHANGELOG.md says nothing of $(VERSION) (pyproject.toml)" >&2; exit 2; }
+	@rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml --output-file dist/parlour-$(VERSION).cdx.json deploy/image.lock
+	@cp deploy/image.lock dist/parlour-$(VERSION).lock
+	@cd dist && sha256sum parlour-* > SHA256SUMS && cat SHA256SUMS
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -24,6 +24,8 @@ from types import FrameType
 from typing import Any
 from urllib.parse import unquote
 
+import parlour  # noqa: F401 -- isolated, Python finds our packages by it
+
 from agent.attachments.page_reader import read_page
 from agent.attachments.process_confinement import confine_process
 

@@ -11,7 +11,7 @@ import structlog
 from agent.attachments.file_facts import clean
 from agent.attachments.file_names import extension
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
-from agent.llm.litellm_model import key_for, load_litellm
+from agent.llm.litellm_model import key_for, load_litellm, require_litellm
 from agent.llm.model_client import CallRecord, UsageRecorder
 from gateway.errors import FileUnavailable
 from gateway.events import PlatformAccount
@@ -84,7 +84,11 @@ class LitellmTranscriber:
         meter: MetricsRecorder,
         deadline: float = _DEADLINE,
     ) -> None:
-        """Ask *model* (as litellm names it) at *api_base*; nothing is loaded before the first voice comes."""
+        """Ask *model* (as litellm names it) at *api_base*; nothing is loaded before the first voice comes.
+
+        Raises SettingsError if litellm is not installed.
+        """
+        require_litellm(model)
         self._model = model
         self._api_base = api_base
         self._api_key = api_key

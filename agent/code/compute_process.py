@@ -14,6 +14,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import parlour  # noqa: F401 -- isolated, Python finds our packages by it
+
 from agent.attachments.process_confinement import confine_process
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import structlog
@@ -28,7 +29,8 @@ from agent.llm.litellm_proxy import route_through_proxy
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import offered_tools
-from gateway.errors import InvalidModelReply
+from gateway.errors import InvalidModelReply, SettingsError
+from gateway.ports.entry_points import HOW_TO_INSTALL
 
 log = structlog.get_logger(__name__)
 
@@ -46,8 +48,18 @@ _loading = threading.Lock()
 
 
 def open_model(config: ModelConfig) -> ChatModel:
-    """Return the model; nothing is loaded or checked before `warm` or the first call."""
+    """Return the model; nothing is loaded before `warm` or the first call. Raises SettingsError without litellm."""
+    require_litellm(config.model)
     return LitellmModel(config)
+
+
+def require_litellm(model: str) -> None:
+    """Raise SettingsError if litellm, which calls *model*, is not installed."""
+    if find_spec("litellm") is None:
+        raise SettingsError(
+            f"the model {model!r} is called with litellm, which is not installed; {HOW_TO_INSTALL}, "
+            "or use a model on an OpenAI-compatible server"
+        )
 
 
 class LitellmModel(ProviderModel):

@@ -9,11 +9,14 @@ from importlib.metadata import EntryPoints, entry_points
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+_MAKEFILE = Path(__file__).parents[2] / "Makefile"  # of a checkout; a wheel has none
+
 # Parlour is not published in a package registry: `pip install parlour` could install a stranger's package.
-HOW_TO_INSTALL = "run `make install` in Parlour's folder"
-
-
-_MAKEFILE = Path(__file__).parents[2] / "Makefile"
+HOW_TO_INSTALL = (
+    "run `make install` in Parlour's folder"
+    if _MAKEFILE.exists()
+    else "install what is missing beside Parlour (docs/install.md, From a wheel)"
+)
 
 
 @cache

@@ -88,9 +88,28 @@ def test_compose_names_the_version_and_builds_what_cannot_be_pulled(service: dic
     """The image's tag is the program's version; its own name is of no registry, so nobody else can publish under it."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
-    assert service["image"] == f"${{IMAGE:-localhost/${{COMPOSE_PROJECT_NAME:-parlour}}}}:{version}"
+    name = "${IMAGE:-localhost/${COMPOSE_PROJECT_NAME:-parlour}}"
+    assert service["image"] == f"{name}:{version}${{COMMIT:+-$COMMIT}}"  # the image of another commit stays
+    assert service["build"]["tags"] == [f"{name}:{version}"]  # for commands that name no commit
+    assert service["build"]["args"] | {"PYTHON_IMAGE": ""} == {
+        "PYTHON_IMAGE": "",
+        "LOCK": "${LOCK:-deploy/image.lock}",
+        "VERSION": version,
+        "COMMIT": "${COMMIT:-unknown}",
+    }
     assert service["pull_policy"] == "missing"  # compose pulls first, and builds where that fails
     assert service["build"]["context"] == "."
+
+
+def test_the_image_says_its_version_and_commit_and_takes_one_of_two_locks() -> None:
+    """Labels come last, since they change with each commit; the lock is installed by hash whichever it is."""
+    final = stages()[-1]
+    assert [name for name, _ in final][-3:] == ["HEALTHCHECK", "ENTRYPOINT", "CMD"]
+    (labels,) = values(final, "LABEL")
+    for key, value in (("version", "${VERSION}"), ("revision", "${COMMIT}")):
+        assert f'org.opencontainers.image.{key}="{value}"' in labels
+    assert ("ARG", "LOCK=deploy/image.lock") in instructions()
+    assert '--require-hashes --only-binary :all: -r "${LOCK}"' in values(stages()[0], "RUN")[0]
 
 
 def test_two_checkouts_share_neither_container_nor_volume_nor_port() -> None:
@@ -111,6 +130,7 @@ def test_two_checkouts_share_neither_container_nor_volume_nor_port() -> None:
 def filled_in(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the service with its variables filled in, as compose does (`${NAME:-default}`, nested)."""
     text = (ROOT / "docker-compose.yml").read_text("utf-8")
+    text = text.replace("${COMMIT:+-$COMMIT}", "")
     innermost = re.compile(r"\$\{(\w+):-([^{}$]*)\}")
     while innermost.search(text):
         text = innermost.sub(lambda found: environment.get(found[1]) or found[2], text)

@@ -23,7 +23,7 @@ from tests import links
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "channels", "agent")
-LOCKS = ("requirements.lock", "deploy/image.lock", "deploy/build.lock")
+LOCKS = ("requirements.lock", "deploy/image.lock", "deploy/small.lock", "deploy/build.lock")
 
 _PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\]+?))? \\$")
 _HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
@@ -93,6 +93,8 @@ def test_image_and_build_install_what_was_tested() -> None:
     for lock in LOCKS[1:]:
         assert pins(lock).items() <= everything.items()
     assert {"pytest", "mypy", "playwright", "hatchling"}.isdisjoint(pins("deploy/image.lock"))
+    assert {"litellm", "onnxruntime", "pydantic-monty"}.isdisjoint(pins("deploy/small.lock"))
+    assert pins("deploy/small.lock").items() <= pins("deploy/image.lock").items()
 
 
 def test_running_installs_no_browser_type_checker_or_test_tool() -> None:
@@ -111,7 +113,7 @@ def _installed_by(target: str) -> set[str]:
 
 def test_compromised_litellm_can_never_be_chosen() -> None:
     """1.82.7 and 1.82.8 stole credentials: neither the bounds nor the lock admit them, nor the proxy extra."""
-    litellm = next(need for need in asked_for(extras=False) if need.name == "litellm")
+    litellm = next(need for need in asked_for(extras=True) if need.name == "litellm")
     for version in ("1.82.7", "1.82.8"):
         assert not litellm.specifier.contains(version)
         assert Version(pins("requirements.lock")["litellm"]) != Version(version)
@@ -124,7 +126,7 @@ def test_compromised_litellm_can_never_be_chosen() -> None:
 def test_no_unknown_code_runs_at_every_start() -> None:
     """Python runs .pth files at each start: only our editable install and setuptools' own may be in the venv."""
     site = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    known = {"_editable_impl_parlour.pth", "distutils-precedence.pth"}
+    known = {"_parlour.pth", "distutils-precedence.pth"}
     assert {path.name for path in site.glob("*.pth")} <= known
 
 
@@ -148,16 +150,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
 def test_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     """What is installed is what was tested: modules, the page's files, py.typed; no tests, no papers."""
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    here = {name for name in links.tracked(ROOT) if name.split("/", 1)[0] in PACKAGES and "/" in name}
-    assert packed == here
-    assert {f"{package}/py.typed" for package in PACKAGES} <= packed
+    tracked = links.tracked(ROOT)
+    here = {f"parlour/packages/{name}" for name in tracked if name.split("/", 1)[0] in PACKAGES and "/" in name}
+    assert packed == here | {"parlour/__init__.py", "parlour/__main__.py", "parlour/py.typed"}
+    assert {f"parlour/packages/{package}/py.typed" for package in PACKAGES} <= packed
 
 
 def test_wheel_carries_license_and_command(wheel: zipfile.ZipFile) -> None:
     """The wheel has its license and makes the command `parlour`."""
     names = {name.rpartition("/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
     assert "LICENSE" in names
-    assert "parlour = gateway.cli:main" in wheel.read(names["entry_points.txt"]).decode()
+    assert "parlour = parlour:main" in wheel.read(names["entry_points.txt"]).decode()
 
 
 def test_the_page_s_libraries_are_the_pinned_files_with_their_licences() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent.llm.litellm_model import require_litellm
 from agent.memory.search.embedding.embedder import Embedder as Embedder
 from agent.memory.search.embedding.embedder import Matrix as Matrix
 from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder as GuardedEmbedder
@@ -27,7 +28,7 @@ def build_embedder(
 ) -> GuardedEmbedder | None:
     """Return the embedder of *model*: ``local:<folder>``, or a litellm model name; None for "" (text search only).
 
-    Models are loaded at the first use.
+    Models are loaded at the first use. Raises SettingsError if litellm is not installed.
     """
     if not model:
         return None
@@ -35,6 +36,7 @@ def build_embedder(
     if model.startswith(_LOCAL):
         inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser(), threads=threads)
     else:
+        require_litellm(model)
         inner = LitellmEmbedder(
             model, api_key=api_key, api_base=api_base, timeout=deadline, on_usage=on_usage, proxy=proxy
         )
