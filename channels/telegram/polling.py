@@ -1,7 +1,7 @@
 """Long polling that confirms an update only after it is durable.
 
 The library's own updater confirms an update once it is in a queue in memory, so a kill there loses it. Here the poll
-after the commit confirms it.
+after the commit confirms it, and waits for the next update.
 """
 
 from __future__ import annotations
@@ -75,13 +75,12 @@ class TelegramPoller:
         """Fetch new updates as raw objects: one that cannot be parsed must not cost the others."""
         limit = 1 if self._is_cautious() else _BATCH
         query: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": limit, "allowed_updates": json.dumps(KINDS)}
-        if self._offset is not None:
-            # A short poll that only confirms; later polls have no offset. Update ids restart at random after a quiet
-            # week, and an old offset would confirm updates that were never received.
-            query |= {"offset": self._offset, "timeout": 0}
-        seconds = float(query["timeout"]) + 5.0
-        updates = await self._request.post(f"{self._address}?{urlencode(query)}", read_timeout=seconds)
-        self._offset = None
+        # An offset goes with one poll, answered or not. Update ids restart at random after a quiet week, and an old
+        # offset would confirm updates that were never received. What was not confirmed comes again, and is known.
+        offset, self._offset = self._offset, None
+        if offset is not None:
+            query["offset"] = offset
+        updates = await self._request.post(f"{self._address}?{urlencode(query)}", read_timeout=POLL_SECONDS + 5.0)
         if not isinstance(updates, list) or not all(_is_update(each) for each in updates):
             raise TelegramError("the answer to getUpdates is no list of updates")
         return updates

@@ -103,7 +103,7 @@ class TelegramServer:
         self.bot: dict[str, Any] = BOT
         self.updates: deque[dict[str, Any]] = deque()
         self.confirmed: list[int] = []
-        self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"
+        self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"; a "confirmation" too
         self.files = TelegramServerFiles(self)
         self.hooks = WebhookCalls(self)
         self.buttons = FakeTelegramButtons(self)
@@ -299,6 +299,7 @@ class TelegramServer:
         """Everything below *offset* is confirmed, whatever it is: an old offset confirms what begins anew below it."""
         while offset is not None and self.updates and int(self.updates[0]["update_id"]) < int(offset):
             self.confirmed.append(int(self.updates.popleft()["update_id"]))
+            self.on_call("confirmation", "after")
             self.changed()
 
     def place(self, fields: Mapping[str, Any]) -> TelegramServerChat:

@@ -60,7 +60,7 @@ WAYS = {
         {
             "after getUpdates 1": [ANSWER],  # handed out, not stored
             "before getUpdates 2": [ANSWER],  # stored, not confirmed
-            "after getUpdates 2": [ANSWER],  # confirmed, not answered
+            "after confirmation 1": [ANSWER],  # confirmed, not answered
             "before sendMessageDraft 1": [ANSWER],
             "after sendMessageDraft 1": [ANSWER],
             "before sendMessage 1": [MARKED],  # we were about to: nobody can tell whether it left

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from channels.telegram import polling
+from channels.telegram.polling import POLL_SECONDS
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundKind, SessionKey
 from gateway.i18n import translate
@@ -133,8 +135,53 @@ async def test_a_second_delivery_is_the_same_message(line: TelegramConnection) -
     assert len(line.services.accepted) == 1
 
 
-async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer) -> None:
+async def test_one_poll_confirms_and_waits(line: TelegramConnection) -> None:
+    """A message costs one poll: the one that waits for the next message confirms it at once."""
+    for n in range(3):
+        line.server.say(f"message {n}")
+        await line.server.until(lambda: not line.server.updates)
+    polls = [asked for name, asked in line.server.calls if name == "getUpdates"]
+    assert [asked.get("offset") for asked in polls] == [None, *(ident + 1 for ident in line.server.confirmed)]
+    assert {asked["timeout"] for asked in polls} == {POLL_SECONDS}
+    assert len(polls) == 4
+
+
+async def test_a_confirmation_that_is_lost_confirms_nothing_later(server: TelegramServer) -> None:
+    """A poll that broke confirms nothing when Telegram is back after a quiet week, with ids that restarted below."""
+    time = [server.now()]
+    server.now = lambda: time[0]
+    async with open_line(server) as line:
+        later: list[int] = []
+
+        def restart(method: str, when: str) -> None:
+            if (method, when) == ("getUpdates", "before") and not later:
+                time[0] += 8 * 24 * 3600
+                server.updates.clear()  # nothing is kept for longer than a day
+                later.append(server.push({"message": server.message(42, 42, text="after")}))
+
+        server.fail("getUpdates", TelegramFault("drop"))
+        server.on_call = restart
+        high = server.push({"message": server.message(42, 42, text="before")})
+        await line.services.wait_deliveries(2)
+        await server.until(lambda: not server.updates)
+    assert later[0] < high
+    assert [heard.text for heard in line.services.accepted] == ["before", "after"]
+
+
+async def test_what_was_not_confirmed_comes_again_and_is_known(server: TelegramServer) -> None:
+    """The poll that confirms is lost on its way: the message is delivered again, stored once, and confirmed."""
+    async with open_line(server) as line:
+        server.fail("getUpdates", TelegramFault("drop"))
+        server.say("once")
+        first, second = await line.services.wait_deliveries(2)
+        await server.until(lambda: not server.updates)
+    assert first.logical_key == second.logical_key
+    assert len(line.services.accepted) == 1
+
+
+async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quiet week update ids restart anywhere; an offset of last week confirms nothing unheard."""
+    monkeypatch.setattr(polling, "POLL_SECONDS", 0.01)
     time = [server.now()]
     server.now = lambda: time[0]
     async with open_line(server) as line:
