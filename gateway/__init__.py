@@ -9,3 +9,6 @@ if not {"structlog", "rich"} & sys.modules.keys():
     import structlog  # noqa: F401
 
     del sys.modules["rich"]
+
+# httpx, which the Telegram library imports, brings the same modules for its command line, unless that seems missing.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
