@@ -103,7 +103,8 @@ class TelegramServer:
         self.bot: dict[str, Any] = BOT
         self.updates: deque[dict[str, Any]] = deque()
         self.confirmed: list[int] = []
-        self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"; a "confirmation" too
+        # "before" a call is done, "after"; after a "confirmation" too
+        self.on_call: Callable[[str, str], None] = lambda method, when: None
         self.files = TelegramServerFiles(self)
         self.hooks = WebhookCalls(self)
         self.buttons = FakeTelegramButtons(self)
