@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import regex
-import snowballstemmer
+import Stemmer
 
 from agent.memory.search.language_data import NOT_RUSSIAN, SCRIPTS, STEMMERS, STOP, UNSPACED
 
@@ -99,7 +99,7 @@ class _StemmerCache(threading.local):
 
     def get(self, name: str) -> Any:
         if name not in self._known:
-            self._known[name] = snowballstemmer.stemmer(name)
+            self._known[name] = Stemmer.Stemmer(name, 0)  # `stem` is the cache
         return self._known[name]
 
 
