@@ -21,7 +21,15 @@ from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
 from gateway.ports import Job
-from gateway.ports.access import OPERATOR, AccessChange, AccessDecision, AuditEntry, DecisionActor, DecisionOutcome
+from gateway.ports.access import (
+    ACTING,
+    OPERATOR,
+    AccessChange,
+    AccessDecision,
+    AuditEntry,
+    DecisionActor,
+    DecisionOutcome,
+)
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest
 
 if TYPE_CHECKING:
@@ -108,7 +116,7 @@ class AccessOperations:
         if links.person(accounts[0]) == links.person(accounts[1]):
             raise UserError(f"{typed[0]} and {typed[1]} are already one person")
         now, decider = datetime.now(UTC), operator()
-        line = AuditEntry(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(typed))
+        line = AuditEntry(id=decider.id, at=now, by=decider.by, where="", what="link", whom=" ".join(typed))
         await self._app.store.access.change(AccessChange(line=line))
         payload = {"accounts": [each.name for each in accounts]}
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload=payload, due_at=now)
@@ -201,7 +209,7 @@ class AccessOperations:
     async def _decide(self, arguments: Line, *, is_yes: bool) -> Line:
         request = str(arguments.get("who", "")).strip()
         pairing = self._app.access.pairing
-        decider = DecisionActor(by=OPERATOR, where="", id=f"c{secrets.token_hex(8)}")
+        decider = operator()
         match = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
         outcome: Outcome
         if match is not None:
@@ -240,8 +248,12 @@ def _subject(arguments: Line) -> str:
 
 
 def operator() -> DecisionActor:
-    """Return the operator as the actor of a decision, with a new audit id."""
-    return DecisionActor(by=OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
+    """Return who calls the running operation as the actor of a decision, with a new audit id.
+
+    That is the operator at the command line, or an owner at the page's console.
+    """
+    acting = ACTING.get()
+    return DecisionActor(by=acting or OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
 
 
 def _decision_line(decision: AccessDecision) -> Line:

@@ -51,6 +51,7 @@ from gateway.settings import Settings
 from gateway.supervisor import Supervisor
 from gateway.web.metrics import PrometheusRecorder
 from gateway.web.server import WebServer
+from gateway.web_console.console_routes import WebConsole
 
 _MOST_DELAYED = 20  # chats that operators are shown
 
@@ -89,6 +90,7 @@ class GatewayApp:
     platforms: ChannelPlatforms
     supervisor: Supervisor
     quarantine_retrier: QuarantineRetrier
+    console: WebConsole | None  # None = no page is enabled
     web: WebServer
     started_at: float = field(default_factory=time.monotonic)
 

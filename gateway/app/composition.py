@@ -33,6 +33,7 @@ from gateway.app.channels import (
     platforms_of,
 )
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
+from gateway.app.console import build_console
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import settle_scopes
@@ -74,6 +75,7 @@ from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints
 from gateway.web.metrics import metrics_route
 from gateway.web.server import WebServer
+from gateway.web_console.console_routes import WebConsole
 
 
 @asynccontextmanager
@@ -277,6 +279,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         language=parts.locales.language,
         now=context.now,
     )
+    console = build_console(context, channels, access)
     return GatewayApp(
         settings=context.settings,
         home=context.home,
@@ -308,7 +311,8 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         platforms=context.platforms,
         supervisor=supervisor,
         quarantine_retrier=retrier,
-        web=_build_web(context, channels, supervisor, parts.jobs),
+        console=console,
+        web=_build_web(context, channels, supervisor, parts.jobs, console),
     )
 
 
@@ -373,7 +377,13 @@ def _build_supervisor(
     return Supervisor(channels.channels, meter=context.meter, on_refusal=on_refusal, on_stall=note_stall)
 
 
-def _build_web(context: AppContext, channels: ConfiguredChannels, supervisor: Supervisor, jobs: JobRunner) -> WebServer:
+def _build_web(
+    context: AppContext,
+    channels: ConfiguredChannels,
+    supervisor: Supervisor,
+    jobs: JobRunner,
+    console: WebConsole | None,
+) -> WebServer:
     settings, store = context.settings.web, context.store
 
     async def depth() -> Mapping[str, Any]:
@@ -382,10 +392,11 @@ def _build_web(context: AppContext, channels: ConfiguredChannels, supervisor: Su
 
     token = settings.metrics_token.get_secret_value() if settings.metrics_token else ""
     health = HealthEndpoints(check=store.check, channels=supervisor.states)
+    consoles = console.routes() if console is not None else []
     return WebServer(
         settings.host,
         settings.port,
-        [*health.routes(), metrics_route(context.meter, depth, token=token), *channels.routes],
+        [*health.routes(), metrics_route(context.meter, depth, token=token), *consoles, *channels.routes],
         published_port=settings.published_port,
         login=settings.login,
         public_url=settings.public_url,

@@ -54,6 +54,16 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
     await app.web.bind()
     operations = build_operations(app)
     control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
+    if app.console is not None:
+        app.console.connect(operations.by_name())
+
+    async def serve_web() -> None:
+        try:
+            await app.web.serve()
+        finally:
+            if app.console is not None:
+                await app.console.close()
+
     given_back = 0
 
     async def drain_turns() -> None:
@@ -78,7 +88,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         _running(group, drain_turns, pool=app.pool.run),
         _running(
             group,
-            web=app.web.serve,
+            web=serve_web,
             channels=app.supervisor.run,
             control=control.serve,
             quarantine_retrier=app.quarantine_retrier.run,

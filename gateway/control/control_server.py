@@ -91,11 +91,7 @@ class ControlServer:
 
     def _operation_route(self, name: str, run: Operation) -> Route:
         async def respond(request: Request) -> Response:
-            operation = RunningOperation(name, run(await _arguments(request)), self._running)
-            first = await operation.next_message()
-            if first is not None and "error" in first:
-                return JSONResponse(first, operation.status)
-            return OperationResponse(operation, first)
+            return await respond_with(name, run(await read_arguments(request)), self._running)
 
         return Route(route_of(name), respond, methods=["POST"])
 
@@ -111,6 +107,15 @@ class ControlServer:
             await connection.close()
 
         return WebSocketRoute(route_of(name), converse)
+
+
+async def respond_with(name: str, lines: AsyncIterator[Line], running: set[RunningOperation]) -> Response:
+    """Return the response to a call of the operation *name*, which is among *running* until it has ended."""
+    operation = RunningOperation(name, lines, running)
+    first = await operation.next_message()
+    if first is not None and "error" in first:
+        return JSONResponse(first, operation.status)
+    return OperationResponse(operation, first)
 
 
 class RunningOperation:
@@ -230,7 +235,8 @@ class ControlHttpProtocol(LimitedHttpProtocol):
         super().data_received(data)
 
 
-async def _arguments(request: Request) -> Line:
+async def read_arguments(request: Request) -> Line:
+    """Return the arguments of a call. Raises HTTPException for a body that is too long or no JSON object."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -116,6 +117,10 @@ class DecisionActor:
     by: str  # "channel:user_id", or OPERATOR
     where: str  # session key, or "" for the command line
     id: str
+
+
+# The account that calls the running operation from the page's console, as "channel:user_id"; "" = the command line.
+ACTING: ContextVar[str] = ContextVar("ACTING", default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,157 @@
+"""Builds the console of the page, and looks up the owners and admins among the page's users."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from starlette.requests import HTTPConnection
+
+from agent.chat_profiles import stored_guild
+from agent.memory.scopes import quote
+from gateway.app.access import AccessServices
+from gateway.app.channels import ConfiguredChannels, accounts_of_user
+from gateway.app.context import AppContext
+from gateway.app.role_resolver import RoleResolver
+from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey
+from gateway.ports import InboxRow
+from gateway.ports.access import AccessChange, AuditEntry
+from gateway.settings.channel_blocks import PAGE
+from gateway.web_console.console_routes import WebConsole
+
+_MOST_CHATS = 200  # in which one person's rights are looked up
+_LOOKUPS = 8  # at once
+
+
+class PageVisitor(Protocol):
+    """The user of a page."""
+
+    @property
+    def who(self) -> str:
+        """The user's name."""
+        ...
+
+
+@runtime_checkable
+class SupportsVisitors(Protocol):
+    """A channel whose users come with a browser, and are known by their login."""
+
+    name: str
+
+    async def visitor(self, connection: HTTPConnection) -> PageVisitor | None:
+        """Return the user who makes a request; None if they have to log in."""
+        ...
+
+
+def build_console(context: AppContext, channels: ConfiguredChannels, access: AccessServices) -> WebConsole | None:
+    """Return the console of the page; None where no page is enabled."""
+    named = sorted(channels.channels.items(), key=lambda item: item[0] != PAGE)
+    pages = [channel for _, channel in named if isinstance(channel, SupportsVisitors)]
+    if not pages:
+        return None
+    page = pages[0]
+
+    async def visitor(connection: HTTPConnection) -> str | None:
+        found = await page.visitor(connection)
+        return None if found is None else found.who
+
+    resolver = RoleResolver(access.judge, channels.channels)
+    visitors = PageVisitors(page.name, context, access, resolver, now=context.now)
+    return WebConsole(visitor, visitors, prefix="" if page.name == PAGE else f"/{page.name}")
+
+
+class PageVisitors:
+    """Implements `gateway.web_console.console_access.ConsoleVisitors`.
+
+    An admin administers a shared chat by an account of its platform that they linked to their user of the page. With
+    one memory for all people (memory.isolation: shared) only owners are admitted, because a chat has no data apart.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        context: AppContext,
+        access: AccessServices,
+        resolver: RoleResolver,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._channel = channel
+        self._context = context
+        self._access = access
+        self._resolver = resolver
+        self._now = now
+
+    def account(self, who: str) -> str:
+        """Return *who* as the audit names them."""
+        return f"{self._channel}:{who}"
+
+    def is_owner(self, who: str) -> bool:
+        """Return True if the user *who* of the page is an owner, also by another of their accounts."""
+        roster = self._access.roster
+        return roster.is_owner(self._channel, who) or roster.is_owner_of(self._other_accounts(who))
+
+    async def is_admin(self, who: str, chat: str) -> bool:
+        """Return True if *who* administers the shared chat *chat* now; its platform is asked, as for a command."""
+        try:
+            key = SessionKey.parse(chat)
+        except ValueError:
+            return False
+        return key in await self._shared_chats() and await self._administers(who, key)
+
+    async def list_administered_chats(self, who: str) -> Sequence[str]:
+        """Return the shared chats that *who* administers now, the most recently used first."""
+        chats = (await self._shared_chats())[:_MOST_CHATS]
+        slots = asyncio.Semaphore(_LOOKUPS)
+
+        async def administers(key: SessionKey) -> bool:
+            async with slots:
+                return await self._administers(who, key)
+
+        found = await asyncio.gather(*map(administers, chats))
+        return [str(key) for key, is_theirs in zip(chats, found, strict=True) if is_theirs]
+
+    async def note(self, who: str, what: str, whom: str) -> None:
+        """Write an audit entry about a call that is going to run."""
+        entry = AuditEntry(
+            id=f"o{secrets.token_hex(8)}", at=self._now(), by=self.account(who), where="", what=what, whom=whom
+        )
+        await self._context.store.access.change(AccessChange(line=entry))
+
+    def _other_accounts(self, who: str) -> Sequence[PlatformAccount]:
+        return accounts_of_user(self._context.store.links, self._access.roster.account(self._channel, who))
+
+    async def _shared_chats(self) -> list[SessionKey]:
+        """Return the shared chats that have sessions, the most recently used first."""
+        if self._context.settings.memory.isolation == "shared":
+            return []
+        rows = await self._context.store.records.sessions()
+        found = (row.key.parent for row in rows if row.scope == f"chats/{quote(str(row.key.parent))}")
+        return list(dict.fromkeys(found))
+
+    async def _administers(self, who: str, key: SessionKey) -> bool:
+        roster, links = self._access.roster, self._context.store.links
+        page = roster.account(self._channel, who)
+        kind = self._context.platform(key.channel)
+        for each in links.accounts_of_user(page):
+            account = each.account
+            if account.kind != kind or account == page:
+                continue
+            message = InboundMessage(
+                key=key,
+                message_id="console",
+                sender=Sender(id=account.id, team=account.team),
+                text="",
+                sent_at=self._now(),
+                kind=InboundKind.COMMAND,
+                chat_kind=ChatKind.GROUP,
+                guild=stored_guild(self._context.store.people, key),
+                is_addressed=True,
+            )
+            admitted = await self._resolver.current_admission(InboxRow(seq=0, message=message, accepted_at=self._now()))
+            if admitted is not None and admitted.role in (Role.ADMIN, Role.OWNER):
+                return True
+        return False

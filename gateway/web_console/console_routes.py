@@ -1,0 +1,143 @@
+"""HTTP routes of the console: its page, the visitor's role, and the operations of the operator API.
+
+The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py): a call is a POST, which
+browsers send with the origin of the page that makes it. The caller is the user of the chat page's login.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache, partial
+from importlib.resources import files
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.control import Operation
+from gateway.control.control_server import RunningOperation, read_arguments, respond_with
+from gateway.ports.access import ACTING
+from gateway.web_console.console_access import (
+    CONSOLE_OPERATIONS,
+    AuditRule,
+    ConsoleOperation,
+    ConsoleRole,
+    ConsoleVisitors,
+    may_call,
+)
+
+log = structlog.get_logger(__name__)
+
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_ASSETS = ("console.css", "console.js", "elements.js", "operations.js", "overview.js", "people.js")
+# Nothing from elsewhere, nothing inline, and no text ever becomes markup: no policy for trusted types exists.
+_POLICY = (
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_LOG_IN = {"error": "log in first", "exit_code": 2}
+_STARTING = {"error": "the gateway is starting; try again in a moment", "exit_code": 2}
+
+Visitor = Callable[[HTTPConnection], Awaitable[str | None]]  # the user of the page; None without a login
+
+
+class WebConsole:
+    """The console of one page. It serves operations once `connect` was called."""
+
+    def __init__(self, visitor: Visitor, visitors: ConsoleVisitors, *, prefix: str = "") -> None:
+        """*visitor* returns the user of the page who makes a request; *prefix* is the page's own path."""
+        self._visitor = visitor
+        self._visitors = visitors
+        self._base = f"{prefix}/console"
+        self._operations: Mapping[str, Operation] = {}
+        self._running: set[RunningOperation] = set()
+
+    def connect(self, operations: Mapping[str, Operation]) -> None:
+        """Serve those of *operations* that a browser may call."""
+        self._operations = operations
+
+    async def close(self) -> None:
+        """Cancel the operations that still run, and wait for their end."""
+        self._operations = {}
+        for operation in tuple(self._running):
+            await operation.cancel()
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes: the page and its files without a login, the rest by role."""
+        return [
+            Route(self._base, _page, methods=["GET"]),
+            Route(f"{self._base}/assets/{{name}}", _asset, methods=["GET"]),
+            Route(f"{self._base}/session", self._session, methods=["GET"]),
+            *(
+                Route(f"{self._base}/v1/{name.replace(' ', '/')}", partial(self._call, name, rule), methods=["POST"])
+                for name, rule in CONSOLE_OPERATIONS.items()
+            ),
+        ]
+
+    async def _session(self, request: Request) -> Response:
+        """Return the visitor's account and role, and the chats that they administer."""
+        who = await self._visitor(request)
+        if who is None:
+            return JSONResponse(_LOG_IN, 401)
+        if self._visitors.is_owner(who):
+            return JSONResponse({"who": self._visitors.account(who), "role": ConsoleRole.OWNER, "chats": []})
+        chats = list(await self._visitors.list_administered_chats(who))
+        role = ConsoleRole.ADMIN if chats else ConsoleRole.NOBODY
+        status = 403 if role is ConsoleRole.NOBODY else 200
+        return JSONResponse({"who": self._visitors.account(who), "role": role, "chats": chats}, status)
+
+    async def _call(self, name: str, rule: ConsoleOperation, request: Request) -> Response:
+        who = await self._visitor(request)
+        if who is None:
+            return JSONResponse(_LOG_IN, 401)
+        try:
+            arguments = await read_arguments(request)
+        except HTTPException as refused:
+            return JSONResponse({"error": refused.detail, "exit_code": 2}, refused.status_code)
+        subject = str(arguments.get(rule.subject, "")) if rule.subject else ""
+        if not await may_call(self._visitors, who, rule, arguments):
+            log.warning("console.refused", operation=name, who=self._visitors.account(who))
+            return JSONResponse({"error": f"only an owner of this bot may use `{name}` here", "exit_code": 2}, 403)
+        if unknown := arguments.keys() - rule.arguments:
+            error = f"{name} has no argument {', '.join(sorted(unknown))} here"
+            return JSONResponse({"error": error, "exit_code": 2}, 400)
+        run = self._operations.get(name)
+        if run is None:
+            return JSONResponse(_STARTING, 503)
+        if rule.audit is AuditRule.CONSOLE:
+            await self._visitors.note(who, f"console {name}", subject)
+        # The operation runs in a task of its own, which takes this context along.
+        token = ACTING.set(self._visitors.account(who))
+        try:
+            return await respond_with(name, run(arguments), self._running)
+        finally:
+            ACTING.reset(token)
+
+
+async def _page(request: Request) -> Response:
+    return _answer(request, "index.html", "text/html", {"Content-Security-Policy": _POLICY})
+
+
+async def _asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _ASSETS:
+        return Response(status_code=404)
+    return _answer(request, name, _TYPES[name[name.rindex(".") :]], {})
+
+
+def _answer(request: Request, name: str, media_type: str, headers: dict[str, str]) -> Response:
+    body, tag = _file(name)
+    headers = {"Cache-Control": "no-cache", "ETag": tag, **headers}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
+
+
+@cache
+def _file(name: str) -> tuple[bytes, str]:
+    """Return a file of the page and its ETag."""
+    body = (files("gateway.web_console") / "page" / name).read_bytes()
+    return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -1,0 +1,58 @@
+// Calls of the operator API over the login of the page.
+
+export class CallError extends Error {
+  constructor(text, status) {
+    super(text);
+    this.status = status;
+  }
+}
+
+/** Run an operation and return its lines. Throws CallError with a line for people. */
+export async function call(name, argumentsOfCall = {}, signal = undefined) {
+  let response;
+  let body;
+  try {
+    response = await fetch(`console/v1/${name.replaceAll(" ", "/")}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(argumentsOfCall),
+      signal,
+    });
+    body = await response.text();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new CallError("The gateway does not answer. It may be restarting; try again in a moment.", 0);
+  }
+  const messages = parse(body, response.status);
+  const failed = messages.find((message) => "error" in message);
+  if (failed) throw new CallError(failed.error, response.status);
+  return messages.map((message) => message.line);
+}
+
+/** Return who the visitor is: `who`, `role` and `chats`; null without a login. */
+export async function session() {
+  const response = await fetch("console/session");
+  return response.status === 401 ? null : response.json();
+}
+
+/** Take a login code; return the line that says why it was not taken, or "". */
+export async function logIn(code) {
+  try {
+    const response = await fetch("login", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ code }),
+    });
+    return response.ok ? "" : (await response.json()).line;
+  } catch {
+    return "The gateway does not answer.";
+  }
+}
+
+function parse(body, status) {
+  try {
+    return body.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  } catch {
+    throw new CallError(`The gateway answered with HTTP ${status}.`, status);
+  }
+}

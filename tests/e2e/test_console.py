@@ -1,0 +1,145 @@
+"""The console in a real browser before the whole gateway: what an owner sees and decides, by mouse and by keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, expect
+
+from channels.web.adapter import WebChannel
+from gateway.app import build_operations
+from tests.e2e.browser import open_browser
+from tests.fakes.console_people import ConsolePeople, console_people
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IN_DOCS = ("overview-wide-light", "people-phone-dark")
+WIDE, PHONE = ViewportSize(width=1100, height=760), ViewportSize(width=360, height=740)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Start the module's browser."""
+    async with open_browser() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def people() -> AsyncIterator[ConsolePeople]:
+    """Run a gateway with people of every role."""
+    async with console_people() as people:
+        yield people
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _refuse_violation(message: ConsoleMessage) -> None:
+    if "Content Security Policy" in message.text:
+        raise AssertionError(message.text)
+
+
+async def visit(browser: Browser, people: ConsolePeople, view: str = "", who: str = "", **context: Any) -> Page:
+    """Log in to the console as *who*, and open a view; an error on the page fails the test."""
+    opened = await browser.new_context(**{"viewport": WIDE, **context})
+    page = await opened.new_page()
+    page.on("pageerror", _raise)
+    page.on("console", _refuse_violation)
+    channel = people.up.app.channels["web"]
+    assert isinstance(channel, WebChannel)
+    await page.goto(f"{people.url}console")
+    await page.get_by_label("Code", exact=True).fill(await channel.issue_code(who))
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#view h2")).to_be_visible()
+    if view:
+        await page.goto(f"{people.url}console#{view}")
+    return page
+
+
+async def picture(page: Page, name: str) -> None:
+    """Compare nothing, but keep the picture for the docs where PARLOUR_DOCS_IMAGES asks for it."""
+    width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0, f"{name} is wider than its window"
+    if os.environ.get("PARLOUR_DOCS_IMAGES") and name in IN_DOCS:
+        await page.screenshot(path=IMAGES / f"console-{name}.png")
+
+
+async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people: ConsolePeople) -> None:
+    """Figures, channels and the version; light and wide, dark and on a phone, nothing wider than the window."""
+    page = await visit(chromium, people)
+    await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    channels = page.get_by_role("table", name="Channels")
+    await expect(channels.get_by_role("row", name="pocket")).to_contain_text("connected")
+    await expect(page.locator("dt", has_text="Waiting messages").locator("+ dd")).to_have_text("0")
+    await expect(page.locator("dt", has_text="Cost today").locator("+ dd")).to_contain_text("4 model calls")
+    await picture(page, "overview-wide-light")
+    phone = await visit(chromium, people, viewport=PHONE, color_scheme="dark")
+    await expect(phone.get_by_role("heading", name="Channels")).to_be_visible()
+    await picture(phone, "overview-phone-dark")
+
+
+async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Browser, people: ConsolePeople) -> None:
+    """With keys alone; blocking asks first; what was decided is said, listed and stands in the audit."""
+    page = await visit(chromium, people, "people")
+    await page.get_by_label("Account, chat, guild, team or role").fill("pocket:dora")
+    await page.keyboard.press("Enter")
+    listed = page.get_by_role("table", name="Accounts and chats with a decision")
+    dora = listed.get_by_role("row", name="pocket:dora")
+    await expect(dora).to_contain_text("may write")
+    await expect(page.locator("#spoken")).to_have_text("pocket:dora may write")
+    block = page.get_by_role("button", name="Block pocket:dora")
+    await block.press("Enter")
+    await expect(page.locator("#question-text")).to_contain_text("Block pocket:dora?")
+    await page.keyboard.press("Escape")
+    await expect(dora).to_contain_text("may write")
+    await block.press("Enter")
+    await page.keyboard.press("Enter")
+    await expect(dora).to_contain_text("blocked")
+    audit = page.get_by_role("table", name="Decisions, the newest first")
+    await expect(audit.get_by_role("row").nth(1)).to_contain_text("web:ownerblockpocket:doradone")
+    await page.get_by_label("Account, chat, guild, team or role").fill("@dora")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#problem")).to_contain_text("does not name a channel")
+    phone = await visit(chromium, people, "people", viewport=PHONE, color_scheme="dark")
+    await expect(phone.get_by_role("table", name="Accounts and chats with a decision")).to_be_visible()
+    await picture(phone, "people-phone-dark")
+
+
+async def test_a_pairing_request_is_approved(chromium: Browser) -> None:
+    """A person who was given a code by the bot waits here, and may write once an owner has pressed Approve."""
+    environment = {"PARLOUR_CHANNELS__TELEGRAM__ENABLED": "false"}
+    async with console_people(environment=environment) as people:
+        found = [line async for line in build_operations(people.up.app).by_name()["people pending"]({})]
+        assert found == []
+        accepted, _ = await people.up.channel.say("frank", "hello", sender="frank", name="<b>Frank</b>")
+        assert accepted.reason
+        page = await visit(chromium, people, "people")
+        waiting = page.get_by_role("table", name="People and chats that ask for access")
+        await expect(waiting.get_by_role("row", name="pocket:frank")).to_contain_text("b Frank")
+        await page.get_by_role("button", name="Approve pocket:frank").click()
+        await expect(page.locator("#spoken")).to_have_text("pocket:frank may write")
+        assert "answer to" in await people.up.channel.ask("frank", "hello again", sender="frank")
+
+
+async def test_members_see_nothing_and_strangers_log_in(chromium: Browser, people: ConsolePeople) -> None:
+    """A member is told what the console is for; a wrong code is said, and shows nothing."""
+    page = await visit(chromium, people, who="bob")
+    await expect(page.get_by_role("heading", name="Nothing to see here")).to_be_visible()
+    await expect(page.locator("#views")).to_be_hidden()
+    await page.goto(f"{people.url}console#people")
+    await expect(page.get_by_role("table")).to_have_count(0)
+    stranger = await (await chromium.new_context()).new_page()
+    await stranger.goto(f"{people.url}console")
+    await stranger.get_by_label("Code", exact=True).fill("AAAA-BBBB")
+    await stranger.keyboard.press("Enter")
+    await expect(stranger.locator("#login-error")).to_be_visible()
+    await stranger.keyboard.press("Escape")
+    await expect(stranger.locator("#login")).to_be_visible()
+    assert await stranger.locator("#view").inner_text() == ""
