@@ -267,6 +267,7 @@ class TurnRunner:
             *_edit_lines(draft, turn, result.text),
             *_doubt_lines(draft, turn),
             *self._tool_cap_lines(draft, turn),
+            *_version_lines(draft, turn),
             *([sources] if sources else []),
         ]
         asked_here = [each for each in draft.questions if not each.is_for_owner]
@@ -428,6 +429,13 @@ def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
         if any(not new for _, new in change["changes"]):
             lines.append(translate("memory.edit_kept", turn.language))
     return lines
+
+
+def _version_lines(draft: TurnDraft, turn: Turn) -> list[str]:
+    """Return the line that says that another version of an earlier message was answered as a new message."""
+    if turn.message.kind is not InboundKind.MESSAGE or not turn.message.replaces:
+        return []
+    return [] if any("replaces" in line for line in draft.lines) else [translate("queue.not_replaced", turn.language)]
 
 
 def _change_part(old: str, new: str, language: str) -> str:

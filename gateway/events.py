@@ -249,6 +249,7 @@ class InboundMessage:
     is_private: bool = False  # a thread that fewer people read than its parent chat: its scope is its own
     album: str = ""  # parts of one album share it
     reply_to: str = ""  # message_id this one answers
+    replaces: str = ""  # message_id of an earlier message, which with all after it is said anew; a turn of its own
     mentioned: tuple[str, ...] = ()  # ids of mentioned users in order, without the bot's
     quoted: str = ""  # text of the message it answers, or of messages before a mention
     quoted_by: str = ""  # author of `quoted`: a user id, UNKNOWN, or "" for the sender and the bot

@@ -79,6 +79,7 @@ async def retry(context: CommandContext) -> CommandReply:
         message_id=f"{RETRY_PREFIX}{original}/{context.turn.row.seq}",
         event_ids=(),
         revision="",
+        replaces=retried[0].message_id,
         text=text,
         quoted="",
         quoted_by="",

@@ -326,6 +326,7 @@ def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fac
         message_id=str(line.get("mid", "")) if role == "user" else "",
         typed=typed if role == "user" else "",
         attachments=tuple(attachment_of(each) for each in files if each.get("blob")),
+        replaces=str(line.get("replaces", "")) if role == "user" else "",
         is_others=role == "user" and line.get("origin") == UNTRUSTED,
         # Lines of earlier versions lack the field; none of their addresses is known to be harmless.
         links=tuple(map(str, line.get("links", ()))) if role == "assistant" and line.get(TAINTED) else None,
@@ -362,6 +363,7 @@ def _queued_lines(rows: Sequence[InboxRow], turns: Sequence[_Turn], now: datetim
             name=message.sender.name,
             message_id=message.message_id,
             state="waiting",
+            replaces=message.replaces,
         )
         queued.append(_SeenLine(line, row.accepted_at, now))
     return queued

@@ -41,6 +41,7 @@ LARGEST_FILE = 50_000_000  # bytes
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
 _LONGEST_POSITION = 128
+_LONGEST_REPLACED = 128  # characters of a message id
 _COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
 
 
@@ -60,6 +61,7 @@ class SayFrame:
     id: str
     text: str
     files: tuple[str, ...] = ()  # what the window calls the files it handed over before
+    replaces: str = ""  # the id of an earlier message that this one is another version of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,14 @@ def _read_say(frame: Mapping[Any, Any]) -> SayFrame:
     if not isinstance(files, list) or len(files) > MOST_FILES or not all(isinstance(each, str) for each in files):
         raise BadFrame("frames.bad")
     text = sanitize(text).strip()
-    if not text and not files:
+    replaces = frame.get("replaces", "")
+    if not isinstance(replaces, str) or len(replaces) > _LONGEST_REPLACED:
+        raise BadFrame("frames.bad")
+    if not text and not files and not replaces:  # another version keeps the files of the message that it replaces
         raise BadFrame("frames.empty")
     if len(text) > LONGEST_SAYING:
         raise BadFrame("frames.long", limit=LONGEST_SAYING)
-    return SayFrame(ident, text, tuple(files))
+    return SayFrame(ident, text, tuple(files), replaces)
 
 
 def _read_look(frame: Mapping[Any, Any]) -> HistoryFrame:
@@ -160,13 +165,15 @@ def button_message(press: PressFrame, *, key: SessionKey, sender: Sender, at: da
 def inbound(
     saying: SayFrame, *, key: SessionKey, sender: Sender, at: datetime, attachments: tuple[Attachment, ...] = ()
 ) -> InboundMessage:
-    """Return the inbound message of a frame; the same id gives the same message id."""
+    """Return the inbound message of a frame; the same id gives the same message id. A command replaces nothing."""
+    command = find_command(saying.text)
     return InboundMessage(
         key=key,
         message_id=saying.id,
         sender=sender,
         text=saying.text,
-        command=find_command(saying.text),
+        command=command,
+        replaces="" if command else saying.replaces,
         sent_at=at,
         is_addressed=True,
         attachments=attachments,
@@ -275,6 +282,7 @@ def _line(line: DisplayedMessage, address: Address) -> Frame:
         "name": line.name,
         "message": line.message_id,
         "state": line.state,
+        **({"replaces": line.replaces} if line.replaces else {}),
         **_link_fields(line.links),
     }
 
@@ -292,6 +300,7 @@ def echo_frame(message: InboundMessage) -> Frame:
         "text": message.text,
         "at": message.sent_at.isoformat(),
         "files": [shown_file(each) for each in message.attachments],
+        **({"replaces": message.replaces} if message.replaces else {}),
     }
 
 

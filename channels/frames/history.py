@@ -67,7 +67,7 @@ def _newest_first(lines: Sequence[DisplayedMessage], longest: int, language: str
             if n == 0:
                 yield replace(line, text=pieces[n], attachments=files)
             else:
-                yield replace(line, id=f"{line.id}.{n}", message_id="", text=pieces[n], attachments=files)
+                yield replace(line, id=f"{line.id}.{n}", message_id="", replaces="", text=pieces[n], attachments=files)
 
 
 def _pieces(text: str, role: str, longest: int, language: str) -> Sequence[str]:
@@ -80,7 +80,13 @@ def _pieces(text: str, role: str, longest: int, language: str) -> Sequence[str]:
 
 
 def _bytes_of(line: DisplayedMessage) -> int:
-    texts: Iterable[str] = (line.text, line.name, line.message_id, *(each.name for each in line.attachments))
+    texts: Iterable[str] = (
+        line.text,
+        line.name,
+        line.message_id,
+        line.replaces,
+        *(each.name for each in line.attachments),
+    )
     size = sum(len(json.dumps(text, ensure_ascii=False).encode()) for text in texts)
     return size + _LINE_BYTES * (1 + len(line.attachments))
 

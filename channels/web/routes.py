@@ -49,6 +49,7 @@ _TYPES = {
     "vendor/highlight.js": "text/javascript",
     "vendor/markdown-it.js": "text/javascript",
     "vendor/purify.js": "text/javascript",
+    "versions.js": "text/javascript",
     "wire.js": "text/javascript",
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",

@@ -234,7 +234,8 @@ def _insert(database: Database, new: EncodedMessage, state: str) -> int:
             quote(message.message_id),
             quote(message.album),
             new.length,
-            int(message.kind is not InboundKind.MESSAGE),  # a command, a button or a job is a turn of its own
+            # A command, a button, a job and another version of an earlier message are turns of their own.
+            int(message.kind is not InboundKind.MESSAGE or bool(message.replaces)),
             new.role.value,
             new.at,
             ended_at,

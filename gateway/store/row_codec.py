@@ -113,7 +113,9 @@ _SENDER_FIELDS = ("name", "is_bot", "is_self", "is_admin", "is_guest", "roles", 
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption", "question")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
 _MESSAGE_FLAGS = ("is_ephemeral", "is_addressed", "is_private", "is_forwarded")
-_MESSAGE_TEXTS = ("command", "account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
+_MESSAGE_TEXTS = (
+    *("command", "account", "bot", "revision", "guild", "album", "reply_to", "replaces", "quoted", "quoted_by"),
+)
 
 
 def _sender_fields(sender: Sender) -> dict[str, Any]:
@@ -210,6 +212,7 @@ def read_inbound(key: SessionKey, message_id: str, sent_at: int, payload: str) -
         is_private=fields.get("is_private", False),
         album=fields.get("album", ""),
         reply_to=fields.get("reply_to", ""),
+        replaces=fields.get("replaces", ""),
         mentioned=tuple(fields.get("mentioned", ())),
         quoted=fields.get("quoted", ""),
         quoted_by=fields.get("quoted_by", ""),

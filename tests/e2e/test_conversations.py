@@ -25,6 +25,7 @@ from gateway.events import PlatformAccount
 from gateway.i18n import translate
 from gateway.ports import Job
 from gateway.ports.conversations import LONGEST_TITLE
+from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.staged_changes import erase
 
@@ -47,7 +48,7 @@ class Visitor:
 
     async def say(self, text: str, conversation: str = "main", *files: bytes) -> str:
         """Say *text* in a conversation, with files; return what is answered, or why it is not taken."""
-        tokens = [await self._upload(each) for each in files]
+        tokens = [await self.upload(each) for each in files]
         async with self.window(conversation) as socket:
             await socket.send_json({"type": "say", "id": secrets.token_hex(8), "text": text, "files": tokens})
             while True:
@@ -58,7 +59,7 @@ class Visitor:
                 if frame["type"] == "rejected":
                     return str(frame["line"])
 
-    async def _upload(self, data: bytes) -> str:
+    async def upload(self, data: bytes) -> str:
         headers = {"X-File-Name": "notes.txt", "Content-Type": "text/plain"}
         async with self.session.post(f"{self.url}files", data=data, headers=headers) as got:
             return str((await got.json())["token"])
@@ -316,3 +317,29 @@ async def test_forgetting_reaches_the_list() -> None:
         assert titles[GARDEN] == "the roses need water"
         await up.app.commands.memory.erasure.scope_eraser.erase_person(PlatformAccount(kind="web", id="ann"))
         assert await ann.listed() == {}
+
+
+async def test_another_version_of_a_message_keeps_its_files() -> None:
+    """Over the wire of the page: the model reads the file with the new words; a reload shows it at both versions."""
+    model = HeldScriptModel()
+    async with gateway(model=model, environment=PAGE) as up, visit(up, "ann") as ann, ann.window() as socket:
+        token = await ann.upload(b"the roses need water")
+        said = {"type": "say", "id": "version-1", "text": "read", "files": [token]}
+        for frame in (said, {"type": "say", "id": "version-2", "text": "", "replaces": "version-1"}):
+            await socket.send_json(frame)
+            while (await socket.receive_json())["type"] != "message":
+                pass
+        assert "the roses need water" in str(model.asked[1].messages[-1]["content"])
+        assert [message["role"] for message in model.asked[1].messages] == ["system", "user"]
+        await up.idle()
+        await socket.send_json({"type": "look"})
+        while (frame := await socket.receive_json())["type"] != "history":
+            pass
+        mine = [line for line in frame["lines"] if line["role"] == "user"]
+        assert [(line["message"], line.get("replaces")) for line in mine] == [
+            ("version-1", None),
+            ("version-2", "version-1"),
+        ]
+        assert [file["name"] for line in mine for file in line["files"]] == ["notes.txt"] * 2
+        await socket.send_json({"type": "say", "id": "version-3", "text": "x", "replaces": "x" * 129})
+        assert (await socket.receive_json())["type"] == "trouble"

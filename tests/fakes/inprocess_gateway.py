@@ -126,6 +126,7 @@ class InProcessChannel:
         quoted: str = "",
         is_addressed: bool = False,
         guild: str = "",
+        replaces: str = "",
         attachments: Sequence[Attachment] = (),
     ) -> tuple[IntakeResult, asyncio.Future[float]]:
         """Hand a message over; the future is done when it is answered, with the time of the clock then."""
@@ -145,6 +146,7 @@ class InProcessChannel:
             quoted=quoted,
             is_addressed=is_addressed,
             guild=guild,
+            replaces=replaces,
             attachments=tuple(attachments),
         )
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()

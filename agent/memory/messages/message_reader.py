@@ -25,11 +25,21 @@ class MessageReader:
         self._disk = disk or Disk()
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:
-        """Return the message lines from *start* up to *end*, in order; fewer if some are missing."""
+        """Return the message lines from *start* up to *end*, in order; fewer if some are missing.
+
+        Those that were replaced by another version are empty: memory is made of what a conversation went on with.
+        """
         # The journal first: a turn projected in between is then read twice rather than missed.
         pending = await self._pending(key)
         return await asyncio.to_thread(
-            read_messages, self._disk, self._path(scope, key), transcript, start, end, pending=pending
+            read_messages,
+            self._disk,
+            self._path(scope, key),
+            transcript,
+            start,
+            end,
+            pending=pending,
+            without_replaced=True,
         )
 
     async def extent(self, scope: str, key: SessionKey, transcript: str) -> tuple[int, int]:

@@ -37,8 +37,10 @@ from gateway.ports import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
 
-_CHANGES = frozenset({"snapshot", "pointer", "mark", "trim"})  # kinds that change lines above them
-_OF_OTHERS = frozenset({"snapshot", "forgotten", "mark", "trim"})  # kinds of an opening that are about what was before
+_CHANGES = frozenset({"snapshot", "pointer", "mark", "trim", "rewind"})  # kinds that change lines above them
+_OF_OTHERS = frozenset(
+    {"snapshot", "forgotten", "mark", "trim", "rewind"}
+)  # kinds of an opening that are about what was before
 _REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
 
 

@@ -11,7 +11,15 @@ from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
 from agent.memory.messages.taint import is_tainted_line
 from agent.memory.messages.token_estimate import estimate_messages, estimate_text
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
-from agent.memory.storage.transcript_lines import FORGOTTEN, from_user, kind_of, parse_time, replayable, to_prompt
+from agent.memory.storage.transcript_lines import (
+    FORGOTTEN,
+    from_user,
+    is_replaced,
+    kind_of,
+    parse_time,
+    replayable,
+    to_prompt,
+)
 from agent.memory.storage.transcript_reader import anchor_index, consolidated_index
 from gateway.ports import Line
 
@@ -103,6 +111,7 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
         n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
         state.snapshot = kept[n]
         kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
+    _remove_replaced(state, lines)
     deleted = taken_back(lines)
     if deleted:
         for turn in state.turns:
@@ -114,6 +123,14 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
             move_start(state, anchor_index(line))
             state.anchor_at = high
             state.consolidated = max(state.consolidated, consolidated_index(line))
+
+
+def _remove_replaced(state: PromptWindow, lines: Sequence[Line]) -> None:
+    """Take the messages that *lines* replace out of the turns before; what these tell of memory stays."""
+    rewinds = [line for line in lines if kind_of(line) == "rewind"]
+    if rewinds:
+        for turn in state.turns:
+            turn.lines = [line for line in turn.lines if not is_replaced(line, rewinds)]
 
 
 def move_start(state: PromptWindow, index: int) -> None:

@@ -93,6 +93,14 @@ def trim(before: int, *, start: int = 0, tools: int | None = None, chars: int | 
     return line | {name: limit for name, limit in limits.items() if limit is not None}
 
 
+def rewind(start: int, end: int) -> Line:
+    """Return a line that the messages from index *start* up to *end* were replaced: no prompt and no summary has them.
+
+    They stay in the transcript, as an earlier version. Memory's changes among them stay in force.
+    """
+    return {"kind": "rewind", "from": start, "to": end}
+
+
 def snapshot(
     n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str, epoch: str = ""
 ) -> Line:
@@ -161,6 +169,16 @@ def kind_of(line: Line) -> str:
 def deleted_ids(lines: Iterable[Line]) -> frozenset[str]:
     """Return the platform ids of the messages that `forgotten` lines name."""
     return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
+
+
+def is_replaced(line: Line, rewinds: Iterable[Line]) -> bool:
+    """Return True if *line* is a message that one of the `rewind` lines replaces."""
+    if kind_of(line) != "message":
+        return False
+    return any(
+        isinstance(low := each.get("from"), int) and isinstance(high := each.get("to"), int) and low <= line["i"] < high
+        for each in rewinds
+    )
 
 
 # -- replay ----------------------------------------------------------------------------------------

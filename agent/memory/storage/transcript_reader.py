@@ -15,7 +15,7 @@ import structlog
 
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import LONGEST_LINE, SegmentChain, archive_of
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, deleted_ids, kind_of
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, deleted_ids, is_replaced, kind_of
 from gateway.ports import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 TAIL_BYTES = 4 * 1024  # the first look at a file's end; each further look is half as wide again
 _ANCHOR = re.compile(rb'"kind"\s*:\s*"(?:pointer|mark)"')
 _END = re.compile(rb'"kind"\s*:\s*"end"')
+_KEPT_OF_REPLACED = ("i", "turn", "role", "timestamp", "by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +248,24 @@ def turns_in_tail(chain: SegmentChain, unsure: frozenset[str]) -> dict[str, int]
 
 
 def read_messages(
-    disk: Disk, path: Path, transcript: str, low: int, high: int, *, pending: Sequence[TurnRecord] = ()
+    disk: Disk,
+    path: Path,
+    transcript: str,
+    low: int,
+    high: int,
+    *,
+    pending: Sequence[TurnRecord] = (),
+    without_replaced: bool = False,
 ) -> list[Line]:
     """Return the message lines of *transcript* with ``low <= i < high``, in order. Blocks.
 
     *path* is the session's current transcript; *pending* are the records that are not projected yet, which the
-    caller must read before the file. Deleted messages have the content FORGOTTEN.
+    caller must read before the file. Deleted messages have the content FORGOTTEN. *without_replaced* empties the
+    messages that were replaced by another version, so that nothing is derived from them.
     """
     messages: dict[int, Line] = {}
     deleted: set[str] = set()
+    rewinds: list[Line] = []
     chain = _open_chain(disk, path, transcript)
     blocks: Sequence[TranscriptBlock] = ()
     if chain is not None:
@@ -264,9 +274,13 @@ def read_messages(
     records = [record.lines for record in pending if record.transcript == transcript]
     for lines in (*(block.lines for block in blocks), *records):
         deleted |= deleted_ids(lines)
+        rewinds += [line for line in lines if without_replaced and kind_of(line) == "rewind"]
         for line in lines:
             if kind_of(line) == "message" and low <= line["i"] < high:
                 messages[line["i"]] = line
+    for i, line in messages.items():
+        if is_replaced(line, rewinds):
+            messages[i] = {name: line[name] for name in _KEPT_OF_REPLACED if name in line} | {"content": ""}
     return [
         {**line, "content": FORGOTTEN} if line.get("mid") in deleted else line for _, line in sorted(messages.items())
     ]

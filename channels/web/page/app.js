@@ -13,7 +13,7 @@ const text = by("text");
 const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
-const chat = new Chat(words, submit, press, (before) => wire.send({ type: "look", before }));
+const chat = new Chat(words, submit, edit, press, (before) => wire.send({ type: "look", before }));
 const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
 const drafts = new Map(); // conversation -> what was typed in it and not sent
 const menu = new CommandMenu(words, fit);
@@ -21,6 +21,7 @@ const attachments = new Attachments(words, { changed: fit, trouble: showTrouble,
 let brought = codeInAddress();
 let pending = null;
 let again = 0;
+let replaced = ""; // the message that is being edited
 
 const wire = new Wire({
   state: showState,
@@ -96,22 +97,48 @@ const handlers = {
 
 // Saying something.
 
-function submit(saying, files = []) {
-  if (!pending || (saying.trim() === "" && files.length === 0)) return;
+/** Say something; with *replaces*, in place of that message and all that followed it. */
+function submit(saying, files = [], replaces = "") {
+  if (!pending || (saying.trim() === "" && files.length === 0 && !replaces)) return;
   if (saying.length > LONGEST) {
     showTrouble(words.long.replace("{limit}", LONGEST.toLocaleString(LOCALE)));
     return;
   }
-  const message = pending.add(saying.trim(), files);
+  chat.versions.toLatest();
+  const message = pending.add(saying.trim(), files, replaces);
   chat.say(message);
   welcome();
   chat.toEnd();
   send(message);
 }
 
-function send({ id, text, files = [] }) {
-  wire.send({ type: "say", id, text, files: files.map((file) => file.token) });
+function send({ id, text, files = [], replaces = "" }) {
+  wire.send({ type: "say", id, text, files: files.map((file) => file.token), replaces });
 }
+
+/** Put a message into the composer; what is sent then replaces *replaces*, if there is any. */
+function edit(saying, replaces) {
+  if (!replaced) drafts.set(wire.conversation, text.value);
+  replaced = replaces;
+  by("editing").hidden = !replaces;
+  text.value = saying;
+  fit();
+  text.focus();
+}
+
+/** Leave the editing of a message; with its draft, what was typed before is in the composer again. */
+function endEdit(hasDraft) {
+  if (!replaced) return;
+  replaced = "";
+  by("editing").hidden = true;
+  if (hasDraft) text.value = drafts.get(wire.conversation) ?? "";
+  fit();
+}
+
+by("edit-cancel").addEventListener("click", () => {
+  endEdit(true);
+  text.focus();
+});
 
 /** Send a press; false when there is nobody to take it. */
 function press({ id, part, command }) {
@@ -136,13 +163,16 @@ function resend() {
 by("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (attachments.isBusy) return;
-  submit(text.value, attachments.take());
+  submit(text.value, attachments.take(), replaced);
   text.value = "";
+  endEdit(false);
   fit();
   text.focus();
 });
 
 text.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && replaced) endEdit(true);
+  if (event.key === "ArrowUp" && text.value === "" && chat.editLast()) event.preventDefault();
   // While an input method composes, Enter chooses a word.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
@@ -172,6 +202,7 @@ by("stop").addEventListener("click", () => submit(words.stop_command));
 
 /** Show another conversation: its history comes with its connection, what was typed stays where it was typed. */
 function turnTo(conversation) {
+  endEdit(true);
   drafts.set(wire.conversation, text.value);
   text.value = drafts.get(conversation) ?? "";
   if (pending) pending.conversation = conversation;
@@ -256,6 +287,7 @@ by("leave").addEventListener("click", async () => {
   by("leave").hidden = true;
   pending?.write([]);
   conversations.forget();
+  endEdit(false);
   drafts.clear();
   text.value = "";
   by("spoken").textContent = "";

@@ -2,6 +2,7 @@
 
 import { show } from "./markdown.js";
 import { newId } from "./pending.js";
+import { Versions } from "./versions.js";
 
 /** How dates and numbers are written: as the page's language has it, in the browser's own variety of it. */
 const { lang } = document.documentElement;
@@ -10,9 +11,11 @@ export const LOCALE = navigator.languages.find((each) => each.split("-")[0] === 
 const NEAR = 80; // pixels from the end that still count as reading the newest, and from the top as the oldest
 
 export class Chat {
-  constructor(words, onAgain, onPress, onEarlier) {
+  constructor(words, onSay, onEdit, onPress, onEarlier) {
     this.words = words;
-    this.onAgain = onAgain; // called with an id when a refused message shall be sent again
+    this.versions = new Versions(words);
+    this.onSay = onSay; // called with text, files and the id of the message it replaces, to be said
+    this.onEdit = onEdit; // called with the text of a message that a reader wants to edit, and the id it replaces
     this.onPress = onPress; // called with a press that shall be sent
     this.onEarlier = onEarlier; // called with a line's id when the lines before it are wanted
     this.scroller = document.getElementById("scroller");
@@ -29,6 +32,7 @@ export class Chat {
 
   forget() {
     this.list.replaceChildren();
+    this.versions.forget();
     this.mine = new Map(); // message id -> element
     this.parts = new Map(); // part id -> element
     this.previews = new Map(); // turn -> element
@@ -49,6 +53,7 @@ export class Chat {
   restore(lines, before = "") {
     this.forget();
     this.add(lines);
+    this.versions.arrange(this.list);
     this.before = before;
     this.toEnd();
     this.askEarlier();
@@ -62,6 +67,7 @@ export class Chat {
     if (line) {
       this.sought = "";
       this.stays = false;
+      this.versions.reveal(line);
       line.scrollIntoView({ block: "center" });
       line.classList.add("found");
       line.addEventListener("animationend", () => line.classList.remove("found"), { once: true });
@@ -80,6 +86,7 @@ export class Chat {
     else if (first && !first.dataset.day) this.day(new Date()); // only today begins without a heading
     list.prepend(this.list);
     Object.assign(this, { list, lastDay, before });
+    this.versions.arrange(list);
     scroller.scrollTop = scrollTop + scroller.scrollHeight - scrollHeight;
     this.seek(this.sought);
     this.askEarlier();
@@ -100,7 +107,7 @@ export class Chat {
     for (const line of lines) {
       if (line.role === "divider") this.divider();
       else if (line.role === "user") {
-        const said = this.say({ id: line.message || line.id, text: line.text, at: line.at });
+        const said = this.say({ ...line, id: line.message || line.id, files: [] });
         said.dataset.turn = line.turn;
         this.mark(said, "accepted");
         if (line.files?.length) this.files(said, line.files);
@@ -119,18 +126,23 @@ export class Chat {
   }
 
   /** Show what a person here said; a known id changes nothing. */
-  say({ id, text, at, files = [] }) {
+  say({ id, text, at, files = [], replaces }) {
     if (this.mine.has(id)) return this.mine.get(id);
     const line = this.line("user", at);
+    line.dataset.message = id;
+    line.source = text;
+    if (replaces) line.dataset.replaces = replaces;
     line.querySelector(".body").textContent = text;
-    line.querySelector(".body").classList.toggle("command", /^\/[a-z]/i.test(text));
+    line.querySelector(".body").classList.toggle("command", isCommand(text));
     const state = document.createElement("span");
     state.className = "mark";
     line.querySelector(".meta").append(state);
     this.files(line, files);
     line.sentFiles = files;
+    if (!isCommand(text)) line.querySelector(".meta").append(this.action("edit", () => this.edit(line)));
     this.mine.set(id, line);
     this.mark(line, "sending");
+    if (replaces && this.list.isConnected) this.versions.arrange(this.list);
     return line;
   }
 
@@ -161,6 +173,9 @@ export class Chat {
     const line = this.mine.get(id);
     if (!line) return;
     this.mark(line, "refused", text);
+    const { replaces } = line.dataset;
+    delete line.dataset.replaces; // the earlier version is in force
+    this.versions.arrange(this.list);
     const again = document.createElement("button");
     again.type = "button";
     again.className = "quiet";
@@ -168,7 +183,7 @@ export class Chat {
     again.addEventListener("click", () => {
       line.remove();
       this.mine.delete(id);
-      this.onAgain(line.querySelector(".body").textContent, line.sentFiles);
+      this.onSay(line.source, line.sentFiles, replaces);
     });
     line.querySelector(".why").append(" ", again);
   }
@@ -342,7 +357,7 @@ export class Chat {
     clock.dateTime = at;
     clock.textContent = time.toLocaleTimeString(LOCALE, { hour: "2-digit", minute: "2-digit" });
     meta.append(clock);
-    if (role === "assistant") meta.append(this.copyButton(line));
+    if (role === "assistant") meta.append(this.copyButton(line), this.action("answer_again", () => this.answerAgain(line)));
     line.append(who, body, meta);
     this.list.append(line);
     return line;
@@ -369,6 +384,41 @@ export class Chat {
       setTimeout(() => (button.textContent = this.words.copy), 1500);
     });
     return button;
+  }
+
+  action(word, does) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = `copy ${word}`;
+    button.textContent = this.words[word];
+    button.addEventListener("click", does);
+    return button;
+  }
+
+  /** Let a reader edit what was said in *line*; above a divider it can only be said as a new message. */
+  edit(line) {
+    this.onEdit(line.source, this.replaceable(line));
+  }
+
+  /** Have the message before *line* answered once more. */
+  answerAgain(line) {
+    let said = line.previousElementSibling;
+    while (said && (said.hidden || !said.matches(".user") || isCommand(said.source))) said = said.previousElementSibling;
+    if (said) this.onSay(said.source, [], this.replaceable(said));
+  }
+
+  /** Edit the last message of a person here; false when there is none. */
+  editLast() {
+    const line = [...this.mine.values()].findLast((each) => !each.hidden && !isCommand(each.source));
+    if (line) this.edit(line);
+    return Boolean(line);
+  }
+
+  replaceable(line) {
+    const dividers = this.list.querySelectorAll(".divider");
+    const divider = dividers[dividers.length - 1];
+    const isAbove = divider && line.compareDocumentPosition(divider) & Node.DOCUMENT_POSITION_FOLLOWING;
+    return isAbove ? "" : this.versions.latest(line.dataset.message);
   }
 
   day(time) {
@@ -401,6 +451,10 @@ export class Chat {
     this.newest.hidden = true;
     this.follow();
   }
+}
+
+function isCommand(text) {
+  return /^\/[a-z]/i.test(text);
 }
 
 /** A number of bytes as people read it. */

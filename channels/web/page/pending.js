@@ -21,9 +21,9 @@ export class Pending {
     }
   }
 
-  add(text, files = []) {
+  add(text, files = [], replaces = "") {
     const { conversation } = this;
-    const message = { id: newId(), text, files, at: new Date().toISOString(), conversation };
+    const message = { id: newId(), text, files, at: new Date().toISOString(), conversation, replaces };
     this.write([...this.read(), message]);
     return message;
   }
