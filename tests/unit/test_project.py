@@ -163,9 +163,10 @@ def test_wheel_carries_license_and_command(wheel: zipfile.ZipFile) -> None:
     assert "parlour = parlour:main" in wheel.read(names["entry_points.txt"]).decode()
 
 
-def test_the_page_s_libraries_are_the_pinned_files_with_their_licences() -> None:
+@pytest.mark.parametrize("folder", ["channels/web/page/vendor", "tests/e2e/axe"])
+def test_the_page_s_libraries_are_the_pinned_files_with_their_licences(folder: str) -> None:
     """Each vendored file is what its row says, byte for byte, and nothing else lies beside them."""
-    vendor = ROOT / "channels" / "web" / "page" / "vendor"
+    vendor = ROOT / folder
     rows = [
         [cell.strip() for cell in line.strip("| \n").split("|")]
         for line in (vendor / "README.md").read_text().splitlines()

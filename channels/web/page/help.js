@@ -58,6 +58,7 @@ export class CommandMenu {
   choose(n) {
     this.chosen = n;
     for (const [i, entry] of [...this.menu.children].entries()) entry.setAttribute("aria-selected", String(i === n));
+    this.menu.children[n]?.scrollIntoView({ block: "nearest" });
     if (n < 0) this.text.removeAttribute("aria-activedescendant");
     else this.text.setAttribute("aria-activedescendant", `command-${n}`);
   }

@@ -1,0 +1,122 @@
+"""The page's states before axe, by the rules of WCAG 2.2 AA: no violation, in light and dark, wide and on a phone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Page, expect
+
+from gateway.app import build_operations
+from gateway.i18n import translate
+from tests.e2e.browser import open_browser
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import gateway
+
+AXE = Path(__file__).with_name("axe") / "axe.js"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+ANSWER = """## A plan
+
+Some **bold**, `code` and [a link](https://example.org/).
+
+| day | what |
+|---|--:|
+| Mon | roses |
+
+```python
+print("hello")
+```
+
+- one
+- two
+"""
+_RUN = """(tags) => axe.run(document, { runOnly: tags, resultTypes: ["violations"] }).then((found) =>
+    found.violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target} ${node.failureSummary}`)))"""
+
+
+async def check(page: Page, state: str, found: list[str]) -> None:
+    """Add what axe finds in the page's *state* to *found*."""
+    # What fades in has other colours for a moment.
+    await page.evaluate("Promise.all(document.getAnimations().map((each) => each.finished.catch(() => 0)))")
+    found += [f"{state}: {each}" for each in await page.evaluate(_RUN, TAGS)]
+
+
+async def say(page: Page, text: str, answers: int) -> None:
+    """Say *text* and wait until there are so many answers."""
+    await page.locator("#text").fill(text)
+    await page.locator("#text").press("Enter")
+    await expect(page.locator(".line:not(.user):not(.streaming):not([hidden])")).to_have_count(answers)
+
+
+async def test_axe_finds_nothing_in_any_state() -> None:
+    """Login, welcome, a conversation with a question, versions, menu, list with its options, hits, sheet, editing."""
+    environment = {"PARLOUR_WEB__LOGIN": "always"}
+    model = HeldScriptModel(*[ANSWER] * 20)
+    found: list[str] = []
+    async with gateway(model=model, environment=environment) as up, open_browser() as browser:
+        context = await browser.new_context(reduced_motion="reduce")
+        await context.add_init_script(path=AXE)
+        page = await context.new_page()
+        await page.goto(up.app.web.url)
+        await expect(page.locator("#login")).to_be_visible()
+        await check(page, "login", found)
+        (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"]({})]
+        await page.locator("#code").fill(str(issued["code"]))
+        await page.locator("#code").press("Enter")
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await check(page, "welcome", found)
+        await page.keyboard.press("Control+Shift+O")
+        await say(page, "to be deleted", 1)
+        await page.get_by_label(translate("web.options", title="to be deleted")).click()
+        await page.get_by_role("button", name=translate("web.delete")).click()
+        await page.locator("#deleted summary").click()
+        await say(page, "roses", 1)
+        await page.locator("#text").press("ArrowUp")
+        await say(page, "roses and wine", 1)
+        await say(page, "/new", 2)
+        await say(page, "which wine?", 3)
+        await say(page, "/forget roses", 4)
+        await expect(page.locator(".buttons").first).to_be_visible()
+        for name, size, scheme in _LOOKS:
+            await page.set_viewport_size(size)
+            await page.emulate_media(color_scheme=scheme)
+            await states(page, name, found)
+    assert not found, "\n".join(found)
+
+
+_LOOKS: list[tuple[str, Any, Any]] = [
+    ("wide, light", {"width": 1100, "height": 720}, "light"),
+    ("wide, dark", {"width": 1100, "height": 720}, "dark"),
+    ("phone, light", {"width": 360, "height": 740}, "light"),
+    ("phone, dark", {"width": 360, "height": 740}, "dark"),
+]
+
+
+async def states(page: Page, look: str, found: list[str]) -> None:
+    """Check what can be opened, one after the other, and close it again."""
+    is_phone = look.startswith("phone")
+    await check(page, f"conversation, {look}", found)
+    await page.locator("#text").press_sequentially("/")
+    await page.locator("#text").press("ArrowDown")
+    await check(page, f"menu, {look}", found)
+    await page.locator("#text").fill("")
+    await page.locator("#text").press("ArrowUp")
+    await check(page, f"editing, {look}", found)
+    await page.locator("#text").press("Escape")
+    await page.locator("#scroller").focus()
+    await page.keyboard.press("?")
+    await expect(page.locator("#keys")).to_be_visible()
+    await check(page, f"keys, {look}", found)
+    await page.locator("#keys-close").click()
+    if is_phone:
+        await page.locator("#sidebar-toggle").click()
+    await page.get_by_label(translate("web.options", title="roses")).click()
+    await check(page, f"list with options, {look}", found)
+    await page.get_by_label(translate("web.options", title="roses")).click()
+    await page.locator("#find").fill("roses")
+    await expect(page.locator("#hits li").first).to_be_visible()
+    await check(page, f"hits, {look}", found)
+    await page.locator("#find").fill("")
+    await expect(page.locator("#hits")).to_be_hidden()
+    if is_phone:
+        await page.keyboard.press("Escape")
