@@ -30,8 +30,11 @@ print("hello")
 - one
 - two
 """
-_RUN = """(tags) => axe.run(document, { runOnly: tags, resultTypes: ["violations"] }).then((found) =>
-    found.violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target} ${node.failureSummary}`)))"""
+_RUN = """async (tags) => {
+    const { violations } = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
+    const said = (rule) => (node) => `${rule.id}: ${node.target} ${node.failureSummary}`;
+    return violations.flatMap((rule) => rule.nodes.map(said(rule)));
+}"""
 
 
 async def check(page: Page, state: str, found: list[str]) -> None:
