@@ -333,9 +333,10 @@ async def test_another_version_of_a_message_keeps_its_files() -> None:
         assert [message["role"] for message in model.asked[1].messages] == ["system", "user"]
         await up.idle()
         await socket.send_json({"type": "look"})
-        while (frame := await socket.receive_json())["type"] != "history":
-            pass
-        mine = [line for line in frame["lines"] if line["role"] == "user"]
+        history: dict[str, Any] = {"type": ""}
+        while history["type"] != "history":
+            history = await socket.receive_json()
+        mine = [line for line in history["lines"] if line["role"] == "user"]
         assert [(line["message"], line.get("replaces")) for line in mine] == [
             ("version-1", None),
             ("version-2", "version-1"),
