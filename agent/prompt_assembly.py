@@ -223,9 +223,9 @@ class PromptAssembler:
 
 
 def find_replaced(message: InboundMessage, conversation: Conversation) -> Line | None:
-    """Return the line that *message* is another version of; None if it is none, or if the window has not got it.
+    """Return the line that *message* is another version of; None if it replaces nothing or the line left the window.
 
-    Only the windows of a direct chat and /retry name one; a person's windows show nobody else's messages.
+    Only the windows of a direct chat and /retry name a replaced message, so that people replace their own only.
     """
     if not message.replaces:
         return None
@@ -237,7 +237,7 @@ def find_replaced(message: InboundMessage, conversation: Conversation) -> Line |
 
 
 def replacing_line(line: Line, replaced: Line, conversation: Conversation, turn: Turn) -> Line:
-    """Return *line* as another version of *replaced*; its head names what was done meanwhile and is not undone."""
+    """Return *line* as another version of *replaced*; its head names the calls since then that are not undone."""
     gone = [each for each in conversation.lines if is_replaced(each, [build.rewind(replaced["i"], line["i"])])]
     calls = {call["id"]: call["function"]["name"] for each in gone for call in each.get("tool_calls") or ()}
     ran = [

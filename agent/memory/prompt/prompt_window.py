@@ -126,7 +126,7 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
 
 
 def _remove_replaced(state: PromptWindow, lines: Sequence[Line]) -> None:
-    """Take the messages that *lines* replace out of the turns before; what these tell of memory stays."""
+    """Remove the messages that *lines* replace from the earlier turns; deltas and snapshots stay."""
     rewinds = [line for line in lines if kind_of(line) == "rewind"]
     if rewinds:
         for turn in state.turns:

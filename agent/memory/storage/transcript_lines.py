@@ -96,7 +96,7 @@ def trim(before: int, *, start: int = 0, tools: int | None = None, chars: int | 
 def rewind(start: int, end: int) -> Line:
     """Return a line that the messages from index *start* up to *end* were replaced: no prompt and no summary has them.
 
-    They stay in the transcript, as an earlier version. Memory's changes among them stay in force.
+    They stay in the transcript, as an earlier version. Memory's changes among them are kept.
     """
     return {"kind": "rewind", "from": start, "to": end}
 
