@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.ports import Channel, MetricsRecorder, Store
+from gateway.ports.channel_support import SupportsOneConnection
+from gateway.ports.connections import ConnectionClaims
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +30,8 @@ _STAMP_INTERVAL = timedelta(seconds=30)
 class Supervisor:
     """Runs channels; one that ends or stalls is restarted on its own, with exponential backoff.
 
-    A channel stalls when it runs and is not connected to its platform for `STALLED_AFTER`.
+    A channel stalls when it runs and is not connected to its platform for `STALLED_AFTER`. A connection that exists
+    once runs in one of the workers that share a database; the others send without it, and wait.
     """
 
     def __init__(
@@ -35,12 +39,15 @@ class Supervisor:
         channels: Mapping[str, Channel],
         *,
         meter: MetricsRecorder,
+        connections: ConnectionClaims | None = None,
         on_refusal: Callable[[], object] = lambda: None,
         on_stall: Callable[[str], object] = lambda _: None,
     ) -> None:
         """*on_refusal* is called when a platform refuses us for good, *on_stall* with the name of a stalled channel."""
         self._channels = channels
         self._meter = meter
+        self._connections = connections
+        self._waiting: set[str] = set()  # channels whose connection another worker has
         self._tried: set[str] = set()
         self._refused: dict[str, UserError] = {}
         self._on_refusal = on_refusal
@@ -53,10 +60,13 @@ class Supervisor:
                 tasks.create_task(self._keep(name, channel), name=f"channel {name}")
 
     def states(self) -> Mapping[str, bool | None]:
-        """Return the state of each channel: None = not tried yet, False = degraded, True = connected."""
+        """Return the state of each channel: None = not tried yet, False = degraded, True = connected, or not needed.
+
+        A channel is not needed here while another worker has its connection.
+        """
         states: dict[str, bool | None] = {}
         for name, channel in self._channels.items():
-            is_ready = _is_ready(name, channel)
+            is_ready = name in self._waiting or _is_ready(name, channel)
             states[name] = is_ready if is_ready or name in self._tried else None
             self._meter.gauge("channel_ready", float(is_ready), channel=name)
         return states
@@ -70,21 +80,71 @@ class Supervisor:
     async def _keep(self, name: str, channel: Channel) -> None:
         pause = _FIRST_PAUSE
         while True:
-            run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
-            try:
-                was_stable = await self._listen(name, channel, run)
-            finally:
-                # Two runs of one channel would take each other's events.
-                await _end(name, run)
-            self._tried.add(name)
-            error = None if run.cancelled() else run.exception()
-            if not run.cancelled():
-                self._log_end(name, error)
-            self._note_refusal(name, error)
+            async with self._connection(name, channel) as lost:
+                run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
+                try:
+                    was_stable = await self._listen(name, channel, run, lost)
+                finally:
+                    # Two runs of one channel would take each other's events.
+                    await _end(name, run)
+            self._note_end(name, run)
             self._meter.count("channel_restarts", channel=name)
             pause = _FIRST_PAUSE if was_stable else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    @asynccontextmanager
+    async def _connection(self, name: str, channel: Channel) -> AsyncIterator[asyncio.Task[None] | None]:
+        """Wait until the connection of *channel* is ours, and give it back at the end; yield what ends if it is lost.
+
+        After a failure another worker gets its turn. Without others there is nothing to wait for.
+        """
+        connection = channel.connection if isinstance(channel, SupportsOneConnection) else ""
+        claims = self._connections
+        if claims is None or not connection or not isinstance(channel, SupportsOneConnection):
+            yield None
+            return
+        claim = f"{name}:{connection}"
+        try:
+            await self._wait_turn(name, channel, claims.acquire(claim))
+            log.info("channel.connection_claimed", channel=name)
+            lost = asyncio.create_task(claims.wait_lost(claim), name=f"claim of {name}")
+            try:
+                yield lost
+            finally:
+                lost.cancel()
+        finally:
+            claims.release(claim)
+
+    async def _wait_turn(self, name: str, channel: SupportsOneConnection, turn: Coroutine[Any, Any, None]) -> None:
+        """Send without the connection until *turn* has ended."""
+        waiting = asyncio.create_task(turn, name=f"claim of {name}")
+        pause = _FIRST_PAUSE
+        try:
+            while not waiting.done():
+                self._waiting.add(name)
+                sender = asyncio.create_task(channel.run_sender(), name=f"channel {name} sends")
+                try:
+                    await asyncio.wait({waiting, sender}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await _end(name, sender)
+                self._waiting.discard(name)
+                if not waiting.done():
+                    self._note_end(name, sender)
+                    await asyncio.wait({waiting}, timeout=pause.total_seconds())
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+            await waiting
+        finally:
+            self._waiting.discard(name)
+            waiting.cancel()
+
+    def _note_end(self, name: str, run: asyncio.Task[None]) -> None:
+        """Log and keep why a run has ended by itself."""
+        self._tried.add(name)
+        error = None if run.cancelled() else run.exception()
+        if not run.cancelled():
+            self._log_end(name, error)
+        self._note_refusal(name, error)
 
     def _log_end(self, name: str, error: BaseException | None) -> None:
         """Log the end of a channel: our own errors as one line, and a repeated UserError once."""
@@ -105,12 +165,18 @@ class Supervisor:
         else:
             self._refused.pop(name, None)
 
-    async def _listen(self, name: str, channel: Channel, run: asyncio.Task[None]) -> bool:
-        """Return when *run* has ended or the channel has stalled: True if it was connected for a good while."""
+    async def _listen(
+        self, name: str, channel: Channel, run: asyncio.Task[None], lost: asyncio.Task[None] | None
+    ) -> bool:
+        """Return when *run* has ended, the channel has stalled or *lost* is done: True if it was connected for long."""
         loop = asyncio.get_running_loop()
         changed, was_ready, was_stable = loop.time(), False, False
+        ends = {run} if lost is None else {run, lost}
         while not run.done():
-            await asyncio.wait({run}, timeout=_CHECK_INTERVAL.total_seconds())
+            await asyncio.wait(ends, timeout=_CHECK_INTERVAL.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+            if lost is not None and lost.done():
+                log.warning("channel.connection_lost", channel=name, mend="it is taken up again when it is free")
+                break
             is_ready = _is_ready(name, channel)
             if is_ready:
                 self._refused.pop(name, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -69,7 +71,7 @@ _POLL_INTERVAL = 0.1
 
 
 class DiscordChannel:
-    """One bot. Implements `Channel`, `SupportsFiles`, `SupportsHistory`, `SupportsReplay`, `SupportsSenderLookup`."""
+    """One bot. Implements `Channel` and the `Supports…` of files, history, replay, senders and one connection."""
 
     capabilities = CAPABILITIES
 
@@ -163,15 +165,34 @@ class DiscordChannel:
         if self._was_refused:
             await asyncio.sleep(_FATAL_PAUSE)
         try:
-            if not self._api.me:
-                await self._interactions.open()
-                await self._log_in()
-                self._logged_in.set()
-            self._reactions.acks.start()
+            await self._begin()
             await self._connection.run(self._token)
         except UserError:
             self._was_refused = True
             raise
+
+    @property
+    def connection(self) -> str:
+        """Return the bot with its one shard; see `SupportsOneConnection`."""
+        return f"{_bot_of(self._token)}/0"
+
+    async def run_sender(self) -> None:
+        """Send without a gateway connection, until cancelled; raise as `run`. See `SupportsOneConnection`."""
+        if self._was_refused:
+            await asyncio.sleep(_FATAL_PAUSE)
+        try:
+            await self._begin()
+        except UserError:
+            self._was_refused = True
+            raise
+        await asyncio.Event().wait()
+
+    async def _begin(self) -> None:
+        if not self._api.me:
+            await self._interactions.open()
+            await self._log_in()
+            self._logged_in.set()
+        self._reactions.acks.start()
 
     async def _log_in(self) -> None:
         """Log in; raise UserError for a wrong token or address, or SendFailed."""
@@ -277,3 +298,13 @@ class DiscordChannel:
                 await self._logged_in.wait()
             return
         raise RetryLater(_LOGIN_WAIT, "not logged in yet")
+
+
+def _bot_of(token: str) -> str:
+    """Return the id of the bot, which the first part of its token encodes, or a hash of another token."""
+    first = token.partition(".")[0]
+    with suppress(ValueError):
+        bot = base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)).decode("ascii")
+        if bot.isdecimal():
+            return bot
+    return hashlib.sha256(token.encode()).hexdigest()[:16]

@@ -32,6 +32,8 @@ class DiscordGuilds:
 
     async def update_all(self, guild_ids: Sequence[str], at: str) -> None:
         """Take a new session's list of the time *at*: the bot left guilds not in it. Raises StoreUnavailable."""
+        if not self._is_unsaved:
+            self._known = None  # another worker may have had the connection since
         known = await self._load()
         if known is None:
             # Saved with the read cursors; a restart before that finds the same.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -47,7 +48,7 @@ _PREVIEW_INTERVAL = timedelta(seconds=1.2)
 
 
 class SlackChannel:
-    """One app. Implements `Channel`, `SupportsFiles`, `SupportsHistory`, `SupportsReplay`, `SupportsSenderLookup`."""
+    """One app. Implements `Channel` and the `Supports…` of files, history, replay, senders and one connection."""
 
     def __init__(self, context: ChannelContext, *, ping: timedelta = PING) -> None:
         settings: SlackSettings = context.settings
@@ -119,6 +120,17 @@ class SlackChannel:
                 task.cancel()
         if refusal is not None:
             raise refusal
+
+    @property
+    def connection(self) -> str:
+        """Return the app whose socket only one worker opens; "" by HTTP. See `SupportsOneConnection`."""
+        return "" if self._settings.by_http else _app_of(self._app_token)
+
+    async def run_sender(self) -> None:
+        """Send without receiving, until cancelled; raise as `run`. See `SupportsOneConnection`."""
+        await self._log_in()
+        self._reactions.acks.start()
+        await self._activity.run()
 
     async def _log_in(self) -> codec.SlackBotIdentity:
         try:
@@ -284,3 +296,9 @@ class SlackChannel:
         await self._inbound.users.profiles.close()
         await self._inbound.members.chats.lookups.close()
         await self._api.close()
+
+
+def _app_of(app_token: str) -> str:
+    """Return the id of the app of an app-level token (xapp-1-<app>-…), or a hash of another one."""
+    fields = app_token.split("-")
+    return fields[2] if len(fields) > 3 else hashlib.sha256(app_token.encode()).hexdigest()[:16]

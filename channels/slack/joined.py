@@ -37,8 +37,8 @@ class ReceivedUntil:
 
     async def load(self) -> None:
         """Load the time of an earlier run; raises StoreUnavailable."""
-        if self._second is None:
-            self._second = int(await self._state.load(_NOTE) or 0)
+        stored = int(await self._state.load(_NOTE) or 0)
+        self._second = max(self._second or 0, stored)  # another worker may have received since
 
     @property
     def second(self) -> int:

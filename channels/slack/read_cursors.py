@@ -33,11 +33,12 @@ class SlackReadCursors:
         self._stored: frozenset[str] = frozenset()
 
     async def load(self) -> None:
-        """Load the cursors of an earlier run, before the first message."""
-        if not self._marks:
-            self._saved = await self._state.load(_NOTE) or "{}"
-            self._marks.update(json.loads(self._saved))
-            self._stored = frozenset(self._marks)
+        """Load the cursors of an earlier run, which may have been another worker's, before the first message."""
+        self._saved = await self._state.load(_NOTE) or "{}"
+        stored = json.loads(self._saved)
+        for place, ts in stored.items():
+            self._marks[place] = max(self._marks.get(place, ts), ts, key=number)
+        self._stored = frozenset(stored)
 
     def advance(self, place: str, ts: str) -> None:
         """Record that a message is durable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -45,7 +46,7 @@ _BUTTON_LIMIT = 20  # Telegram takes a hundred, more than people read
 
 
 class TelegramChannel:
-    """One bot. Implements `Channel` and the `Supports…` of files, history, replay, sender look-up and send turns."""
+    """One bot. Implements `Channel`; `Supports…` of files, history, replay, senders, send turns and one connection."""
 
     capabilities = ChannelCapabilities(
         text_limit=LIMIT,
@@ -71,7 +72,9 @@ class TelegramChannel:
         token = settings.token.get_secret_value()
         calls, polling = make_requests(context.proxy)
         self._bot = bot = make_bot(token, settings.base_url, settings.file_url, calls, polling)
-        self._lock = TokenLock(token, settings.base_url)
+        # A worker that shares the database claims the bot, also from one that hangs and would keep the lock.
+        self._lock = None if context.is_shared else TokenLock(token, settings.base_url)
+        self._account = token.partition(":")[0]
         self._retrier = ApiRetrier(self.name, waits, base_url=settings.base_url)
         self._limits = limits = TelegramRateLimits()
         chats = TelegramChats(context.state)
@@ -121,13 +124,25 @@ class TelegramChannel:
 
     async def run(self) -> None:
         """Receive until cancelled; raise SettingsError if Telegram rejects the token."""
-        await self._lock.wait(self.name, self._waits.conflict)
+        if self._lock is not None:
+            await self._lock.wait(self.name, self._waits.conflict)
         try:
             self._identify(await self._retrier.call_with_retry(self._bot.get_me))
             self._reactions.acks.start()
             await self._transport.run()
         finally:
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
+
+    @property
+    def connection(self) -> str:
+        """Return the bot that only one process may poll; "" with a webhook. See `SupportsOneConnection`."""
+        return "" if self.has_webhook else self._account
+
+    async def run_sender(self) -> None:
+        """Send without receiving, until cancelled: no call needs a login. See `SupportsOneConnection`."""
+        self._reactions.acks.start()
+        await asyncio.Event().wait()
 
     def is_ready(self) -> bool:
         """Return True if the last good poll, or the webhook's last good status, is recent."""

@@ -134,6 +134,7 @@ async def open_channels(
                     folder=settings.home / "uploads" / name,
                     proxy=settings.proxy_address,
                     reply_policies=reply_policies_of(context.chats, name, channel_settings),
+                    is_shared=store.connections is not None,
                 )
             )
             channels[name] = channel

@@ -374,7 +374,13 @@ def _build_supervisor(
     def note_stall(channel: str) -> None:
         context.refusals.note_channel(channel, SilenceReason.DEAF, "", context.now())
 
-    return Supervisor(channels.channels, meter=context.meter, on_refusal=on_refusal, on_stall=note_stall)
+    return Supervisor(
+        channels.channels,
+        meter=context.meter,
+        connections=context.store.connections,
+        on_refusal=on_refusal,
+        on_stall=note_stall,
+    )
 
 
 def _build_web(

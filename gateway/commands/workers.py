@@ -50,6 +50,8 @@ def _line(worker: WorkerStatus, *, has_ended: bool, silence: timedelta | None = 
         "heartbeat_seconds": None if silence is None else round(max(silence.total_seconds(), 0.0), 1),
         "turns": worker.turns,
         "jobs": worker.jobs,
+        "chats": worker.chats,
+        "connections": list(worker.connections),
     }
 
 
@@ -62,6 +64,8 @@ def _row(line: Line) -> str:
         f"{state}  {line['host']}, process {line['process']}, {version}",
         f"{line['turns']} turns and {line['jobs']} jobs running" if line["running"] else "taken over at the next start",
     ]
+    if line["connections"]:
+        facts.append("connected: " + ", ".join(line["connections"]))
     if beat is not None:
         facts.append(f"last heartbeat {beat:.0f} s ago")
     return "; ".join(facts)

@@ -259,6 +259,7 @@ class ChannelContext:
     folder: Path | None = None  # for the channel's files; created by the first write
     proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret
     reply_policies: ReplyPolicies | None = None  # None = the block's policy everywhere
+    is_shared: bool = False  # other workers receive and send for this channel, too: what is in memory is not all
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
         """Return the reply policy of *chat*, a thread's own overrides included. Cheap: a few dictionary look-ups."""

@@ -23,6 +23,23 @@ class SupportsReplay(Protocol):
 
 
 @runtime_checkable
+class SupportsOneConnection(Protocol):
+    """A channel whose platform has one connection for a bot. Where workers share a database, one of them runs it."""
+
+    @property
+    def connection(self) -> str:
+        """Return what only one process may run, as far as it is known without a call: a bot, or one of its shards.
+
+        It is "" if every process receives, as by a webhook.
+        """
+        ...
+
+    async def run_sender(self) -> None:
+        """Be ready to send, without the connection, until cancelled: another worker runs it. Raises as `run`."""
+        ...
+
+
+@runtime_checkable
 class SupportsCommandPrefix(Protocol):
     """A kind on whose platform "/stop" does not reach us everywhere."""
 

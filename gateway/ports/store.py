@@ -12,6 +12,7 @@ from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore
 from gateway.ports.channel import ChannelState
+from gateway.ports.connections import ConnectionClaims
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
@@ -52,6 +53,7 @@ class Store(Protocol):
     alerts: AlertStore
     erasing: ErasureStore
     scope_files: ScopeFileStore | None  # None = the files of the home are what is true of its scopes
+    connections: ConnectionClaims | None  # None = this process has every connection
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

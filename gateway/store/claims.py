@@ -25,7 +25,7 @@ POLL = timedelta(seconds=0.5)
 OVERDUE = timedelta(seconds=2)
 
 _CHAT = "chat:"
-_HOLDERS = "SELECT name, worker FROM claim"
+_HOLDERS = "SELECT name, worker FROM claim WHERE name >= 'chat:' AND name < 'chat;'"  # others: connections.py
 _TAKE = "INSERT INTO claim (name, worker, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _RELEASE = "DELETE FROM claim WHERE name = ? AND worker = ?"
 _IS_HELD = "SELECT 1 FROM claim WHERE name = ? AND worker = ?"

@@ -16,6 +16,7 @@ from gateway.ports.scope_files import SaveScopes
 from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
 from gateway.store.claims import ChatClaims, is_held
+from gateway.store.connections import WorkerConnections
 from gateway.store.database import Database
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
@@ -89,9 +90,11 @@ class StoreEngine:
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
     when_reopened: Callable[[], None] = lambda: None  # called after the database was out of reach
     backlog_limit: BacklogLimit = field(init=False)
+    connections: WorkerConnections = field(init=False)
 
     def __post_init__(self) -> None:
         self.backlog_limit = BacklogLimit(self.limits.queued)
+        self.connections = WorkerConnections(self.claims.changed)
 
     @property
     def owner(self) -> str:

@@ -21,6 +21,7 @@ from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore
 from gateway.ports.channel import ChannelState
+from gateway.ports.connections import ConnectionClaims
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
@@ -40,6 +41,7 @@ from gateway.store import (
 )
 from gateway.store.alerts import SqlAlerts
 from gateway.store.claims import ChatClaims
+from gateway.store.connections import balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
@@ -78,6 +80,7 @@ class SharedWork:
     """Claims and work of a worker that shares the database."""
 
     balance: claims.ClaimBalance
+    connections: frozenset[str]
     work: PendingWork
     dead: int  # workers taken over from
     killed_jobs: list[KilledJob]
@@ -192,22 +195,28 @@ def look_again(database: SharedDatabase, engine: StoreEngine) -> PendingWork:
 
 
 def share_work(
-    database: SharedDatabase, engine: StoreEngine, asked_for: frozenset[SessionKey], overdue: frozenset[SessionKey]
+    database: SharedDatabase,
+    engine: StoreEngine,
+    asked_for: frozenset[SessionKey],
+    overdue: frozenset[SessionKey],
+    connections: frozenset[str] = frozenset(),
 ) -> SharedWork:
     """Take over from the dead, release idle chats, claim free ones; return the claims, and the work of our chats.
 
-    If one of the chats *asked_for* is not ours, its worker is notified, or those who may take it.
+    If one of the chats *asked_for* is not ours, its worker is notified, or those who may take it. Free *connections*
+    are claimed, those that are not among them any more are released, and those who wait for them are notified.
     """
     dead = database.dead_workers(engine.owner, shares=True)
     killed_jobs = take_over(database, engine.worker, dead, engine.now()) if dead else []
     balance = claims.balance_claims(database, engine.owner, engine.now(), overdue)
-    if dead or asked_for - balance.held:
+    lines = balance_connections(database, engine.owner, engine.now(), connections)
+    if dead or asked_for - balance.held or lines.has_released:
         database.notify()
     work = find_pending_work(database)
     ours = partial(_is_of, balance.held)
     work.lanes, work.chats = list(filter(ours, work.lanes)), list(filter(ours, work.chats))
     work.controls = [row for row in work.controls if ours(row.message.key)]
-    return SharedWork(balance, work, len(dead), killed_jobs)
+    return SharedWork(balance, lines.held, work, len(dead), killed_jobs)
 
 
 def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
@@ -253,6 +262,7 @@ class SqlStore:
         self.erasing: ErasureStore = SqlErasure(engine)
         # With a journal in the home, the home's files are what is true.
         self.scope_files: ScopeFileStore | None = SqlScopeFiles(engine) if path is None else None
+        self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
 
     def state(self, channel: str) -> ChannelState:
@@ -383,10 +393,11 @@ def _reopened(engine: StoreEngine, backlog: PendingWork) -> None:
 
 async def _share(engine: StoreEngine) -> None:
     """Look for work until cancelled: when there may be some, and as often as `claims.POLL` says."""
-    held, loop = engine.claims, asyncio.get_running_loop()
+    held, connections, loop = engine.claims, engine.connections, asyncio.get_running_loop()
 
-    def note(result: SharedWork) -> None:
+    def note(result: SharedWork, looked_at: float) -> None:
         held.note(result.balance, loop.time())
+        connections.note(result.connections, looked_at)
         _wake(engine, result.work)
         if result.dead:
             log.warning("store.taken_over", workers=result.dead, chats=len(result.balance.held))
@@ -395,9 +406,15 @@ async def _share(engine: StoreEngine) -> None:
 
     while True:
         held.changed.clear()
-        look = partial(share_work, engine=engine, asked_for=held.take_wanted(), overdue=held.overdue(loop.time()))
+        look = partial(
+            share_work,
+            engine=engine,
+            asked_for=held.take_wanted(),
+            overdue=held.overdue(loop.time()),
+            connections=frozenset(connections.wanted),
+        )
         with suppress(StoreUnavailable):  # the writer logs it
-            await engine.writer.submit(look, note)
+            await engine.writer.submit(look, partial(note, looked_at=loop.time()))
         with suppress(TimeoutError):
             async with asyncio.timeout(claims.POLL.total_seconds()):
                 await held.changed.wait()

@@ -60,6 +60,8 @@ class WorkerStatus:
     beat_at: datetime
     turns: int
     jobs: int
+    chats: int  # claimed, where the database is shared
+    connections: tuple[str, ...]  # `<channel>:<connection>`
 
 
 def enlist(database: Database, worker: WorkerIdentity, now: int) -> None:
@@ -80,6 +82,9 @@ def remove(database: Database, name: str) -> None:
 
 def list_workers(database: Database) -> tuple[WorkerStatus, ...]:
     """Return the listed workers, the oldest first."""
+    claimed: dict[str, list[str]] = {}
+    for name, worker in database.execute("SELECT name, worker FROM claim ORDER BY name"):
+        claimed.setdefault(worker, []).append(unquote(name))
     return tuple(
         WorkerStatus(
             name=name,
@@ -90,6 +95,8 @@ def list_workers(database: Database) -> tuple[WorkerStatus, ...]:
             beat_at=moment(beat_at),
             turns=turns,
             jobs=jobs,
+            chats=sum(each.startswith("chat:") for each in claimed.get(name, ())),
+            connections=tuple(each.removeprefix("conn:") for each in claimed.get(name, ()) if each.startswith("conn:")),
         )
         for name, host, process, version, started_at, beat_at, turns, jobs in database.execute(_STATUS)
     )

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +18,8 @@ import psycopg
 
 from agent.locks import KeyLocks
 from gateway.errors import LeaseLost, StoreUnavailable
-from gateway.events import SessionKey
-from gateway.ports.journal import TurnStep
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.ports.journal import TurnLease, TurnStep
 from gateway.ports.outbox import OutboxPart, PartState
 from gateway.ports.store import StoreLimits
 from gateway.store.postgres import open_database
@@ -70,8 +71,14 @@ class QueueWorker:
             with suppress(StoreUnavailable, LeaseLost):
                 while (lease := await self._store.journal.claim(key)) is not None:
                     await self._store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
-                    await asyncio.sleep(random.uniform(0, 0.02))  # noqa: S311
-                    await self._store.journal.commit(lease, answered(lease, lease.rows[0].message.message_id))
+                    await self._think()
+                    await self._store.journal.commit(lease, answered(lease, self._answer(lease)))
+
+    async def _think(self) -> None:
+        await asyncio.sleep(random.uniform(0, 0.02))  # noqa: S311
+
+    def _answer(self, lease: TurnLease) -> str:
+        return lease.rows[0].message.message_id
 
     async def _watch_chats(self) -> None:
         async for key in self._store.outbox.chats():
@@ -82,9 +89,12 @@ class QueueWorker:
         async with self._deliveries.hold(key):
             with suppress(StoreUnavailable):
                 while (delivery := await outbox.next(key)) is not None:
-                    parts = delivery.parts or await outbox.freeze(delivery.message, parts_of(delivery.message, 2))
+                    parts = delivery.parts or await outbox.freeze(delivery.message, self._render(delivery.message))
                     for part in parts:
                         await self._send(key, part)
+
+    def _render(self, message: OutboundMessage) -> Sequence[MessagePart]:
+        return parts_of(message, 2)
 
     async def _send(self, key: SessionKey, row: OutboxPart) -> None:
         if row.state is PartState.SENT:

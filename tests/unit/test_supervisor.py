@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import LoginRefused, RetryLater, SettingsError
+from gateway.store.connections import WorkerConnections
+from gateway.store.workers import DEAD_AFTER
 from gateway.supervisor import STALLED_AFTER, Supervisor
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import FakeChannel, MemoryPlatform
@@ -55,10 +58,10 @@ class ScriptedChannel(FakeChannel):
 
 @asynccontextmanager
 async def supervised(
-    channels: Mapping[str, ScriptedChannel], meter: FakeMeter, **callbacks: Callable[..., object]
+    channels: Mapping[str, ScriptedChannel], meter: FakeMeter, **more: Any
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor over *channels*."""
-    supervisor = Supervisor(channels, meter=meter, **callbacks)
+    supervisor = Supervisor(channels, meter=meter, **more)
     running = asyncio.create_task(supervisor.run())
     yield supervisor
     running.cancel()
@@ -190,3 +193,85 @@ async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_agai
         ears.hears, ears.why = (lambda: False), ConnectionError()
         await asyncio.sleep(60)
         assert (dict(supervisor.refusals()), woken) == ({}, 1)
+
+
+class PolledChannel(ScriptedChannel):
+    """A channel whose platform is polled by one process."""
+
+    def __init__(self, clock: VirtualClock, connection: str = "123") -> None:
+        super().__init__("telegram", clock)
+        self.connection = connection
+        self.sends: list[str] = []
+
+    async def run_sender(self) -> None:
+        """Send without the connection."""
+        self.sends.append("begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.sends.append("ends")
+
+
+async def told(connections: WorkerConnections, clock: VirtualClock, *held: str) -> None:
+    """Have a look at the database say that *held* are ours."""
+    connections.note(frozenset(held), clock.seconds)
+    await asyncio.sleep(0.1)
+
+
+async def test_a_channel_sends_until_its_connection_is_ours(clock: VirtualClock) -> None:
+    """It is not run meanwhile, and does not count as degraded; at the end the connection is given back."""
+    channel, connections = PolledChannel(clock), WorkerConnections(asyncio.Event())
+    async with supervised({"telegram": channel}, FakeMeter(), connections=connections) as supervisor:
+        await asyncio.sleep(0.1)
+        await told(connections, clock)
+        assert (channel.begun, channel.sends, connections.wanted) == ([], ["begins"], {"telegram:123"})
+        assert supervisor.states() == {"telegram": True}
+        await told(connections, clock, "telegram:123")
+        assert (len(channel.begun), channel.sends) == (1, ["begins", "ends"])
+        assert channel.ended == []
+    assert len(channel.ended) == 1
+    assert (connections.wanted, connections.held) == (set(), frozenset())
+
+
+async def test_a_connection_that_may_be_anothers_is_ended(clock: VirtualClock) -> None:
+    """The database says that it is not ours, or says nothing for five seconds; then it is waited for again."""
+    channel, connections = PolledChannel(clock), WorkerConnections(asyncio.Event())
+    async with supervised({"telegram": channel}, FakeMeter(), connections=connections):
+        await asyncio.sleep(0.1)
+        await told(connections, clock, "telegram:123")
+        await told(connections, clock)
+        assert len(channel.ended) == 1
+        await asyncio.sleep(2)
+        await told(connections, clock, "telegram:123")
+        assert len(channel.begun) == 2
+        await asyncio.sleep(DEAD_AFTER.total_seconds() - 0.2)
+        assert len(channel.ended) == 1
+        await asyncio.sleep(0.3)
+        assert len(channel.ended) == 2
+        await asyncio.sleep(2)
+        assert (len(channel.begun), channel.sends[-1]) == (2, "begins")
+
+
+async def test_a_failed_connection_is_given_to_the_next_worker(clock: VirtualClock) -> None:
+    """Perhaps its network is better; it is wanted again after the pause."""
+    channel, connections = PolledChannel(clock), WorkerConnections(asyncio.Event())
+    channel.lasts = lambda: 1.0
+    async with supervised({"telegram": channel}, FakeMeter(), connections=connections):
+        await asyncio.sleep(0.1)
+        await told(connections, clock, "telegram:123")
+        await asyncio.sleep(1.1)
+        assert (len(channel.ended), connections.wanted) == (1, set())
+        await asyncio.sleep(1)
+        assert connections.wanted == {"telegram:123"}
+
+
+async def test_a_webhook_runs_in_every_worker(clock: VirtualClock) -> None:
+    """So does a channel where no database is shared."""
+    hook, alone = PolledChannel(clock, connection=""), PolledChannel(clock)
+    connections = WorkerConnections(asyncio.Event())
+    async with (
+        supervised({"telegram": hook}, FakeMeter(), connections=connections),
+        supervised({"telegram": alone}, FakeMeter()),
+    ):
+        await asyncio.sleep(0.1)
+        assert (len(hook.begun), len(alone.begun)) == (1, 1)

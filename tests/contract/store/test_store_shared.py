@@ -19,6 +19,7 @@ from gateway.store import claims, workers
 from gateway.store.database import Database, SharedDatabase
 from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.postgres.schema import read_workers
 from gateway.store.sql_store import SqlStore, share_work
 from gateway.store.writer import Operation
 from tests.fakes.postgres_server import PostgresServer
@@ -492,3 +493,66 @@ async def test_one_that_shares_and_one_that_does_not_keep_each_other_out(team: W
             await team.open()
     finally:
         await alone.close()
+
+
+LINE = "telegram:123"
+
+
+async def test_a_connection_has_one_worker_until_it_gives_it_back(team: Workers) -> None:
+    """Another takes it at once, and by a notification; claims of chats are not disturbed by it."""
+    first, second = await team.open(), await team.open()
+    assert first.connections is not None
+    assert second.connections is not None
+    async with asyncio.timeout(30):
+        await first.connections.acquire(LINE)
+        waiting = asyncio.create_task(second.connections.acquire(LINE))
+        await accept_all(first, CHATS)
+        await until(lambda: len(chats_of(team)) == len(CHATS))
+        assert not waiting.done()
+        assert {line.connections for line in read_workers(team.server.url)[0]} == {(LINE,), ()}
+        first.connections.release(LINE)
+        await waiting
+    assert holder_of(team) == second._engine.owner
+
+
+async def test_a_dead_workers_connection_is_taken_over(team: Workers) -> None:
+    """The one that was taken over from learns of it within five seconds, although the database tells it nothing."""
+    first, second = await team.open(), await team.open()
+    assert first.connections is not None
+    assert second.connections is not None
+    async with asyncio.timeout(30):
+        await first.connections.acquire(LINE)
+        waiting = asyncio.create_task(second.connections.acquire(LINE))
+        await team.kill(first)
+        await waiting
+        assert holder_of(team) == second._engine.owner
+        await first.connections.wait_lost(LINE)
+
+
+async def test_workers_that_want_a_connection_at_once_do_not_share_it(team: Workers) -> None:
+    """One of them has it, and after its end another."""
+    stores = [await team.open() for _ in range(3)]
+    waits = {
+        asyncio.create_task(store.connections.acquire(LINE)): store for store in stores if store.connections is not None
+    }
+    async with asyncio.timeout(30):
+        (done,), rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert holder_of(team) == waits[done]._engine.owner
+        await asyncio.sleep(0.2)
+        assert not any(each.done() for each in rest)
+        await waits[done].close()
+        (done,), rest = await asyncio.wait(rest, return_when=asyncio.FIRST_COMPLETED)
+        assert holder_of(team) == waits[done]._engine.owner
+        for each in rest:
+            each.cancel()
+
+
+def holder_of(team: Workers) -> str:
+    """Return the worker that has `LINE`."""
+    ((worker,),) = team.server.query(f"SELECT worker FROM claim WHERE name = 'conn:{LINE}'")  # noqa: S608
+    return str(worker)
+
+
+def chats_of(team: Workers) -> list[str]:
+    """Return the chats that are claimed."""
+    return [name for (name,) in team.server.query("SELECT name FROM claim WHERE name LIKE 'chat:%'")]
