@@ -66,6 +66,7 @@ class TelegramPoller:
                 await self._receive_all(updates)
         finally:
             self._retrier.contact_at = None
+            self._offset = None  # another worker may poll until the next run
 
     async def close(self) -> None:
         """Release the connection."""
