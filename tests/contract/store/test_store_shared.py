@@ -235,7 +235,7 @@ async def test_a_dead_workers_chats_are_taken_over(team: Workers) -> None:
 
 async def test_what_a_live_worker_runs_is_not_taken_over(team: Workers) -> None:
     """Neither with the death of another, nor with a start, nor with an end."""
-    first, second, third = await team.open(), await team.open(), await team.open()
+    first = await team.open()
     await accept(first, said("/help", id="0"), is_control=True)
     row = await anext(first.journal.control_rows())
     await accept(first, said())
@@ -243,6 +243,7 @@ async def test_what_a_live_worker_runs_is_not_taken_over(team: Workers) -> None:
     lease = await claim(first)
     await accept(first, said(key=BOB))
     await until(lambda: BOB in team.holders())
+    second, third = await team.open(), await team.open()  # not sooner, or one of them might have taken the chat
     preview = parts_of(answered(lease, "one").outbound[0], 1)
     before = team.server.query("SELECT state, crashes, turn FROM inbox ORDER BY seq")
     await team.kill(third)
