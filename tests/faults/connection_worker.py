@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, StoreUnavailable
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports import Channel, ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
+from gateway.ports import Channel, ChannelContext, IntakeResult, IntakeVerdict
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import OutboxPart, PartState
 from gateway.ports.store import StoreLimits
@@ -46,17 +46,13 @@ class StoreIntake(OpenDoor):
         return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
 
-class _Plugin(Protocol):
-    plugin: ChannelPlugin
-
-
 class ConnectionWorker(QueueWorker):
     """Turns and deliveries over a channel, whose connection this process may have."""
 
     def __init__(self, store: SqlStore, kind: str, block: dict[str, Any], seconds: float) -> None:
         """Open the channel; a turn takes *seconds*."""
         self._seconds = seconds
-        module: _Plugin = importlib.import_module(f"channels.{kind}")  # type: ignore[assignment]
+        module: Any = importlib.import_module(f"channels.{kind}")
         services = FakePageServices()
         context = ChannelContext(
             name=kind,
