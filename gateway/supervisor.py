@@ -80,10 +80,10 @@ class Supervisor:
     async def _keep(self, name: str, channel: Channel) -> None:
         pause = _FIRST_PAUSE
         while True:
-            async with self._connection(name, channel) as lost:
+            async with self._connection(name, channel) as claim_end:
                 run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
                 try:
-                    was_stable = await self._listen(name, channel, run, lost)
+                    was_stable = await self._listen(name, channel, run, claim_end)
                 finally:
                     # Two runs of one channel would take each other's events.
                     await _end(name, run)
@@ -166,15 +166,15 @@ class Supervisor:
             self._refused.pop(name, None)
 
     async def _listen(
-        self, name: str, channel: Channel, run: asyncio.Task[None], lost: asyncio.Task[None] | None
+        self, name: str, channel: Channel, run: asyncio.Task[None], claim_end: asyncio.Task[None] | None
     ) -> bool:
-        """Return when *run* has ended, the channel has stalled or *lost* is done: True if it was connected for long."""
+        """Return when *run* has ended, it has stalled or lost its claim: True if it was connected for long."""
         loop = asyncio.get_running_loop()
         changed, was_ready, was_stable = loop.time(), False, False
-        ends = {run} if lost is None else {run, lost}
+        ends = {run} if claim_end is None else {run, claim_end}
         while not run.done():
             await asyncio.wait(ends, timeout=_CHECK_INTERVAL.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
-            if lost is not None and lost.done():
+            if claim_end is not None and claim_end.done():
                 log.warning("channel.connection_lost", channel=name, mend="it is taken up again when it is free")
                 break
             is_ready = _is_ready(name, channel)

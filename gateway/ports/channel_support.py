@@ -28,7 +28,7 @@ class SupportsOneConnection(Protocol):
 
     @property
     def connection(self) -> str:
-        """Return what only one process may run, as far as it is known without a call: a bot, or one of its shards.
+        """Return the name of the bot, or of one of its shards, that only one process may run; no call is made for it.
 
         It is "" if every process receives, as by a webhook.
         """

@@ -64,22 +64,22 @@ class WorkerConnections:
         self.held -= {name}
         self.changed.set()
 
-    def note(self, held: frozenset[str], looked_at: float) -> None:
-        """Take over what the database says, as of a look that began at *looked_at*."""
-        self.held = held & self.wanted
+    def note(self, names: frozenset[str], looked_at: float) -> None:
+        """Keep that *names* are ours, as of a look that began at *looked_at*."""
+        self.held = names & self.wanted
         self._looked_at = looked_at
         noted, self._noted = self._noted, asyncio.Event()
         noted.set()
 
 
-def balance_connections(database: Database, worker: str, now: int, wanted: Collection[str]) -> ConnectionBalance:
-    """Release the connections of *worker* that it does not want any more, and claim the free ones that it wants."""
+def balance_connections(database: Database, worker: str, now: int, names: Collection[str]) -> ConnectionBalance:
+    """Have *worker* release its connections that are not among *names*, and claim those that are free."""
     holders = {unquote(name.removeprefix(_PREFIX)): holder for name, holder in database.execute(_HOLDERS)}
     own = {name for name, holder in holders.items() if holder == worker}
-    unwanted = sorted(own.difference(wanted))
+    unwanted = sorted(own.difference(names))
     database.executemany(_RELEASE, [(_claim_name(name), worker) for name in unwanted])
     take = partial(database.execute, _TAKE)
-    taken = {name for name in sorted(wanted) if name not in holders and take((_claim_name(name), worker, now)).rowcount}
+    taken = {name for name in sorted(names) if name not in holders and take((_claim_name(name), worker, now)).rowcount}
     return ConnectionBalance(frozenset(own - set(unwanted) | taken), has_released=bool(unwanted))
 
 
