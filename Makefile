@@ -18,7 +18,7 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check messages faults fuzz bench bench-pages bench-recall format lock release clean
+.PHONY: help install install-dev init run test check messages faults fuzz bench bench-pages bench-recall format lock release docs clean
 
 # Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,6 +37,7 @@ help:
 	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
 	@echo "make install-dev   what checks, tests and measurements need too"
 	@echo "make format   let ruff put the code in order"
+	@echo "make docs     the documentation as a site, in build/site; a dead link is an error"
 	@echo "make release  sdist, wheel, lock, list of components and checksums of this commit, in dist/"
 	@echo "make lock     write the locks anew (UPGRADE=--upgrade takes newer versions)"
 	@echo "make clean    remove what these targets made"
@@ -116,6 +117,10 @@ lock: install-dev
 	$(compile) --all-extras --constraint requirements.lock pyproject.toml -o deploy/image.lock
 	$(compile) $(addprefix --extra ,$(SMALL)) --constraint requirements.lock pyproject.toml -o deploy/small.lock
 	$(compile) --constraint requirements.lock --group pyproject.toml:build -o deploy/build.lock
+
+# Its makers' notices are about other programs.
+docs: install-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The same commit gives the same bytes: times inside are the commit's.
 release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

@@ -195,6 +195,20 @@ def test_the_gateway_alone_reaches_the_database(with_database: dict[str, Any]) -
         assert {"noexec", "nosuid", "nodev"} <= set(place.split(":")[1].split(","))
 
 
+def test_the_model_server_has_no_port_and_both_sides_have_one_context_window(service: dict[str, Any]) -> None:
+    """deploy/compose.ollama.yml: only the gateway reaches it, and no prompt is cut without our knowledge."""
+    found = yaml.safe_load((ROOT / "deploy/compose.ollama.yml").read_text("utf-8"))
+    gateway, server = found["services"]["parlour"], found["services"]["ollama"]
+    assert "ports" not in server
+    for key in ("restart", "cap_drop", "security_opt", "logging"):
+        assert server[key] == service[key]
+    window = gateway["environment"]["PARLOUR_LLM__CONTEXT_WINDOW"]
+    assert server["environment"]["OLLAMA_CONTEXT_LENGTH"] == window == "${OLLAMA_CONTEXT:-16384}"
+    environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in gateway["environment"].items()}
+    llm = load_settings(environment | {"PARLOUR_HOME": "/nowhere"}).llm
+    assert (llm.model, str(llm.api_base), llm.context_window) == ("openai/qwen3:4b", "http://ollama:11434/v1", 16384)
+
+
 def test_the_database_s_password_is_in_files_alone(with_database: dict[str, Any]) -> None:
     """Each service reads one file, and the gateway waits until the server answers."""
     gateway, server = with_database["services"]["parlour"], with_database["services"]["postgres"]
@@ -396,7 +410,7 @@ def test_compose_file_is_understood_by_compose() -> None:
     command = next((found for found in map(new_enough, (["docker-compose"], ["docker", "compose"])) if found), None)
     if command is None:
         pytest.skip("no docker compose of 2.24 or newer here")
-    for name in ("", "deploy/compose.secrets.yml", "deploy/compose.postgres.yml"):
+    for name in ("", "deploy/compose.secrets.yml", "deploy/compose.postgres.yml", "deploy/compose.ollama.yml"):
         also = ("-f", str(ROOT / name)) if name else ()
         run = tool(*command, "-f", str(ROOT / "docker-compose.yml"), *also, "config", "-q")
         assert (run.returncode, run.stderr) == (0, ""), name
