@@ -38,6 +38,9 @@ TEXT_LIMIT = 60_000  # characters of one part
 MOST_PARTS = 40
 MOST_FILES = 10  # with one message
 LARGEST_FILE = 50_000_000  # bytes
+# What a window may draw; the type is claimed, and a browser draws other bytes not at all. SVG is a document.
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+LARGEST_PICTURE = 10_000_000  # bytes
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
 _LONGEST_POSITION = 128
@@ -251,7 +254,8 @@ def part_frame(
 
 def shown_file(file: Attachment) -> Frame:
     """Return the fields of a file that every window shows."""
-    return {"name": sanitize(file.name) or "file", "size": file.size}
+    is_picture = file.media_type in PICTURES and file.size <= LARGEST_PICTURE
+    return {"name": sanitize(file.name) or "file", "size": file.size, **({"is_picture": True} if is_picture else {})}
 
 
 def history(

@@ -49,15 +49,17 @@ _TYPES = {
     "vendor/highlight.js": "text/javascript",
     "vendor/markdown-it.js": "text/javascript",
     "vendor/purify.js": "text/javascript",
+    "pictures.js": "text/javascript",
     "versions.js": "text/javascript",
     "wire.js": "text/javascript",
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, and no text becomes markup but through DOMPurify.
+# Nothing from elsewhere, nothing inline, and no text becomes markup but through DOMPurify. An image may also be one
+# that this tab itself has just sent (blob:).
 _POLICY = (
-    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
-    "require-trusted-types-for 'script'; trusted-types dompurify"
+    "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -15,10 +16,12 @@ from playwright.async_api import Browser, ConsoleMessage, FilePayload, Page, exp
 
 from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
-from gateway.i18n import load_catalogue
+from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 # One browser and one loop for the module; each test has contexts of its own, which share nothing.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -304,7 +307,7 @@ async def test_markdown_is_drawn(browser: Browser, served: ServedPage, services:
     """What models write most: headings, emphasis, lists, tables, code, quotes, breaks."""
     services.answer = lambda _: (
         "## Plan\n\nSome *soft*, **loud**, ***both***, ~~gone~~ and `code`\nsecond line\n\n"
-        "1. one\n2. two\n   - inner *a*\n\n> quoted **words**\n\n"
+        "1. one\n2. two\n   - inner *a*\n\n- [x] done\n- [ ] open\n\n> quoted **words**\n\n"
         "| a | b |\n|---|--:|\n| 1 | `x|y` |\n\n---\n\n```python\nif a < b:\n    pass\n```\nsnake_case_name 2 * 3 * 4"
     )
     page = await visit(browser, served.url)
@@ -318,6 +321,7 @@ async def test_markdown_is_drawn(browser: Browser, served: ServedPage, services:
     await expect(body.locator("p br")).to_have_count(1)
     await expect(body.locator("ol > li")).to_have_count(2)
     await expect(body.locator("ol ul em")).to_have_text("a")
+    await expect(body.locator("li.task")).to_have_text(["☑ done", "☐ open"])
     await expect(body.locator("blockquote strong")).to_have_text("words")
     await expect(body.locator("td.end").first).to_contain_text("x")
     await expect(body.locator("hr")).to_have_count(1)
@@ -492,6 +496,41 @@ async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPa
     async with page.expect_download() as download:
         await page.locator(".line.assistant a.file").click()
     assert (await (await download.value).path()).read_bytes() == data
+
+
+async def test_pictures_are_seen_small_and_whole(browser: Browser, services: FakePageServices, tmp_path: Path) -> None:
+    """What was just sent and what the history has: a thumbnail, and the picture whole; other bytes are a link alone."""
+    services.folder = tmp_path
+    data = base64.b64decode(PIXEL)
+    blobs = [await services.blobs.put("people/ann", each) for each in (data, b"<svg onload='alert(1)'>")]
+    files = tuple(
+        Attachment(kind="image", name=name, size=9, media_type=media_type, blob=blob)
+        for name, media_type, blob in (
+            ("sea.png", "image/png", blobs[0]),
+            ("bad.png", "image/png", blobs[1]),
+            ("x.svg", "image/svg+xml", blobs[1]),
+        )
+    )
+    at = datetime.now(UTC)
+    services.lines.append(DisplayedMessage(id="t/0", turn="t", role="assistant", text="here", at=at, attachments=files))
+    async with serve_page(services) as served:
+        page = await visit(browser, served.url)
+        thumbnails = page.locator(".line.assistant .thumbnail")
+        await expect(thumbnails).to_have_count(1)
+        await expect(page.locator(".line.assistant a.file")).to_have_count(3)
+        assert await thumbnails.locator("img").evaluate("it => it.decode().then(() => it.naturalWidth)") == 1
+        await page.get_by_role("button", name=translate("web.picture_open", name="sea.png")).focus()
+        await page.keyboard.press("Enter")
+        viewer = page.get_by_role("dialog", name=translate("web.picture"))
+        await expect(viewer.get_by_role("img", name="sea.png")).to_be_attached()
+        await expect(viewer.get_by_role("link", name="sea.png")).to_have_attribute("download", "sea.png")
+        await page.keyboard.press("Escape")
+        await expect(viewer).to_be_hidden()
+        await page.locator("#files").set_input_files(FilePayload(name="own.png", mimeType="image/png", buffer=data))
+        await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
+        await page.locator("#send").click()
+        mine = page.locator(".line.user .thumbnail img")
+        assert await mine.evaluate("it => it.decode().then(() => it.naturalWidth)") == 1
 
 
 async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, served: ServedPage) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import FilePayload, Page, expect
 
 from gateway.app import build_operations
 from gateway.i18n import translate
 from tests.e2e.browser import open_browser
+from tests.e2e.test_page import PIXEL
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 
@@ -78,7 +80,11 @@ async def test_axe_finds_nothing_in_any_state() -> None:
         await say(page, "roses and wine", 1)
         await say(page, "/new", 2)
         await say(page, "which wine?", 3)
-        await say(page, "/forget roses", 4)
+        picture = FilePayload(name="sea.png", mimeType="image/png", buffer=base64.b64decode(PIXEL))
+        await page.locator("#files").set_input_files(picture)
+        await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
+        await say(page, "look", 4)
+        await say(page, "/forget roses", 5)
         await expect(page.locator(".buttons").first).to_be_visible()
         for name, size, scheme in _LOOKS:
             await page.set_viewport_size(size)
@@ -111,6 +117,9 @@ async def states(page: Page, look: str, found: list[str]) -> None:
     await expect(page.locator("#keys")).to_be_visible()
     await check(page, f"keys, {look}", found)
     await page.locator("#keys-close").click()
+    await page.locator(".thumbnail").click()
+    await check(page, f"viewer, {look}", found)
+    await page.keyboard.press("Escape")
     if is_phone:
         await page.locator("#sidebar-toggle").click()
     await page.get_by_label(translate("web.options", title="roses")).click()

@@ -5,6 +5,7 @@ import { Chat, LOCALE } from "./chat.js";
 import { Conversations } from "./conversations.js";
 import { CommandMenu, listenForHelp } from "./help.js";
 import { Pending } from "./pending.js";
+import { forgetPictures } from "./pictures.js";
 import { Wire } from "./wire.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
@@ -287,6 +288,7 @@ by("leave").addEventListener("click", async () => {
   by("leave").hidden = true;
   pending?.write([]);
   conversations.forget();
+  forgetPictures();
   endEdit(false);
   drafts.clear();
   text.value = "";

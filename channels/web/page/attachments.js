@@ -1,6 +1,7 @@
 // Files for the next message: chosen or dropped, handed over at once, named by the message that follows.
 
 import { sizeOf } from "./chat.js";
+import { keepPicture } from "./pictures.js";
 
 const MOST = 10;
 
@@ -91,6 +92,7 @@ export class Attachments {
       const told = await answer.json();
       if (!answer.ok) throw new Error(told.line ?? this.words.upload_failed);
       Object.assign(file, told);
+      keepPicture(file.token, data);
       file.element.dataset.state = "ready";
     } catch (error) {
       if (!this.files.includes(file)) return;

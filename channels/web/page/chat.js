@@ -2,6 +2,7 @@
 
 import { show } from "./markdown.js";
 import { newId } from "./pending.js";
+import { Pictures } from "./pictures.js";
 import { Versions } from "./versions.js";
 
 /** How dates and numbers are written: as the page's language has it, in the browser's own variety of it. */
@@ -14,6 +15,7 @@ export class Chat {
   constructor(words, onSay, onEdit, onPress, onEarlier) {
     this.words = words;
     this.versions = new Versions(words);
+    this.pictures = new Pictures(words);
     this.onSay = onSay; // called with text, files and the id of the message it replaces, to be said
     this.onEdit = onEdit; // called with the text of a message that a reader wants to edit, and the id it replaces
     this.onPress = onPress; // called with a press that shall be sent
@@ -286,6 +288,8 @@ export class Chat {
       const size = document.createElement("small");
       size.textContent = sizeOf(file.size);
       link.append(file.name, " ", size);
+      const thumbnail = this.pictures.thumbnail(file);
+      if (thumbnail) list.append(thumbnail);
       list.append(link);
     }
     line.querySelector(".body").after(list);

@@ -30,7 +30,8 @@ markdown.renderer.rules.image = (tokens, at, options, { words }) => {
   return `<a href="${escapeHtml(tokens[at].attrGet("src"))}">${escapeHtml(text)}</a>`;
 };
 markdown.core.ruler.push("page", ({ tokens, env, Token }) => {
-  for (const token of tokens) {
+  for (const [at, token] of tokens.entries()) {
+    if (token.type === "inline" && tokens[at - 2]?.type === "list_item_open") markTask(tokens[at - 2], token.children[0]);
     if (env.links && token.type === "inline") token.children = restricted(token.children, env, Token);
     if (token.type.startsWith("heading_")) token.tag = `h${Math.min(Number(token.tag[1]) + 1, 6)}`;
     // The page's policy allows no inline style.
@@ -38,6 +39,14 @@ markdown.core.ruler.push("page", ({ tokens, env, Token }) => {
     if (style) token.attrs = [["class", style.endsWith("right") ? "end" : style.endsWith("center") ? "center" : "start"]];
   }
 });
+
+/** Draw the box of a task, if an item's *text* begins with one. */
+function markTask(item, text) {
+  const [box, state] = /^\[([ x])\] /i.exec(text?.content ?? "") ?? [];
+  if (!box || text.type !== "text") return;
+  text.content = `${state === " " ? "☐" : "☑"} ${text.content.slice(box.length)}`;
+  item.attrJoin("class", "task");
+}
 
 /** Return inline tokens in which what leads to an address that is not in `links` is code beside its label. */
 function restricted(tokens, { links, words }, Token) {
