@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+
+from cachetools import LRUCache
 
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
@@ -82,6 +86,7 @@ def retried_turn(message_id: str) -> str:
     return message_id.removeprefix(RETRY_PREFIX).split("/")[0] if message_id.startswith(RETRY_PREFIX) else ""
 
 
+_MOST_STAGE_TIMES = 2_000  # turns
 _STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
 
 
@@ -94,6 +99,7 @@ class RunningTurn:
     is_committing: bool = False  # past this point /stop is "already answered"
     tool: str = ""  # the tool that is running
     draft: TurnDraft | None = field(default=None, repr=False)  # None until the prompt is assembled
+    stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def stop(self) -> bool:
@@ -115,6 +121,7 @@ class RunningTurns:
         self._running: dict[SessionKey, RunningTurn] = {}
         self._stop_when_claimed: set[str] = set()  # turn ids
         self.active: set[SessionKey] = set()  # sessions that a worker runs or will run a turn of
+        self._stage_times: LRUCache[str, Mapping[str, datetime]] = LRUCache(_MOST_STAGE_TIMES)
 
     def add(self, running: RunningTurn) -> bool:
         """Register a claimed turn; return False if /stop asked for its end before it was claimed."""
@@ -126,8 +133,15 @@ class RunningTurns:
         return False
 
     def remove(self, key: SessionKey) -> None:
-        """Forget the turn of *key*, which has ended."""
-        self._running.pop(key, None)
+        """Forget the turn of *key*, which has ended, but for the times of its stages."""
+        running = self._running.pop(key, None)
+        if running is not None:
+            self._stage_times[running.lease.turn] = running.stage_times
+
+    def stage_times(self, turn: str) -> Mapping[str, datetime]:
+        """Return when each stage of *turn* began; empty for turns from before the start, and for old ones."""
+        running = (each.stage_times for each in self._running.values() if each.lease.turn == turn)
+        return next(running, self._stage_times.get(turn, {}))
 
     def get(self, key: SessionKey) -> RunningTurn | None:
         """Return the running turn of *key*."""

@@ -54,6 +54,7 @@ class TurnRunner:
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         """Run the turn to its commit: answer it, run its command, or refuse it."""
         lease = running.lease
+        running.stage_times["claim"] = self._services.now()
         # Killed between /stop and the commit of the stopped turn.
         if any(step.kind in ("stop", STOP_WANTED.kind) for step in lease.steps):
             running.stop_wanted = True
@@ -209,6 +210,7 @@ class TurnRunner:
 
     async def _answer(self, running: RunningTurn, turn: Turn) -> MessageOutcome:
         services, toolbox = self._services, turn.profile.toolbox
+        running.stage_times["assemble"] = services.now()
         conversation = await services.load_conversation(turn)
         # Only here: a command needs no prompt limit and does not wait for a model that is being loaded.
         conversation.set_limit(await turn.profile.model.prompt_limit(), toolbox.overhead)
@@ -227,7 +229,9 @@ class TurnRunner:
                 preview=preview,
                 is_watched=is_watched,
             )
+            running.stage_times["think"] = services.now()
             result = await services.loop.think(context)
+            running.stage_times["commit"] = services.now()
         finally:
             await preview.close()
             if running.draft is not None:

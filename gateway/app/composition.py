@@ -52,6 +52,7 @@ from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
 from gateway.app.role_resolver import has_lost_access
 from gateway.app.tool_operations import ToolOperations
+from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage
 from gateway.app.usage_operations import UsageOperations
@@ -130,6 +131,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         ToolOperations(app),
         UsageOperations(app),
         WebOperations(app),
+        TurnOperations(app),
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}
     if app.scope_files is not None:

@@ -57,6 +57,7 @@ from gateway.ports.journal import SessionRow as SessionRow
 from gateway.ports.journal import StoredRecord as StoredRecord
 from gateway.ports.journal import TurnCommit as TurnCommit
 from gateway.ports.journal import TurnLease as TurnLease
+from gateway.ports.journal import TurnQuery as TurnQuery
 from gateway.ports.journal import TurnRecord as TurnRecord
 from gateway.ports.journal import TurnRecordStore as TurnRecordStore
 from gateway.ports.journal import TurnStep as TurnStep

@@ -242,6 +242,33 @@ class TurnTrace:
     dead: tuple[DeadLetter, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnQuery:
+    """The turns that an operator looks for. All fields that are set apply."""
+
+    chat: SessionKey | None = None  # with its threads
+    scope: str = ""  # of the threads of `chat`, where others are to be left out
+    accounts: tuple[str, ...] = ()  # names of accounts: turns that one of them caused
+    since: datetime | None = None
+    until: datetime | None = None  # exclusive
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSummary:
+    """One line about a turn, without a word of it."""
+
+    turn: str
+    key: SessionKey
+    outcome: str  # "running" for a turn that has not ended
+    at: datetime
+    failure: str = ""
+    calls: int = 0
+    tokens: int = 0
+    known_cost: float = 0.0
+    unpriced_calls: int = 0
+
+
 class Journal(Protocol):
     """Inbox, lanes, tool steps and the commit. One writer; many operations per transaction."""
 
@@ -359,6 +386,10 @@ class Journal(Protocol):
 
     async def trace(self, reference: str) -> TurnTrace | None:
         """Return the trace of the turn whose id begins with *reference*."""
+        ...
+
+    async def find_turns(self, query: TurnQuery) -> tuple[TurnSummary, ...]:
+        """Return the turns that *query* names among the newest 20,000, the newest first, running ones before."""
         ...
 
     async def last_turn(self, key: SessionKey) -> TurnRecord | None:

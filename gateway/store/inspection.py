@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.ports.journal import DeadLetter, TurnTrace
-from gateway.store.database import Database, QueryResult
-from gateway.store.row_codec import moment, read_json, read_key, sql, unquote
+from gateway.ports.journal import DeadLetter, TurnQuery, TurnSummary, TurnTrace
+from gateway.store.database import LISTED, Database, QueryResult
+from gateway.store.row_codec import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
 from gateway.store.usage import usage_of
 
 _END = "\U0010ffff"
@@ -16,7 +16,33 @@ _FIND = (
     "UNION SELECT turn, key FROM inbox WHERE ended_at IS NULL AND turn >= ?1 AND turn < ?2 AND turn != '' LIMIT 2"
 )
 _FIND_MESSAGE = "SELECT id, key FROM outbox WHERE id >= ? AND id < ?"
-_INBOX = "SELECT seq, state, attempts, crashes, accepted_at, ended_at FROM inbox WHERE"
+_INBOX = "SELECT seq, state, attempts, crashes, sent_at, accepted_at, ended_at FROM inbox WHERE"
+_MOST_SEARCHED = 20_000  # of the newest turns: a search must not hold the writer for longer than a moment
+_WITHIN = (
+    "at >= ? AND at < ? AND (? = '' OR key = ? OR (key >= ? AND key < ? AND (? = '' OR scope = ?))) "
+    "AND (? = '[]' OR turn IN (SELECT turn FROM usage WHERE person",
+    LISTED,
+    "))",
+)
+_ENDED_TURNS = sql(
+    "SELECT turn, key, outcome, at, failure FROM (SELECT seq, turn, key, scope, outcome, at, failure FROM record "
+    "ORDER BY seq DESC LIMIT ?) AS newest WHERE",
+    *_WITHIN,
+    "ORDER BY seq DESC LIMIT ?",
+)
+_OPEN_TURNS = sql(
+    "SELECT turn, key, 'running', at, '' FROM (SELECT turn, key, '' AS scope, min(accepted_at) AS at FROM inbox "
+    "WHERE ended_at IS NULL AND turn != '' GROUP BY turn, key) AS begun WHERE",
+    *_WITHIN,
+    "ORDER BY at DESC LIMIT ?",
+)
+_SUMS = sql(
+    "SELECT turn, sum(calls), sum(tokens_in) + sum(tokens_out), coalesce(sum(cost), 0), "
+    "coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0) FROM usage WHERE substr(purpose, 1, 5) != 'tool-' AND turn",
+    LISTED,
+    "GROUP BY turn",
+)
+_FOREVER = 2**62  # microseconds
 _OPEN_ROWS = sql(_INBOX, "ended_at IS NULL AND key = ? AND turn = ?")
 _ENDED_ROW = sql(_INBOX, "seq = ?")
 
@@ -64,6 +90,35 @@ def trace_turn(database: Database, reference: str) -> TurnTrace | None:
         parts=tuple(_timed(part) for part in parts),
         usage=usage_of(database, turn),
         dead=_dead(database, turn),
+    )
+
+
+def find_turns(database: Database, query: TurnQuery) -> tuple[TurnSummary, ...]:
+    """Return the turns that *query* names: the running ones, then the newest of those that have ended."""
+    chat = write_key(query.chat) if query.chat is not None else ""
+    scope, accounts = quote(query.scope), write_json(sorted(map(quote, query.accounts)))
+    columns = (
+        micros(query.since) if query.since else 0,
+        micros(query.until) if query.until else _FOREVER,
+        *(chat, chat, f"{chat}/", f"{chat}0"),  # "0" follows "/": all threads of the chat are between the two
+        *(scope, scope, accounts, accounts),
+        query.limit,
+    )
+    found = [*database.execute(_OPEN_TURNS, columns), *database.execute(_ENDED_TURNS, (_MOST_SEARCHED, *columns))]
+    rows = list({row[0]: row for row in reversed(found)}.values())[::-1][: query.limit]
+    sums = {turn: each for turn, *each in database.execute(_SUMS, (write_json([row[0] for row in rows]),))}
+    return tuple(
+        TurnSummary(
+            turn=unquote(turn),
+            key=read_key(key),
+            outcome=outcome,
+            at=moment(at),
+            failure=unquote(failure),
+            **dict(
+                zip(("calls", "tokens", "known_cost", "unpriced_calls"), sums.get(turn, (0, 0, 0.0, 0)), strict=True)
+            ),
+        )
+        for turn, key, outcome, at, failure in rows
     )
 
 

@@ -20,8 +20,10 @@ from gateway.ports.journal import (
     SessionRow,
     TurnCommit,
     TurnLease,
+    TurnQuery,
     TurnRecord,
     TurnStep,
+    TurnSummary,
     TurnTrace,
     UsageRow,
 )
@@ -303,6 +305,10 @@ class SqlJournal:
     async def trace(self, reference: str) -> TurnTrace | None:
         """Return the trace of the turn whose id begins with *reference*."""
         return await self._engine.writer.submit(lambda database: inspection.trace_turn(database, quote(reference)))
+
+    async def find_turns(self, query: TurnQuery) -> tuple[TurnSummary, ...]:
+        """Return the turns that *query* names, the newest first."""
+        return await self._engine.writer.submit(lambda database: inspection.find_turns(database, query))
 
     async def last_turn(self, key: SessionKey) -> TurnRecord | None:
         """Return the key's last answered turn of the current transcript."""

@@ -59,6 +59,8 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "people block": _owner("who", audit=_DECIDES),
     "people remove": _owner("who", audit=_DECIDES),
     "people audit": _owner("limit", "about"),
+    "turns find": _admin("person", "since", "until", "limit"),
+    "turns show": _admin("reference", audit=AuditRule.CONSOLE, subject="reference"),
     "usage": _owner("by", "since"),
 }
 

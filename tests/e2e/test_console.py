@@ -13,13 +13,14 @@ from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, ex
 
 from channels.web.adapter import WebChannel
 from gateway.app import build_operations
+from gateway.ports import TurnQuery
 from tests.e2e.browser import open_browser
 from tests.fakes.console_people import ConsolePeople, console_people
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-IN_DOCS = ("overview-wide-light", "people-phone-dark")
+IN_DOCS = ("overview-wide-light", "people-phone-dark", "turn-wide-dark")
 WIDE, PHONE = ViewportSize(width=1100, height=760), ViewportSize(width=360, height=740)
 
 
@@ -126,6 +127,55 @@ async def test_a_pairing_request_is_approved(chromium: Browser) -> None:
         await page.get_by_role("button", name="Approve pocket:frank").click()
         await expect(page.locator("#spoken")).to_have_text("pocket:frank may write")
         assert "answer to" in await people.up.channel.ask("frank", "hello again", sender="frank")
+
+
+async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: ConsolePeople) -> None:
+    """By person and by reference: all nine stages, the call, the delivery; the words of a direct chat stay there."""
+    page = await visit(chromium, people, "turns", color_scheme="dark")
+    found = page.get_by_role("table", name="Turns, the newest first")
+    await expect(found.get_by_role("row")).to_have_count(5)
+    await page.get_by_label("Person").fill("pocket:ann")
+    await page.keyboard.press("Enter")
+    await expect(found.get_by_role("row")).to_have_count(3)
+    await found.get_by_role("row", name="pocket:room").get_by_role("link").click()
+    stages = page.get_by_role("table", name="Stages of the turn")
+    names = await stages.get_by_role("rowheader").all_inner_texts()
+    assert names == ["receive, parse, admit, accept", "queue", "claim", "assemble", "think", "commit", "deliver"]
+    await expect(page.get_by_role("table", name="Model calls, in order")).to_contain_text("instant")
+    await expect(page.get_by_role("table", name="Parts of the answer").get_by_role("row")).to_have_count(2)
+    await expect(page.locator(".said pre").first).to_have_text("said in the room")
+    await picture(page, "turn-wide-dark")
+    await page.goto(f"{people.url}console#turns/?chat=pocket:ann")
+    reference = await found.get_by_role("link").inner_text()
+    await page.get_by_label("Reference").fill(reference)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("only they read it")).to_be_visible()
+    assert "a secret of ann" not in await page.content()
+    await page.goto(f"{people.url}console#turns/t0000000")
+    await expect(page.get_by_role("alert")).to_contain_text("no turn starts with")
+    entries = await people.up.app.store.access.audit(limit=20)
+    assert ("web:owner", "console turns show", reference) in {(each.by, each.what, each.whom) for each in entries}
+
+
+async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, people: ConsolePeople) -> None:
+    """On a phone: no view of an owner's, no turn of another chat, not even by its reference."""
+    page = await visit(chromium, people, who="ann", viewport=PHONE)
+    await expect(page.locator("#views a")).to_have_text(["Turns"])
+    found = page.get_by_role("table", name="Turns, the newest first")
+    await expect(found.get_by_role("row")).to_have_count(2)
+    await found.get_by_role("link").click()
+    await expect(page.locator(".said pre").first).to_have_text("said in the room")
+    await picture(page, "turn-phone-light")
+    others = [
+        each.turn for each in await people.up.app.store.journal.find_turns(TurnQuery()) if each.key.chat == "other"
+    ]
+    for arguments in (
+        {"reference": others[0], "chat": "pocket:room"},
+        {"reference": others[0], "chat": "pocket:other"},
+    ):
+        status, body = await people.call("admin of the chat", "turns show", **arguments)
+        assert status in (400, 403)
+        assert "said in" not in body
 
 
 async def test_members_see_nothing_and_strangers_log_in(chromium: Browser, people: ConsolePeople) -> None:

@@ -4,14 +4,17 @@ import { h, say } from "./elements.js";
 import { CallError, logIn, session } from "./operations.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
+import { turns } from "./turns.js";
 
 const OWNER = "owner";
+const ADMIN = "admin";
 const REFRESH_AFTER = 10_000; // milliseconds; only where nobody is at anything
 
 // name -> title, who sees it, what builds it, and whether it is read again by itself
 const VIEWS = {
   overview: { title: "Overview", roles: [OWNER], build: overview, refreshes: true },
   people: { title: "People", roles: [OWNER], build: people },
+  turns: { title: "Turns", roles: [OWNER, ADMIN], build: turns },
 };
 
 const by = (id) => document.getElementById(id);
@@ -56,7 +59,7 @@ async function show({ keepsFocus = false } = {}) {
   const error = h("p", { class: "error", role: "alert", hidden: true });
   let content;
   try {
-    content = await view.build({ visitor, path: rest.join("/"), again: () => show({ keepsFocus: true }), act: (work) => act(work) });
+    content = await view.build({ visitor, path: rest.join("/"), again: () => show({ keepsFocus: true }), act, go });
   } catch (failure) {
     if (!(failure instanceof CallError)) throw failure;
     if (failure.status === 401) {
@@ -86,6 +89,12 @@ async function act(work) {
     document.body.insertBefore(problem, main);
     setTimeout(() => problem.remove(), 10_000);
   }
+}
+
+/** Turn to another address of the console; the same one is read again. */
+function go(address) {
+  if (location.hash === `#${address}`) show({ keepsFocus: true });
+  else location.hash = address;
 }
 
 function labelOf(element) {

@@ -1,0 +1,209 @@
+"""Operator commands for turns: the search, and the story of one turn with its stages, calls, tools and deliveries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from agent.memory.scopes import quote
+from gateway.app.channels import accounts_of_user
+from gateway.app.gateway_operations import plain
+from gateway.control import Line, Operation
+from gateway.errors import UserError
+from gateway.events import PlatformAccount, SessionKey, short_turn_id
+from gateway.ports import TurnQuery, TurnTrace
+from gateway.ports.access import ACTING
+
+if TYPE_CHECKING:
+    from gateway.app.app import GatewayApp
+
+_MOST = 200  # turns at once
+_SEARCHED = 500  # newest turns of a session in which the text of one is looked for
+_LONGEST_TEXT = 20_000  # characters of one message, argument or result
+_CALL_NUMBER = re.compile(r"\.\d+\Z")
+
+
+class TurnOperations:
+    """The operations `turns find` and `turns show`. Both take a `chat`, outside of which they find nothing."""
+
+    def __init__(self, app: GatewayApp) -> None:
+        self._app = app
+
+    def by_name(self) -> Mapping[str, Operation]:
+        """Return the operations by name."""
+        return {"turns find": self.find, "turns show": self.show}
+
+    async def find(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield one line per turn, the newest first: of a `chat`, a `person`, a span of time, or of all."""
+        chat = _chat(arguments)
+        query = TurnQuery(
+            chat=chat,
+            scope=await self._shared_scope(chat),
+            accounts=self._accounts(str(arguments.get("person") or "")),
+            since=_time(arguments, "since"),
+            until=_time(arguments, "until"),
+            limit=max(1, min(_number(arguments, "limit", 50), _MOST)),
+        )
+        for each in await self._app.store.journal.find_turns(query):
+            yield {"reference": short_turn_id(each.turn), **plain(each)}
+
+    async def show(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield one line with everything that is stored about a turn.
+
+        `said` has the messages and tool calls as the transcript has them. The page's console gets null for direct chats
+        of other people, and every caller for turns that are not among the newest of their session.
+        """
+        reference, chat = _CALL_NUMBER.sub("", str(arguments.get("reference", ""))), _chat(arguments)
+        trace = await self._app.store.journal.trace(reference) if reference else None
+        scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
+        if trace is None or not self._is_within(trace.key, chat, scopes):
+            raise UserError(f"no turn starts with {reference!r}; `turns find` lists the newest")
+        scope = scopes.get(trace.key, "")
+        lines = await self._lines(trace)
+        is_readable = self._may_read(scope)
+        yield {
+            **plain(trace),
+            "reference": short_turn_id(trace.turn),
+            "stages": [plain(each) for each in stage_spans(trace, self._app.pool.turns.stage_times(trace.turn))],
+            "tools": _tool_outcomes(lines),
+            "is_readable": is_readable,
+            "said": [_format_line(line) for line in lines if line.get("role")] if is_readable and lines else None,
+        }
+
+    async def _lines(self, trace: TurnTrace) -> Sequence[Mapping[str, Any]]:
+        """Return the transcript lines of a turn; () if it has none, or is not among the newest of its session."""
+        turns = await self._app.sessions.recent_turns(trace.key, limit=_SEARCHED)
+        return next((lines for lines in turns if lines and lines[-1].get("turn") == trace.turn), ())
+
+    async def _shared_scope(self, chat: SessionKey | None) -> str:
+        """Return the scope of a shared chat, so that its private threads are left out; "" for a direct chat."""
+        if chat is None:
+            return ""
+        rows = {row.key: row.scope for row in await self._app.store.records.sessions()}
+        own = f"chats/{quote(str(chat))}"
+        return own if any(scope == own for scope in rows.values()) else ""
+
+    def _is_within(self, key: SessionKey, chat: SessionKey | None, scopes: Mapping[SessionKey, str]) -> bool:
+        if chat is None or key == chat:
+            return True
+        return key.parent == chat and scopes.get(key) == f"chats/{quote(str(chat))}"
+
+    def _may_read(self, scope: str) -> bool:
+        """Return True at the command line, in shared chats, and for the visitor's own person.
+
+        The console admits a visitor to the chat before it calls.
+        """
+        acting = ACTING.get()
+        if not acting or scope.startswith("chats/"):
+            return True
+        channel, _, who = acting.partition(":")
+        account = self._app.access.roster.account(channel, who)
+        return bool(scope) and scope == f"people/{self._app.store.links.person(account)}"
+
+    def _accounts(self, person: str) -> tuple[str, ...]:
+        """Return the names of all accounts of a person, named as `channel:user_id`."""
+        if not person:
+            return ()
+        channel, _, rest = person.partition(":")
+        kinds = self._app.platforms
+        account = PlatformAccount.from_input(f"{kinds.get(channel, channel)}:{rest}", has_teams=kinds.has_teams)
+        links = self._app.store.links
+        linked = [each.account for each in links.accounts_of_user(account.user)] or [account]
+        return tuple(
+            {each.name for each in (account, *linked)} | {each.name for each in accounts_of_user(links, account)}
+        )
+
+
+def stage_spans(trace: TurnTrace, began: Mapping[str, datetime]) -> list[dict[str, Any]]:
+    """Return the stages of a turn in order: their names, when they began, and for how long they ran.
+
+    The stages whose limits are not known apart are one span. *began* has the stages that this process has seen.
+    """
+    rows, record = trace.inbox, trace.record or {}
+    accepted = min((row["accepted_at"] for row in rows), default=None)
+    sent = min((row["sent_at"] for row in rows), default=None)
+    committed = max((row["ended_at"] for row in rows if row["ended_at"]), default=record.get("at"))
+    delivered = max((part["at"] for part in trace.parts if part["state"] == "sent"), default=None)
+    points: list[tuple[tuple[str, ...], datetime | None]] = [
+        (("receive", "parse", "admit", "accept"), min(filter(None, (sent, accepted)), default=None)),
+        (("queue",), accepted),
+        (("claim",), began.get("claim")),
+        (("assemble",), began.get("assemble")),
+        (("think",), began.get("think")),
+        (("commit",), began.get("commit")),
+        (("deliver",), committed),
+        ((), delivered),
+    ]
+    spans: list[dict[str, Any]] = []
+    for names, at in points:
+        if at is None and names not in ((), ("deliver",)) and spans:
+            if names != ("queue",):
+                spans[-1]["stages"] = [*spans[-1]["stages"], *names]
+            continue
+        if spans and at is not None and spans[-1]["seconds"] is None:
+            spans[-1]["seconds"] = max(0.0, (at - spans[-1]["at"]).total_seconds())
+        if names and at is not None:
+            spans.append({"stages": list(names), "at": at, "seconds": None})
+    return spans
+
+
+def _tool_outcomes(lines: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return the calls of tools with their outcomes, without arguments and results."""
+    results = {line.get("tool_call_id"): line for line in lines if line.get("role") == "tool"}
+    found: list[Line] = []
+    for line in lines:
+        for call in line.get("tool_calls") or ():
+            result = results.get(call.get("id"), {})
+            refused = str(result.get("refused", ""))
+            outcome = "refused" if refused else "failed" if result.get("error") else "done" if result else "no result"
+            name = str(call.get("function", call).get("name", ""))
+            found.append({"name": name, "outcome": outcome, "rule": refused, "at": result.get("timestamp")})
+    return found
+
+
+def _format_line(line: Mapping[str, Any]) -> Line:
+    """Return a transcript line as the console shows it, with a limit on its text."""
+    by, content = line.get("by"), line.get("content")
+    text = content if isinstance(content, str) else "" if content is None else str(content)
+    return {
+        "role": line["role"],
+        "name": str(line.get("name") or (by.get("name", "") if isinstance(by, Mapping) else "")),
+        "at": line.get("timestamp"),
+        "text": text[:_LONGEST_TEXT],
+        "is_cut": len(text) > _LONGEST_TEXT,
+        "calls": [
+            {name: str(call.get("function", call).get(name, ""))[:_LONGEST_TEXT] for name in ("name", "arguments")}
+            for call in line.get("tool_calls") or ()
+        ],
+    }
+
+
+def _chat(arguments: Line) -> SessionKey | None:
+    text = str(arguments.get("chat") or "")
+    try:
+        return SessionKey.parse(text) if text else None
+    except ValueError as error:
+        raise UserError(f"{error}; `parlour sessions list` lists the chats") from None
+
+
+def _number(arguments: Line, name: str, default: int) -> int:
+    try:
+        return int(arguments.get(name, default))
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"{name} must be a number") from None
+
+
+def _time(arguments: Line, name: str) -> datetime | None:
+    """Return a time of the arguments: `2026-11-23T10:00Z`, or `2h` and `7d` for so long ago."""
+    text = str(arguments.get(name) or "")
+    if not text:
+        return None
+    if ago := re.fullmatch(r"(\d{1,5})([hd])", text):
+        return datetime.now(UTC) - timedelta(hours=int(ago[1]) * (1 if ago[2] == "h" else 24))
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"{text!r} is not a time; write one such as 2026-11-23T10:00Z, 2h or 7d") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
