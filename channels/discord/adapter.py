@@ -85,6 +85,7 @@ class DiscordChannel:
         self.name = context.name
         self._settings = context.settings
         self._language = context.language
+        self._is_shared = context.is_shared
         self._now = now
         addresses: dict[str, Any] = {
             "api_url": context.settings.api_url,
@@ -98,7 +99,7 @@ class DiscordChannel:
         self._interactions = state.interactions
         self._activity = DiscordActivity(api, self._reactions.tasks, state.threads.chat_of)
         self._members = DiscordMembers(api, now)
-        self._history = DiscordHistory(self.name, api, self._members, client=lambda: self._inbound.client)
+        self._history = DiscordHistory(self.name, api, self._members, client=self._client_of)
         self._inbound = DiscordInbound(
             context, api, state, members=self._members, history=self._history, reactions=self._reactions, now=now
         )
@@ -143,7 +144,7 @@ class DiscordChannel:
                 exists=self._is_known_thread,
                 language=context.language,
             ),
-            interactions=DiscordInteractions(self.name, state, self._api, self._now),
+            interactions=DiscordInteractions(self.name, state, self._api, self._now, is_shared=context.is_shared),
             guilds=DiscordGuilds(self.name, state, context.intake),
         )
 
@@ -166,6 +167,7 @@ class DiscordChannel:
             await asyncio.sleep(_FATAL_PAUSE)
         try:
             await self._begin()
+            self._reactions.acks.start()
             await self._connection.run(self._token)
         except UserError:
             self._was_refused = True
@@ -192,7 +194,6 @@ class DiscordChannel:
             await self._interactions.open()
             await self._log_in()
             self._logged_in.set()
-        self._reactions.acks.start()
 
     async def _log_in(self) -> None:
         """Log in; raise UserError for a wrong token or address, or SendFailed."""
@@ -237,11 +238,22 @@ class DiscordChannel:
         if not message.guild:
             return message.sender
         await self._logged_in.wait()
-        if message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
+        client = await self._client_of(message.guild)
+        if client is self._inbound.client and message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
             await self._wait_guild(message.guild)
+            client = self._inbound.client
         user, chat = message.sender.id, message.key.parent.chat
-        profile = await self._members.member(message.guild, chat, user, self._inbound.client)
+        profile = await self._members.member(message.guild, chat, user, client)
         return replace(message.sender, roles=profile.roles, is_admin=profile.is_admin, is_guest=profile.is_gone)
+
+    async def _client_of(self, guild: str) -> DiscordGatewayClient | None:
+        """Return the connected client, or while another worker is connected one that has read *guild* over REST.
+
+        Raises SendFailed.
+        """
+        if self._inbound.client is None and self._is_shared:
+            return await self._members.guilds.get(guild)
+        return self._inbound.client
 
     async def _wait_guild(self, guild: str) -> None:
         """Return once Discord announced the rights of a guild's roles; raise RetryLater if it does not."""
@@ -289,6 +301,7 @@ class DiscordChannel:
         """Cancel what is in flight and close the connections."""
         await self._reactions.close()
         await self._members.members.close()
+        await self._members.guilds.close()
         await self._files.close()
         await self._api.close()
 

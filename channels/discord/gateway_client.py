@@ -175,6 +175,10 @@ class DiscordGatewayClient(discord.Client):
 
     # Facts about guilds.
 
+    def add_guild(self, guild: Mapping[str, Any]) -> None:
+        """Add a guild that was read over REST, with its channels, threads and our member, or replace it."""
+        self._connection._add_guild_from_data(guild)  # type: ignore[arg-type]  # a complete payload  # noqa: SLF001 - the library has no public way
+
     def chat(self, chat: str) -> DiscordChat | None:
         """Return the facts about a channel or an active thread; None if no guild of the bot has it."""
         channel = self.get_channel(int(chat))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,8 +27,14 @@ class DiscordHistory:
     """Reads the history of one channel's chats."""
 
     def __init__(
-        self, name: str, api: DiscordApi, members: DiscordMembers, *, client: Callable[[], DiscordGatewayClient | None]
+        self,
+        name: str,
+        api: DiscordApi,
+        members: DiscordMembers,
+        *,
+        client: Callable[[str], Awaitable[DiscordGatewayClient | None]],
     ) -> None:
+        """*client* returns the client that knows a guild, if there is one."""
         self._name = name
         self._api = api
         self._members = members
@@ -39,8 +45,10 @@ class DiscordHistory:
         self, message: InboundMessage, *, since: datetime | None, limit: int
     ) -> Sequence[InboundMessage]:
         """Return the messages before *message*; see `SupportsHistory`."""
-        client = self._client()
-        if client is None or message.chat_kind is ChatKind.DIRECT or not message.message_id:
+        if message.chat_kind is ChatKind.DIRECT or not message.message_id:
+            return ()
+        client = await self._client(message.guild)
+        if client is None:
             return ()
         starts_thread = message.key.thread == message.message_id  # its thread is empty yet
         chat = message.key.parent.chat if starts_thread else message.key.thread or message.key.chat

@@ -82,7 +82,7 @@ class DiscordInbound:
         self._threads = state.threads
         self._interactions = state.interactions
         self._guilds = state.guilds
-        self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS)
+        self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS, is_shared=context.is_shared)
         self._members = members
         self._history = history
         self._reactions = reactions

@@ -1,7 +1,8 @@
 """Native commands and presses that wait for their response, for which Discord gives fifteen minutes.
 
-The response token is stored once the command is durable, so that a restart responds there too. Editing the response is
-idempotent. An answer for the whole chat is an ordinary message with a send key.
+The response token is stored once the command is durable, so that a restart responds there too, and so does a worker to
+which the command did not come. Editing the response is idempotent. An answer for the whole chat is an ordinary message
+with a send key.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gateway.ports import ChannelState
 log = structlog.get_logger(__name__)
 
 _LIFETIME = timedelta(minutes=14, seconds=45)  # of fifteen minutes
-_NOTE = "interactions"
+_PREFIX = "interaction/"  # of one note for each turn
 _FIRST = ".1"  # suffix of a turn's first part
 
 
@@ -41,8 +42,12 @@ class PendingResponse:
 class DiscordInteractions:
     """The pending responses of one channel, by turn."""
 
-    def __init__(self, name: str, state: ChannelState, api: DiscordApi, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, name: str, state: ChannelState, api: DiscordApi, now: Callable[[], datetime], *, is_shared: bool
+    ) -> None:
+        """Keep the notes in *state*; if it *is_shared*, other workers add and remove some."""
         self._name = name
+        self._is_shared = is_shared
         self._state = state
         self._api = api
         self._now = now
@@ -50,20 +55,23 @@ class DiscordInteractions:
 
     async def open(self) -> None:
         """Load the pending responses of an earlier run."""
-        noted = json.loads(await self._state.load(_NOTE) or "{}")
-        self._pending = {turn: PendingResponse(**pending) for turn, pending in noted.items()}
+        for note, text in (await self._state.all(_PREFIX)).items():
+            self._pending[note.removeprefix(_PREFIX)] = PendingResponse(**json.loads(text))
+        self._forget_expired()
 
     async def defer(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Defer the response to *message*, which is durable; raises StoreUnavailable."""
         is_press = message.kind is InboundKind.BUTTON
-        self._pending[turn_id(message)] = pending = PendingResponse(
+        self._forget_expired()
+        turn = turn_id(message)
+        self._pending[turn] = pending = PendingResponse(
             str(int(payload["id"])),
             str(payload["token"]),
             message.chat_kind is not ChatKind.DIRECT,
             is_press,
             json.dumps(codec.remaining_rows(payload)) if is_press else "[]",
         )
-        await self._save()
+        await self._state.save(_PREFIX + turn, json.dumps(asdict(pending)))
         try:
             await self._api.respond(pending.id, pending.token, codec.initial_response(message))
         except SendRefused as error:
@@ -78,7 +86,7 @@ class DiscordInteractions:
 
     async def send(self, part: MessagePart, text: str) -> str:
         """Send a part as the response to its command; return "" if none is pending. Raises SendFailed."""
-        pending = self._pending_of(part)
+        pending = await self._pending_of(part)
         if pending is None or not _takes(pending, part):
             return ""
         try:
@@ -92,7 +100,7 @@ class DiscordInteractions:
 
     async def clear(self, part: MessagePart) -> None:
         """Remove "is thinking" after an answer for the whole chat, or a settled press's buttons. Raises SendFailed."""
-        pending = self._pending_of(part)
+        pending = await self._pending_of(part)
         if pending is not None and pending.is_press:
             await self._drop(part.turn)
             if part.settles:
@@ -101,31 +109,34 @@ class DiscordInteractions:
             await self._drop(part.turn)
             await self._api.delete_original(pending.token)
 
-    def is_pending(self, part: MessagePart) -> bool:
+    async def is_pending(self, part: MessagePart) -> bool:
         """Return True if *part* belongs into a pending response; raise OutcomeUnknown if a retry could double it."""
-        pending = self._pending_of(part)
+        pending = await self._pending_of(part)
         if pending is None or not _takes(pending, part):
             return False
         if pending.is_press or not part.id.endswith(_FIRST):
             raise OutcomeUnknown("a follow-up cannot be asked for")
         return True
 
-    def _pending_of(self, part: MessagePart) -> PendingResponse | None:
-        pending = self._pending.get(part.turn)
-        is_valid = pending is not None and self._now() - codec.moment_of(pending.id) < _LIFETIME
-        return pending if is_valid else None
+    async def _pending_of(self, part: MessagePart) -> PendingResponse | None:
+        if self._is_shared:
+            text = await self._state.load(_PREFIX + part.turn)
+            pending = PendingResponse(**json.loads(text)) if text is not None else None
+        else:
+            pending = self._pending.get(part.turn)
+        return pending if pending is not None and self._is_valid(pending) else None
 
     async def _drop(self, turn: str) -> None:
-        if self._pending.pop(turn, None) is not None:
-            await self._save()
+        if self._pending.pop(turn, None) is not None or self._is_shared:
+            await self._state.save(_PREFIX + turn, None)
 
-    async def _save(self) -> None:
-        now = self._now()
-        self._pending = {
-            turn: pending for turn, pending in self._pending.items() if now - codec.moment_of(pending.id) < _LIFETIME
-        }
-        kept = {turn: asdict(pending) for turn, pending in self._pending.items()}
-        await self._state.save(_NOTE, json.dumps(kept) if kept else None)
+    def _forget_expired(self) -> None:
+        for turn in [turn for turn, pending in self._pending.items() if not self._is_valid(pending)]:
+            del self._pending[turn]
+            self._state.forget(_PREFIX + turn)
+
+    def _is_valid(self, pending: PendingResponse) -> bool:
+        return self._now() - codec.moment_of(pending.id) < _LIFETIME
 
 
 def _takes(pending: PendingResponse, part: MessagePart) -> bool:

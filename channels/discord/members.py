@@ -18,6 +18,7 @@ from gateway.errors import SendRefused
 
 _TIMEOUT = 3.0  # seconds for the look-up of a member
 _SIZE = 5_000  # chats, members
+_GUILDS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,9 @@ class DiscordMembers:
         self._chats: FIFOCache[str, DiscordChat] = FIFOCache(_SIZE)
         self.members: LookupCache[tuple[str, str], _GuildMember] = LookupCache(  # by guild and user
             "discord member", self._fetch_member, size=_SIZE, timeout=_TIMEOUT
+        )
+        self.guilds: LookupCache[str, DiscordGatewayClient] = LookupCache(  # read while another worker is connected
+            "discord guild", api.read_guild, size=_GUILDS, timeout=_TIMEOUT
         )
 
     async def chat(self, chat: str, payload: Mapping[str, Any], client: DiscordGatewayClient) -> DiscordChat:

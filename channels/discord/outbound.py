@@ -68,7 +68,7 @@ class DiscordOutbound:
 
     async def find(self, part: MessagePart) -> str:
         """Return the id of the message that is *part*, or "" if it was not sent."""
-        if not part.reply_to and self._interactions.is_pending(part):
+        if not part.reply_to and await self._interactions.is_pending(part):
             return ""  # sending it again has no effect
         size = len(await read_file(part, self._blobs)) if part.file is not None else 0
         return await find_sent_part(self._api, await self._chat(part), part, self._now(), size=size)

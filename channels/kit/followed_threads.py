@@ -24,21 +24,25 @@ class FollowedThreads:
     threads are kept; an older one needs a mention again. Every method may raise StoreUnavailable.
     """
 
-    def __init__(self, state: ChannelState, *, size: int, old_note: str = "") -> None:
-        """Keep the notes in *state*; *old_note* names one that held all threads as JSON, and is still read."""
+    def __init__(self, state: ChannelState, *, size: int, old_note: str = "", is_shared: bool = False) -> None:
+        """Keep the notes in *state*; *old_note* names one that held all threads as JSON, and is still read.
+
+        If they are shared with other workers, that of a thread is read each time.
+        """
         self._state = state
         self._size = size
         self._old_note = old_note
+        self._is_shared = is_shared
         self._known: OrderedDict[str, str] | None = None
 
     async def is_followed(self, thread: str, *, otherwise: bool = False) -> bool:
         """Return True if *thread* is followed; *otherwise* for a thread that was neither followed nor left."""
-        since = (await self._load()).get(thread)
+        since = await self._find(thread)
         return otherwise if since is None else bool(since)
 
     async def since(self, thread: str) -> str:
         """Return the id of the message from which on *thread* is followed; "" if it is not."""
-        return (await self._load()).get(thread, "")
+        return await self._find(thread) or ""
 
     async def update(
         self,
@@ -61,6 +65,13 @@ class FollowedThreads:
         """Follow *thread* from *message_id* on; has no effect if it is followed already."""
         if not await self.since(thread):
             await self._save(thread, message_id)
+
+    async def _find(self, thread: str) -> str | None:
+        since = (await self._load()).get(thread)
+        if not self._is_shared:
+            return since
+        noted = await self._state.load(f"{_PREFIX}{thread}")
+        return noted if noted is not None or not self._old_note else since
 
     async def _save(self, thread: str, since: str | None) -> None:
         known = await self._load()

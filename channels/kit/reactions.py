@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 _PREFIX = "reaction/"
 _SWEEP_INTERVAL = 60.0  # seconds between two checks of what can be removed
+_SHARED_SWEEP_INTERVAL = 5.0  # where another worker may send the answers
 _LIFETIME = timedelta(days=7)  # a reaction that could not be removed for so long stays
 _NOTE_WITHIN = 0.1  # seconds; the claim of the message's turn is stored sooner as a rule
 _LIMIT = 5_000  # reactions at once; a message beyond that gets none
@@ -66,6 +67,7 @@ class AckReactions:
         self._name = context.name
         self._state = context.state
         self._open = context.open_messages
+        self._is_shared = context.is_shared
         self._call = call
         self._added: dict[SessionKey, dict[str, AckReaction]] = {}
         self._count = 0
@@ -168,12 +170,12 @@ class AckReactions:
             try:
                 if not is_loaded:
                     await self._load()
-                    is_loaded = True
+                    is_loaded = not self._is_shared  # those of a worker that was killed come later
             except StoreUnavailable as error:
                 log.info("reactions.wait_for_store", channel=self._name, reason=str(error))
             for key in list(self._added):
                 self.settle(key)
-            await asyncio.sleep(_SWEEP_INTERVAL)
+            await asyncio.sleep(_SHARED_SWEEP_INTERVAL if self._is_shared else _SWEEP_INTERVAL)
 
     async def _load(self) -> None:
         for note, text in (await self._state.all(_PREFIX)).items():

@@ -129,7 +129,6 @@ class SlackChannel:
     async def run_sender(self) -> None:
         """Send without receiving, until cancelled; raise as `run`. See `SupportsOneConnection`."""
         await self._log_in()
-        self._reactions.acks.start()
         await self._activity.run()
 
     async def _log_in(self) -> codec.SlackBotIdentity:

@@ -67,7 +67,9 @@ class SlackInbound:
         self._buttons = buttons
         self.users = SlackUsers(api)
         self.members = SlackMembers(self.users, SlackChats(api))
-        self.threads = FollowedThreads(context.state, size=_FOLLOWED_THREADS, old_note=_OLD_THREADS_NOTE)
+        self.threads = FollowedThreads(
+            context.state, size=_FOLLOWED_THREADS, old_note=_OLD_THREADS_NOTE, is_shared=context.is_shared
+        )
         self.cursors = SlackReadCursors(context.state)
         self._reply_policy = context.reply_policy
         entries = getattr(context.settings, "allow_from", ())

@@ -141,7 +141,6 @@ class TelegramChannel:
 
     async def run_sender(self) -> None:
         """Send without receiving, until cancelled: no call needs a login. See `SupportsOneConnection`."""
-        self._reactions.acks.start()
         await asyncio.Event().wait()
 
     def is_ready(self) -> bool:

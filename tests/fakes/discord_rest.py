@@ -134,10 +134,18 @@ class DiscordRest:
             case ["gateway", "bot"]:
                 limit = {"total": 1000, "remaining": discord.identifies_left, "reset_after": 3_600_000}
                 return {"url": "wss://x.invalid", "shards": 1, "session_start_limit": limit | {"max_concurrency": 1}}
+            case ["guilds", _] if discord.has_joined:
+                hidden = ("channels", "threads", "members", "joined_at")
+                return {name: each for name, each in discord.guilds()[0].items() if name not in hidden}
+            case ["guilds", _, "channels"] if discord.has_joined:
+                return discord.guilds()[0]["channels"]
+            case ["guilds", _, "threads", "active"] if discord.has_joined:
+                return {"threads": discord.guilds()[0]["threads"], "members": []}
             case ["guilds", _, "members", user]:
                 if user not in discord.members:
                     raise FakeDiscordRefusal(404, 10007, "Unknown Member")
-                return {"user": discord.users[user], **discord.members[user]}
+                always = {"joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False, "flags": 0}
+                return {**always, "user": discord.users[user], **discord.members[user]}
         raise FakeDiscordRefusal(404, 0, "404: Not Found")
 
     def _in_channel(self, request: web.Request, channel: str, rest: list[str], body: dict[str, Any]) -> Any:

@@ -46,24 +46,31 @@ class StoreIntake(OpenDoor):
         return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
 
+def open_channel(store: SqlStore, kind: str, block: dict[str, Any]) -> tuple[Channel, Sequence[Any]]:
+    """Return a worker's channel with the settings *block*, and its routes."""
+    module: Any = importlib.import_module(f"channels.{kind}")
+    services = FakePageServices()
+    channel = module.plugin.open(
+        ChannelContext(
+            name=kind,
+            settings=combine_models(module.plugin.settings).model_validate({"kind": kind, **block}),
+            intake=StoreIntake(store),
+            state=store.state(kind),
+            blobs=FakeBlobs(),
+            sessions=services.context(kind).sessions,
+            is_shared=True,
+        )
+    )
+    return channel, module.plugin.routes(channel)
+
+
 class ConnectionWorker(QueueWorker):
     """Turns and deliveries over a channel, whose connection this process may have."""
 
     def __init__(self, store: SqlStore, kind: str, block: dict[str, Any], seconds: float) -> None:
         """Open the channel; a turn takes *seconds*."""
         self._seconds = seconds
-        module: Any = importlib.import_module(f"channels.{kind}")
-        services = FakePageServices()
-        context = ChannelContext(
-            name=kind,
-            settings=combine_models(module.plugin.settings).model_validate({"kind": kind, **block}),
-            intake=StoreIntake(store),
-            state=store.state(kind),
-            blobs=FakeBlobs(),
-            sessions=services.context(kind, None).sessions,
-            is_shared=True,
-        )
-        self.channel: Channel = module.plugin.open(context)
+        self.channel, _ = open_channel(store, kind, block)
         self.supervisor = Supervisor({kind: self.channel}, meter=FakeMeter(), connections=store.connections)
         super().__init__(store, None)  # type: ignore[arg-type]  # the channel is the platform
 

@@ -104,6 +104,18 @@ async def test_a_thread_is_followed_until_a_member_mentions_another() -> None:
     assert not await FollowedThreads(state, size=10).is_followed("C1/2", otherwise=True)
 
 
+async def test_a_thread_is_followed_by_every_worker() -> None:
+    """One is mentioned, another gets the next message: each message may come to any of them."""
+    state = FakeState()
+    first, second = (FollowedThreads(state, size=10, old_note="threads", is_shared=True) for _ in range(2))
+    assert not await second.is_followed("C1/1")
+    await first.follow("C1/1", "7.1")
+    assert await second.is_followed("C1/1")
+    assert await second.since("C1/1") == "7.1"
+    await second.update("C1/1", OVERHEARD, mentions_us=False, mentions_others=True)
+    assert not await first.is_followed("C1/1")
+
+
 async def test_threads_of_earlier_versions_are_still_followed() -> None:
     """Slack kept one note with all threads, at first with yes or no; Discord one note each, with a 1."""
     state = FakeState()

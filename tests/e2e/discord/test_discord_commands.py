@@ -220,7 +220,7 @@ async def test_a_strangers_command_is_not_even_confirmed(discord: DiscordServer,
         discord.interactions.repeat(used)
         await services.wait_deliveries(2)  # one after the other: the first is done with
     assert not used.acknowledged
-    assert "interactions" not in services.state.notes
+    assert not [name for name in services.state.notes if name.startswith("interaction/")]
     assert not [each for each in discord.requests if each.kind == "callback"]
 
 
@@ -245,4 +245,4 @@ async def test_a_button_is_its_value(discord: DiscordServer, services: FakePageS
     )  # fmt: skip
     assert pressed.acknowledged == 6
     assert heard.reply_to == message
-    assert turn_id(heard) in services.state.notes["interactions"]
+    assert f"interaction/{turn_id(heard)}" in services.state.notes
