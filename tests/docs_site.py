@@ -37,9 +37,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
     rows = (f"- [{_title(path)}]({path.name})" for path in _decisions())
     files.append(File.generated(config, _DECISIONS, content="# Decisions\n\n" + "\n".join(rows)))
-    for path in sorted((ROOT / "deploy").glob("*")):
+    for path in sorted((ROOT / "deploy").rglob("*")):
         if _is_served(path):
-            files.append(File.generated(config, f"deploy/{path.name}", content=path.read_bytes()))
+            files.append(File.generated(config, str(path.relative_to(ROOT)), content=path.read_bytes()))
     return files
 
 
@@ -77,7 +77,7 @@ def _uri(path: str) -> str:
         return _DECISIONS
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    return path if posixpath.dirname(path) == "deploy" and _is_served(ROOT / path) else ""
+    return path if path.startswith("deploy/") and _is_served(ROOT / path) else ""
 
 
 def _is_served(path: Path) -> bool:
