@@ -18,6 +18,9 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # The suggestions below the address bar are two pages of the browser's own, drawn for each window even without one:
+    # half of what a test of the page costs.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",
 ]
 
 
