@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.home_migration import open_home
-
-_COMMAND = """
-import sys
-from pathlib import Path
-from gateway.cli import main
-from tests.faults.shim import FaultShim, ShimMode
-shim = FaultShim()
-shim.watch(Path(sys.argv[1]), Path(sys.argv[2]))
-shim.arm(ShimMode.NO_SPACE, 1)
-sys.argv = ["parlour", *sys.argv[3:]]
-main()
-"""
+from tests.fakes.forked_command import fork_command
+from tests.faults.process_pool import ForkServer
 
 
-def parlour(library: Path, tmp_path: Path, *command: str) -> tuple[int, str]:
+async def parlour(zygote: ForkServer, tmp_path: Path, *command: str) -> tuple[int, str]:
     """Run a command while the disk of *tmp_path* is full; return its exit code and what it says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    kept |= {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0", "LD_PRELOAD": str(library)}
-    arguments = [sys.executable, "-c", _COMMAND, str(tmp_path), str(tmp_path.with_suffix(".report")), *command]
-    done = subprocess.run(arguments, env=kept, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 - ours
-    return done.returncode, done.stderr
+    kept |= {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_WEB__PORT": "0"}
+    process = await fork_command(zygote, ("-m", "tests.faults.full_disk", str(tmp_path), *command), kept)
+    assert process.stdout is not None
+    said = await process.stdout.read()
+    return await process.wait(), said.decode()
 
 
 @pytest.mark.parametrize("command", ["run", "status", "backup"])
-def test_a_full_disk_is_one_line_on_an_empty_home(library: Path, tmp_path: Path, command: str) -> None:
+async def test_a_full_disk_is_one_line_on_an_empty_home(zygote: ForkServer, tmp_path: Path, command: str) -> None:
     """No traceback: what is full, and what to do."""
     (tmp_path / "home").mkdir(mode=0o700)
     words = [command, str(tmp_path / "x.tar.gz")] if command == "backup" else [command]
-    code, said = parlour(library, tmp_path, *words)
+    code, said = await parlour(zygote, tmp_path, *words)
     assert code != 0
     assert "Traceback" not in said
     last = said.strip().splitlines()[-1]
@@ -47,11 +36,11 @@ def test_a_full_disk_is_one_line_on_an_empty_home(library: Path, tmp_path: Path,
     assert "No space left" in last
 
 
-def test_a_backup_on_a_full_disk_is_one_line(library: Path, tmp_path: Path) -> None:
+async def test_a_backup_on_a_full_disk_is_one_line(zygote: ForkServer, tmp_path: Path) -> None:
     """Of a home that is in use, too; nothing of the archive is left, and the home is as it was."""
     with open_home(tmp_path / "home") as home:
         (home.path / "note.md").write_text("text")
-    code, said = parlour(library, tmp_path, "backup", str(tmp_path / "x.tar.gz"))
+    code, said = await parlour(zygote, tmp_path, "backup", str(tmp_path / "x.tar.gz"))
     assert code != 0
     assert "Traceback" not in said
     assert "full" in said.strip().splitlines()[-1]
