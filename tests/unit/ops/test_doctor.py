@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+# Loaded before a test begins: on a busy machine that took the seconds in which the platforms have to answer.
+import channels.discord.setup
+import channels.slack.setup
+import channels.telegram.setup  # noqa: F401
 from gateway.app import ExtraPlugins, open_app, serve
 from gateway.commands.doctor import collect_findings
 from gateway.doctor import DoctorFinding, FindingLevel, machine_checks, verify
