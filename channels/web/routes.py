@@ -31,6 +31,7 @@ from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
+from gateway.i18n.languages import LANGUAGES, own_name
 from gateway.ports.entry_points import operator_command
 from gateway.text import render_plain
 
@@ -50,6 +51,7 @@ _TYPES = {
     "vendor/markdown-it.js": "text/javascript",
     "vendor/purify.js": "text/javascript",
     "pictures.js": "text/javascript",
+    "settings.js": "text/javascript",
     "versions.js": "text/javascript",
     "wire.js": "text/javascript",
     "style.css": "text/css",
@@ -274,7 +276,11 @@ def page(language: str) -> PageAsset:
     for name, sentence in words.items():
         text = text.replace("{{" + name + "}}", html.escape(sentence))
     commands = [[name, render_plain(translate(f"{HELP}{name}", language))] for name in command_names()]
+    languages = [[code, own_name(code)] for code in LANGUAGES]
     # In a script element only "</" and "<!--" could end it early.
     return PageAsset(
-        text.replace("{{*}}", json.dumps({**words, "commands": commands}).replace("<", "\\u003c")).encode(), "text/html"
+        text.replace(
+            "{{*}}", json.dumps({**words, "commands": commands, "languages": languages}).replace("<", "\\u003c")
+        ).encode(),
+        "text/html",
     )

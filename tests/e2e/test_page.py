@@ -256,6 +256,26 @@ async def test_dark_and_light_follow_the_machine(browser: Browser, served: Serve
         assert _contrast(paper, soft) >= 4.5
 
 
+async def test_theme_and_text_size_are_chosen_here(browser: Browser, served: ServedPage) -> None:
+    """Whatever the machine says, at once and after a reload; nothing of it is sent anywhere."""
+    page = await visit(browser, served.url, color_scheme="light")
+    await page.locator("#settings-open").click()
+    await page.get_by_role("combobox", name=translate("web.theme")).select_option(translate("web.theme_dark"))
+    await page.get_by_role("combobox", name=translate("web.text_size")).select_option(translate("web.text_large"))
+    for _ in range(2):
+        paper, size = await page.evaluate(
+            "[getComputedStyle(document.documentElement).backgroundColor, getComputedStyle(document.body).fontSize]"
+        )
+        assert _luminance(paper) < 0.1
+        assert size == "19px"
+        await page.reload()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    await page.locator("#settings-open").click()
+    await page.get_by_role("combobox", name=translate("web.theme")).select_option(translate("web.theme_system"))
+    await page.keyboard.press("Escape")
+    assert _luminance(await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")) > 0.8
+
+
 def _luminance(colour: str) -> float:
     channels = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]

@@ -90,6 +90,11 @@ async def test_axe_finds_nothing_in_any_state() -> None:
             await page.set_viewport_size(size)
             await page.emulate_media(color_scheme=scheme)
             await states(page, name, found)
+        await page.locator("#sidebar-toggle").click()
+        await page.locator("#settings-open").click()
+        await page.get_by_label(translate("web.language_choice")).select_option("Deutsch")
+        await expect(page.locator("html")).to_have_attribute("lang", "de")
+        await expect(page.locator("#text")).to_have_attribute("placeholder", translate("web.placeholder", "de"))
     assert not found, "\n".join(found)
 
 
@@ -125,6 +130,9 @@ async def states(page: Page, look: str, found: list[str]) -> None:
     await page.get_by_label(translate("web.options", title="roses")).click()
     await check(page, f"list with options, {look}", found)
     await page.get_by_label(translate("web.options", title="roses")).click()
+    await page.locator("#settings-open").click()
+    await check(page, f"settings, {look}", found)
+    await page.locator("#settings-close").click()
     await page.locator("#find").fill("roses")
     await expect(page.locator("#hits li").first).to_be_visible()
     await check(page, f"hits, {look}", found)

@@ -6,6 +6,7 @@ import { Conversations } from "./conversations.js";
 import { CommandMenu, listenForHelp } from "./help.js";
 import { Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
+import { listenForSettings } from "./settings.js";
 import { Wire } from "./wire.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
@@ -22,6 +23,7 @@ const attachments = new Attachments(words, { changed: fit, trouble: showTrouble,
 let brought = codeInAddress();
 let pending = null;
 let again = 0;
+let isLanguageChanged = false; // the page is in another language once the answer is there
 let replaced = ""; // the message that is being edited
 
 const wire = new Wire({
@@ -83,6 +85,7 @@ const handlers = {
   message(frame) {
     chat.message(frame);
     welcome();
+    if (isLanguageChanged && frame.kind === "notice") location.reload();
     if (chat.hasEnded(frame)) wire.send({ type: "look" }); // the history knows where the new conversation begins
   },
   conversations() {
@@ -307,6 +310,10 @@ function post(path, body) {
 }
 
 listenForHelp();
+listenForSettings(words, (command) => {
+  isLanguageChanged = true;
+  submit(command);
+});
 fit();
 wire.conversation = conversations.current;
 wire.connect();

@@ -141,7 +141,7 @@ export class Chat {
     line.querySelector(".meta").append(state);
     this.files(line, files);
     line.sentFiles = files;
-    if (!isCommand(text)) line.querySelector(".meta").append(this.action("edit", () => this.edit(line)));
+    if (!isCommand(text)) line.querySelector(".meta").prepend(this.action("edit", () => this.edit(line)));
     this.mine.set(id, line);
     this.mark(line, "sending");
     if (replaces && this.list.isConnected) this.versions.arrange(this.list);
