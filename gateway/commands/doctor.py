@@ -20,6 +20,7 @@ from gateway.doctor import (
     check_machine,
     check_platforms,
     check_proxy,
+    check_server,
     from_platform,
     last_answer,
 )
@@ -66,11 +67,9 @@ async def collect_findings(
     report = check_settings(environment)
     settings = report.settings
     url = settings.store.address if settings and not is_offline else ""
-    if url:
-        store = await asyncio.to_thread(_database, url)
-        yield store
-        url = "" if store.level is FindingLevel.FAIL else url
-    for finding in check_machine(report, environment, url=url):
+    database = await asyncio.to_thread(_database, url) if url else []
+    url = "" if any(each.level is FindingLevel.FAIL for each in database) else url
+    for finding in (*database, *check_machine(report, environment, url=url)):
         yield finding
     for finding in (*await asyncio.to_thread(_transcripts, Home(report.home), url), _reader()):
         yield finding
@@ -125,16 +124,19 @@ def _transcripts(home: Home, url: str) -> list[DoctorFinding]:
     return [DoctorFinding(FindingLevel.FAIL, "journal", lost, "transcripts")] if lost else []
 
 
-def _database(url: str) -> DoctorFinding:
-    """Ask the database of `store.url` whether it can be used. Blocks."""
+def _database(url: str) -> list[DoctorFinding]:
+    """Ask the database of `store.url` whether it can be used, and by several gateways. Blocks."""
     try:
         from gateway.store.postgres.schema import describe
+        from gateway.store.postgres.server_facts import read_server_facts
 
-        return DoctorFinding(FindingLevel.OK, "store", describe(url))
+        usable = DoctorFinding(FindingLevel.OK, "store", describe(url))
+        facts = read_server_facts(url)
     except ModuleNotFoundError as missing:
-        return DoctorFinding(FindingLevel.FAIL, "store", f"store.url needs {missing.name}: {HOW_TO_INSTALL}")
+        return [DoctorFinding(FindingLevel.FAIL, "store", f"store.url needs {missing.name}: {HOW_TO_INSTALL}")]
     except ParlourError as error:
-        return DoctorFinding(FindingLevel.FAIL, "store", str(error))
+        return [DoctorFinding(FindingLevel.FAIL, "store", str(error))]
+    return [usable, *check_server(facts.sessions, facts.session_limit, facts.clock_ahead, facts.worker_versions)]
 
 
 async def _search(settings: Settings) -> list[DoctorFinding]:

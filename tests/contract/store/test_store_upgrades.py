@@ -1,0 +1,155 @@
+"""Rolling upgrades: gateways of one version go on while the next one changes the tables; doctor names a mix."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gateway.doctor import check_server
+from gateway.errors import SchemaTooNew
+from gateway.events import SessionKey
+from gateway.ports.store import StoreLimits
+from gateway.store.database import Database
+from gateway.store.migrations import MIGRATIONS, Migration
+from gateway.store.postgres import open_database, schema
+from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.postgres.server_facts import read_server_facts
+from gateway.store.sql_store import SqlStore
+from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, said
+
+SHARED_SINCE = 11  # up to this schema one gateway had a database for itself, and nothing had to be compatible
+_EXPANDS = re.compile(
+    r"CREATE (TABLE|INDEX) |ALTER TABLE \w+ ADD COLUMN (?!.*\bNOT NULL\b(?!.*\bDEFAULT\b))|INSERT INTO |SELECT "
+)
+
+
+class RecordingDatabase:
+    """Runs statements, and keeps them."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self.statements: list[str] = []
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        """Run one statement."""
+        self.statements.append(statement)
+        return self._database.execute(statement, parameters)
+
+    def executemany(self, statement: str, parameters: Any, /) -> sqlite3.Cursor:
+        """Run a statement several times."""
+        self.statements.append(statement)
+        return self._database.executemany(statement, parameters)
+
+
+def contractions(statements: Sequence[str]) -> list[str]:
+    """Return the statements that a gateway of the version before may not live with."""
+    bare = [" ".join(re.sub(r"--[^\n]*", "", each).split()) for each in statements]
+    return [each for each in bare if each and not _EXPANDS.match(each)]
+
+
+def statements_of_each() -> list[list[str]]:
+    """Return the statements of each migration."""
+    found = []
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as raw:
+        for migration in MIGRATIONS:
+            recorded = RecordingDatabase(raw)
+            migration(recorded)
+            found.append(recorded.statements)
+    return found
+
+
+def test_migrations_only_add() -> None:
+    """A table, an index, a column with a default. The oldest ones changed more, and the check sees that."""
+    migrations = statements_of_each()
+    assert [contractions(each) for each in migrations[SHARED_SINCE - 2 :]] == [[]] * (len(migrations) - 9)
+    assert any(contractions(each) for each in migrations[:SHARED_SINCE])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE x",
+        "ALTER TABLE x RENAME COLUMN a TO b",
+        "ALTER TABLE x DROP COLUMN a",
+        "ALTER TABLE x ADD COLUMN y TEXT NOT NULL",
+        "CREATE UNIQUE INDEX i ON x (y)",
+        "DELETE FROM x",
+        "UPDATE x SET y = 1",
+    ],
+)
+def test_what_takes_away_is_seen(statement: str) -> None:
+    """Gateways of the version before would fail at it, or write what the next one cannot read."""
+    assert contractions([statement]) == [statement]
+
+
+def _expand(database: Database) -> None:
+    """Be the next version's migration."""
+    database.execute("ALTER TABLE inbox ADD COLUMN next_version TEXT NOT NULL DEFAULT ''")
+    database.execute("ALTER TABLE claim ADD COLUMN next_version INTEGER NOT NULL DEFAULT 0")
+    database.execute("CREATE TABLE next_version (name TEXT PRIMARY KEY) WITHOUT ROWID")
+
+
+async def answer_next(store: SqlStore, key: SessionKey) -> None:
+    """Accept a message, and answer it once its chat is ours."""
+    await accept(store, said(key=key))
+    async for each in store.journal.ready_sessions():
+        if each == key:
+            break
+    lease = await claim(store, key)
+    await store.journal.commit(lease, answered(lease, "answer"))
+
+
+async def test_a_running_gateway_lives_with_the_next_schema(postgres: PostgresServer) -> None:
+    """It answers on; one of its version that starts now is told to install the newer one."""
+    migrations: Sequence[Migration] = (*MIGRATIONS, _expand)
+    postgres.empty()
+    store = await open_database(postgres.url, StoreLimits(), clock=lambda: START, shares=True)
+    try:
+        await answer_next(store, ANN)
+        with closing(PostgresConnection(schema.open_session(postgres.url))) as database:
+            schema.prepare(database, migrations)
+        await answer_next(store, BOB)
+        with pytest.raises(SchemaTooNew, match="Install the newer version"):
+            await open_database(postgres.url, StoreLimits(), shares=True)
+    finally:
+        await store.close()
+        postgres.query("ALTER TABLE inbox DROP COLUMN next_version")
+        postgres.query("ALTER TABLE claim DROP COLUMN next_version")
+        postgres.query("DROP TABLE next_version")
+        postgres.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608
+    assert postgres.query("SELECT count(*) FROM record") == [(2,)]
+
+
+async def test_facts_of_the_server_are_read_beside_its_gateways(postgres: PostgresServer) -> None:
+    """Its sessions, its clock, and the versions that use it."""
+    postgres.empty()
+    store = await open_database(postgres.url, StoreLimits(), shares=True)
+    try:
+        facts = read_server_facts(postgres.url)
+        assert 2 <= facts.sessions <= facts.session_limit
+        assert abs(facts.clock_ahead) < timedelta(seconds=2)
+        assert len(facts.worker_versions) == 1
+        postgres.query("INSERT INTO worker VALUES ('w', 'host', 7, '0.0.1', 0, 0, 0)")
+        assert facts.worker_versions[0] in read_server_facts(postgres.url).worker_versions
+        assert "0.0.1" in read_server_facts(postgres.url).worker_versions
+    finally:
+        await store.close()
+
+
+def test_doctor_warns_of_a_full_server_another_clock_and_a_mix() -> None:
+    """Each is a finding of its own, and the ordinary is none."""
+    assert list(check_server(8, 10, timedelta(seconds=1), ("1",))) == []
+    warned = list(check_server(9, 10, timedelta(seconds=-5), ("1", "2")))
+    assert [(each.id, each.level.name) for each in warned] == [
+        ("store.connections", "WARN"), ("store.clock", "WARN"), ("store.versions", "WARN")
+    ]  # fmt: skip
+    assert "5 s behind" in warned[1].text
+    (ahead,) = check_server(1, 10, timedelta(seconds=5), ())
+    assert "5 s ahead of" in ahead.text
