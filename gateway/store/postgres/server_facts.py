@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 
 from gateway.errors import StoreUnavailable
+from gateway.store.database import Database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.schema import fault_line, open_session
 from gateway.store.postgres.worker_locks import server_time
@@ -36,7 +37,7 @@ def read_server_facts(url: str) -> ServerFacts:
     """Return the facts of the server at *url*. Blocks; raises StoreUnavailable."""
     try:
         with closing(open_session(url)) as raw:
-            database = PostgresConnection(raw)
+            database: Database = PostgresConnection(raw)
             (sessions,) = database.execute(_SESSIONS).fetchone()
             (limit,) = database.execute(_LIMIT).fetchone()
             before = datetime.now(UTC)
