@@ -198,9 +198,22 @@ def turn(reference: Annotated[str, typer.Argument(help="The short reference in t
     show_turn(reference)
 
 
+@app.command("open")
+def open_page(
+    console: Annotated[bool, typer.Option("--console", help="The console instead of the chat.")] = False,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Log in as a user with this name, who is not an owner.")
+    ] = None,
+) -> None:
+    """Print a link that logs a browser in to the page. It works once, for ten minutes."""
+    from gateway.commands.web import print_link
+
+    print_link("console" if console else "", name)
+
+
 @app.command()
 def usage(
-    by: Annotated[str, typer.Option(help="person, chat, purpose or day.")] = "day",
+    by: Annotated[str, typer.Option(help="person, chat, purpose, model or day.")] = "day",
     since: Annotated[str, typer.Option(help="A day, such as 2026-11-01, or 7d for the last seven.")] = "30d",
     as_json: AsJson = False,
 ) -> None:

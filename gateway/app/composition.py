@@ -32,6 +32,7 @@ from gateway.app.channels import (
     open_channels,
     platforms_of,
 )
+from gateway.app.chat_operations import ChatOperations
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
@@ -132,6 +133,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         UsageOperations(app),
         WebOperations(app),
         TurnOperations(app),
+        ChatOperations(app),
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}
     if app.scope_files is not None:

@@ -23,6 +23,7 @@ from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n.languages import FALLBACK
 from gateway.ports import MEMORY, Job, SearchOptions
+from gateway.ports.access import ACTING
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -242,6 +243,8 @@ class MemoryOperations:
         """Return the scope that the arguments name, after the pending memory writes of its turns."""
         wish = ScopeSelector(**{name: str(arguments.get(name) or "") for name in ("scope", "person", "chat")})
         scope = await asyncio.to_thread((await self.names()).find, wish)
+        if ACTING.get() and not scope.startswith("chats/"):
+            raise UserError("the console shows the memory of shared chats only; use `parlour memory` on the machine")
         await self._app.memory_jobs.settle(scope)
         return scope
 

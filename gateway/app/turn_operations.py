@@ -37,7 +37,7 @@ class TurnOperations:
 
     async def find(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per turn, the newest first: of a `chat`, a `person`, a span of time, or of all."""
-        chat = _chat(arguments)
+        chat = chat_of(arguments)
         query = TurnQuery(
             chat=chat,
             scope=await self._shared_scope(chat),
@@ -55,7 +55,7 @@ class TurnOperations:
         `said` has the messages and tool calls as the transcript has them. The page's console gets null for direct chats
         of other people, and every caller for turns that are not among the newest of their session.
         """
-        reference, chat = _CALL_NUMBER.sub("", str(arguments.get("reference", ""))), _chat(arguments)
+        reference, chat = _CALL_NUMBER.sub("", str(arguments.get("reference", ""))), chat_of(arguments)
         trace = await self._app.store.journal.trace(reference) if reference else None
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
         if trace is None or not self._is_within(trace.key, chat, scopes):
@@ -180,7 +180,8 @@ def _format_line(line: Mapping[str, Any]) -> Line:
     }
 
 
-def _chat(arguments: Line) -> SessionKey | None:
+def chat_of(arguments: Line) -> SessionKey | None:
+    """Return the chat that the arguments name; None without one. Raises UserError."""
     text = str(arguments.get("chat") or "")
     try:
         return SessionKey.parse(text) if text else None

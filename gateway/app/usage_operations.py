@@ -15,7 +15,7 @@ from gateway.events import PlatformAccount
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
 
-GROUPS = ("person", "chat", "purpose", "day")
+GROUPS = ("person", "chat", "purpose", "model", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
 _SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
 
@@ -31,7 +31,7 @@ class UsageOperations:
         return {"usage": self.usage}
 
     async def usage(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield calls, tokens and cost per person, chat, purpose or day of PARLOUR_TIMEZONE.
+        """Yield calls, tokens and cost per person, chat, purpose, model or day of PARLOUR_TIMEZONE.
 
         Linked accounts are one person; usage without a person (embeddings, erased persons) has the name "". `cost` is
         None where the price of any call is unknown.

@@ -49,14 +49,15 @@ class WebOperations:
         return {"web login": self.login, "web logins": self.logins, "web logout": self.logout}
 
     async def login(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield a login code and, where the page has a public address, a link with the code."""
+        """Yield a login code, the page's address and, where it has a public one, a link with the code."""
         page, name = self._page(), str(arguments.get("as", ""))
         code = await page.issue_code(name)
         public = self._app.settings.web.public_url
         below = "" if page.name == PAGE else f"{page.name}/"
         # A fragment stays in the browser: no log of a server or proxy contains it.
         link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
-        yield {"code": code, "as": name, "link": link}
+        address = f"{(public or self._app.web.url).rstrip('/')}/{below}"
+        yield {"code": code, "as": name, "link": link, "page": address}
 
     async def logins(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per person who is logged in."""

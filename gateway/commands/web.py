@@ -1,4 +1,4 @@
-"""`parlour web login|logins|logout`: logins to the page."""
+"""`parlour web login|logins|logout` and `parlour open`: logins to the page."""
 
 from __future__ import annotations
 
@@ -21,15 +21,27 @@ app = typer.Typer(help="The chat page.", no_args_is_help=True)
 @app.command()
 def login(name: As = None, as_json: AsJson = False) -> None:
     """Print a login code for the page. It works once, for ten minutes; without --as it is the owner's."""
-    if name == "":  # a variable that a script forgot to set must not end in the owner's code
-        raise UserError("--as needs a name, such as ann; without --as, the code is for the owner")
-    (line,) = call_operation("web login", {"as": name or ""})
+    line = _issue_code(name)
     if as_json:
         print_json([line])
         return
     typer.echo(line["code"])
     if line["link"]:
         typer.echo(line["link"])
+
+
+def print_link(path: str, name: str | None) -> None:
+    """Print a link to *path* of the page with a new login code in it."""
+    line = _issue_code(name)
+    # A fragment stays in the browser: no log of a server or proxy contains it.
+    typer.echo(f"{line['page']}{path}#code={line['code']}")
+
+
+def _issue_code(name: str | None) -> Line:
+    if name == "":  # a variable that a script forgot to set must not end in the owner's code
+        raise UserError("--as needs a name, such as ann; without --as, the code is for the owner")
+    (line,) = call_operation("web login", {"as": name or ""})
+    return line
 
 
 @app.command()

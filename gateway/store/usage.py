@@ -34,7 +34,7 @@ _OF_ALL = sql(_TOTALS, _IN_ORDER)
 _OF_PERSON = sql(_TOTALS, "AND person = ?3", _IN_ORDER)
 _GROUPS = {
     group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? AND", _OF_MODELS, "GROUP BY", group)
-    for group in ("person", "chat", "purpose")
+    for group in ("person", "chat", "purpose", "model")
 }
 _OF_DAY = sql("SELECT", _TOTAL, "FROM usage WHERE at >= ? AND at < ? AND", _OF_MODELS)
 _TOOL_CALLS = sql(
@@ -135,7 +135,7 @@ class SqlUsage:
         return tuple(call for (call,) in found)
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
-        """Return the sums per person, chat or purpose, the most tokens first, or per day of *zone*, in order."""
+        """Return the sums per person, chat, purpose or model, the most tokens first, or per day of *zone*, in order."""
         if group == "day":
             days = _days(since, until, ZoneInfo(zone))
             found = await self._engine.writer.submit(

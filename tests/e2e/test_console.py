@@ -13,14 +13,20 @@ from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, ex
 
 from channels.web.adapter import WebChannel
 from gateway.app import build_operations
+from gateway.events import SessionKey
 from gateway.ports import TurnQuery
 from tests.e2e.browser import open_browser
+from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.console_people import ConsolePeople, console_people
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-IN_DOCS = ("overview-wide-light", "people-phone-dark", "turn-wide-dark")
+IN_DOCS = ("overview-wide-light", "people-phone-dark", "turn-wide-dark", "usage-wide-light")
+RUN_AXE = """async (tags) => {
+    const { violations } = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
+    return violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target} ${node.html}`));
+}"""
 WIDE, PHONE = ViewportSize(width=1100, height=760), ViewportSize(width=360, height=740)
 
 
@@ -47,9 +53,13 @@ def _refuse_violation(message: ConsoleMessage) -> None:
         raise AssertionError(message.text)
 
 
-async def visit(browser: Browser, people: ConsolePeople, view: str = "", who: str = "", **context: Any) -> Page:
+async def visit(
+    browser: Browser, people: ConsolePeople, view: str = "", who: str = "", script: Path | None = None, **context: Any
+) -> Page:
     """Log in to the console as *who*, and open a view; an error on the page fails the test."""
     opened = await browser.new_context(**{"viewport": WIDE, **context})
+    if script is not None:
+        await opened.add_init_script(path=script)
     page = await opened.new_page()
     page.on("pageerror", _raise)
     page.on("console", _refuse_violation)
@@ -160,7 +170,7 @@ async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: Co
 async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, people: ConsolePeople) -> None:
     """On a phone: no view of an owner's, no turn of another chat, not even by its reference."""
     page = await visit(chromium, people, who="ann", viewport=PHONE)
-    await expect(page.locator("#views a")).to_have_text(["Turns"])
+    await expect(page.locator("#views a")).to_have_text(["Turns", "Chats"])
     found = page.get_by_role("table", name="Turns, the newest first")
     await expect(found.get_by_role("row")).to_have_count(2)
     await found.get_by_role("link").click()
@@ -176,6 +186,75 @@ async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, p
         status, body = await people.call("admin of the chat", "turns show", **arguments)
         assert status in (400, 403)
         assert "said in" not in body
+
+
+async def test_settings_memory_and_its_versions_of_a_shared_chat(chromium: Browser, people: ConsolePeople) -> None:
+    """Each setting with its origin and its line; a change of the memory with its difference; direct chats stay shut."""
+    document = people.up.home / "chats" / "pocket%3aroom" / "memory" / "MEMORY.md"
+    document.parent.mkdir(exist_ok=True)
+    document.write_text("- the roses need water\n", encoding="utf-8")
+    page = await visit(chromium, people, "chats", who="ann")
+    await page.get_by_role("link", name="pocket:room", exact=True).click()
+    settings = page.get_by_role("table", name="Settings in force")
+    await expect(settings.get_by_role("row", name="memory_window")).to_contain_text("the whole installation")
+    await expect(settings.get_by_role("row", name="group_policy")).to_contain_text('{group_policy: "mention"}')
+    await expect(page.get_by_role("region", name="MEMORY.md")).to_contain_text("the roses need water")
+    versions = page.get_by_role("table", name="Changes of the memory, the newest first")
+    await versions.get_by_role("link").first.click()
+    await expect(page.locator(".diff .added")).to_contain_text(["the roses need water"])
+    owner = await visit(chromium, people, "chats/?chat=pocket:ann")
+    await expect(owner.get_by_role("table", name="Settings in force")).to_be_visible()
+    await expect(owner.get_by_text("the memory of shared chats only")).to_be_visible()
+    for name in ("memory show", "memory log", "chats settings"):
+        assert (await people.call("admin of another chat", name, chat="pocket:room"))[0] == 403
+        assert (await people.call("admin of the chat", name, chat="pocket:room", scope="people/pocket%3aeve"))[0] == 400
+
+
+async def test_usage_is_drawn_and_written_down(chromium: Browser, people: ConsolePeople) -> None:
+    """By day at first, then by model of a year; a bar for each person."""
+    page = await visit(chromium, people, "usage")
+    await expect(page.get_by_role("table", name="Usage by day").get_by_role("row")).to_have_count(2)
+    await page.get_by_label("By", exact=True).select_option("model")
+    await page.get_by_label("The last").select_option("365d")
+    await page.get_by_role("button", name="Show").press("Enter")
+    await expect(page.get_by_role("table", name="Usage by model").get_by_role("row").nth(1)).to_contain_text("instant4")
+    await page.goto(f"{people.url}console#usage/?by=person")
+    await expect(page.locator(".chart rect")).to_have_count(2)
+    await picture(page, "usage-wide-light")
+
+
+async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsolePeople) -> None:
+    """The rules of WCAG 2.2 AA over every view, light and wide, dark and on a phone; nothing is cut off."""
+    turn = (await people.up.app.store.journal.find_turns(TurnQuery(chat=SessionKey("pocket", "room"))))[0].turn
+    views = ("overview", "people", "turns", f"turns/{turn[:8]}", "chats", "chats/?chat=pocket:room", "usage")
+    found: list[str] = []
+    for context in ({"viewport": WIDE}, {"viewport": PHONE, "color_scheme": "dark"}):
+        page = await visit(chromium, people, script=AXE, **context)
+        for view in views:
+            await page.evaluate("document.querySelector('#view').replaceChildren()")
+            await page.goto(f"{people.url}console#{view}")
+            await expect(page.locator("#view h2")).to_be_visible()
+            await picture(page, view)
+            found += [f"{view}: {each}" for each in await page.evaluate(RUN_AXE, TAGS)]
+    assert found == []
+
+
+async def test_a_link_logs_in_once(chromium: Browser, people: ConsolePeople) -> None:
+    """What `parlour open --console` prints: the code is filled in, gone from the address, and good for one login."""
+    operations = build_operations(people.up.app).by_name()
+    (issued,) = [line async for line in operations["web login"]({})]
+    link = f"{issued['page']}console#code={issued['code']}"
+    assert issued["page"] == people.url
+    page = await (await chromium.new_context()).new_page()
+    await page.goto(link)
+    await expect(page.get_by_label("Code", exact=True)).to_have_value(issued["code"])
+    assert "code" not in await page.evaluate("location.href")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    again = await (await chromium.new_context()).new_page()
+    await again.goto(link)
+    await again.get_by_label("Code", exact=True).press("Enter")
+    await expect(again.locator("#login-error")).to_be_visible()
 
 
 async def test_members_see_nothing_and_strangers_log_in(chromium: Browser, people: ConsolePeople) -> None:

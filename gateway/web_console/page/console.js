@@ -1,10 +1,12 @@
 // The console: login, the views that the visitor's role may see, and which of them is shown (behind "#").
 
+import { chats } from "./chats.js";
 import { h, say } from "./elements.js";
 import { CallError, logIn, session } from "./operations.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
 import { turns } from "./turns.js";
+import { usage } from "./usage.js";
 
 const OWNER = "owner";
 const ADMIN = "admin";
@@ -15,6 +17,8 @@ const VIEWS = {
   overview: { title: "Overview", roles: [OWNER], build: overview, refreshes: true },
   people: { title: "People", roles: [OWNER], build: people },
   turns: { title: "Turns", roles: [OWNER, ADMIN], build: turns },
+  chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
+  usage: { title: "Usage", roles: [OWNER], build: usage },
 };
 
 const by = (id) => document.getElementById(id);
@@ -23,6 +27,7 @@ let visitor = null;
 let shown = 0; // counts the views that were begun, so that a slow one never replaces a later one
 
 async function start() {
+  takeCode();
   visitor = await session().catch(() => null);
   if (visitor === null) {
     enter();
@@ -101,10 +106,14 @@ function labelOf(element) {
   return element?.getAttribute?.("aria-label") || element?.id || "";
 }
 
-function enter() {
+/** Take the code that a link brought out of the address; entering it is up to people. */
+function takeCode() {
   const brought = /^#code=([0-9A-Za-z-]{8,20})$/.exec(location.hash);
   if (location.hash.startsWith("#code=")) history.replaceState(null, "", location.pathname);
   if (brought) by("code").value = brought[1];
+}
+
+function enter() {
   if (!by("login").open) by("login").showModal();
   by("code").focus();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,19 @@ async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal:
         assert "no longer an owner" in await there(terminal.well, "owner", "remove", "pocket:eve")
         refused, _ = await parlour.channel.say("eve", "/people", sender="eve")
         assert refused.reason == "stranger"
+
+
+async def test_a_link_to_the_page_has_a_code_in_it(terminal: CommandTerminal) -> None:
+    """For the chat or the console, the owner or somebody by name; without a gateway there is no page to log in to."""
+    there = asyncio.to_thread
+    async with gateway(home=terminal.home, model=InstantModel()) as parlour:
+        url = parlour.app.web.url
+        chat = (await there(terminal.well, "open")).split()[-1]
+        console = (await there(terminal.well, "open", "--console", "--as", "ann")).split()[-1]
+    assert re.fullmatch(re.escape(url) + r"#code=[0-9A-Z]{4}-[0-9A-Z]{4}", chat)
+    assert re.fullmatch(re.escape(url) + r"console#code=[0-9A-Z]{4}-[0-9A-Z]{4}", console)
+    assert "no gateway is running" in await there(terminal.refused, "open")
+    assert "--as needs a name" in await there(terminal.refused, "open", "--as", "")
 
 
 async def test_the_operator_makes_two_accounts_one_person(terminal: CommandTerminal, tmp_path: Path) -> None:

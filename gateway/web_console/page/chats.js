@@ -1,0 +1,90 @@
+// Chats: the settings in force with their origins, and the memory of shared ones with its versions.
+
+import { count, h, section, table, time } from "./elements.js";
+import { call, CallError } from "./operations.js";
+
+const ORIGINS = { everywhere: "the whole installation", block: "its channel", chosen: "chosen in the chat" };
+
+export async function chats({ visitor, path }) {
+  const [query, name] = [new URLSearchParams(path.replace(/^\?/, "")), (each) => `#chats/?${new URLSearchParams(each)}`];
+  const chat = query.get("chat");
+  if (chat) return query.get("sha") ? version(chat, query.get("sha"), name) : one(chat, name);
+  const listed = visitor.role === "owner" ? await call("chats list") : visitor.chats.map((each) => ({ chat: each, is_shared: true }));
+  return [
+    table(
+      "Chats, the most recently used first",
+      [
+        ["Chat", (each) => h("a", { href: name({ chat: each.chat }) }, each.chat)],
+        ["Kind", (each) => (each.is_shared ? "shared" : "direct")],
+        ["Sessions", (each) => (each.sessions === undefined ? "–" : count(each.sessions)), "number"],
+        ["Turns", (each) => h("a", { href: `#turns/?${new URLSearchParams({ chat: each.chat })}`, "aria-label": `Turns of ${each.chat}` }, "Turns")],
+      ],
+      listed,
+      "Nobody has written yet.",
+    ),
+  ];
+}
+
+async function one(chat, name) {
+  const [settings, memory] = await Promise.all([call("chats settings", { chat }), remembered(chat)]);
+  return [
+    h("p", {}, h("a", { href: "#chats" }, "All chats"), " · ", h("code", {}, chat)),
+    section(
+      "Settings in force",
+      h("p", {}, "To change one for this chat, put its line into ", h("code", {}, "parlour.yaml"), " with your value, and restart."),
+      table(
+        "Settings in force",
+        [
+          ["Setting", (each) => each.name],
+          ["Value", (each) => each.value],
+          ["From", (each) => ORIGINS[each.origin] ?? `chats."${each.origin}"`],
+          ["Line for this chat", (each) => h("code", {}, each.paste)],
+        ],
+        settings,
+        "This chat has no settings.",
+      ),
+    ),
+    section("Memory", memory.error ? h("p", { class: "empty" }, memory.error) : documents(memory.documents)),
+    memory.changes &&
+      section(
+        "Versions",
+        table(
+          "Changes of the memory, the newest first",
+          [
+            ["Change", (each) => h("a", { href: name({ chat, sha: each.sha }) }, each.sha)],
+            ["When", (each) => time(each.at)],
+            ["Why", (each) => each.why],
+            ["By", (each) => each.by || "–"],
+            ["First line", (each) => each.first || "–"],
+          ],
+          memory.changes,
+          "Nothing has changed yet.",
+        ),
+      ),
+  ].filter(Boolean);
+}
+
+/** Return the documents and changes, or the line that says why there are none to see. */
+async function remembered(chat) {
+  try {
+    const [found, changes] = await Promise.all([call("memory show", { chat }), call("memory log", { chat, limit: 50 })]);
+    return { documents: found, changes };
+  } catch (failure) {
+    if (failure instanceof CallError && failure.status === 400) return { error: failure.message };
+    throw failure;
+  }
+}
+
+function documents(found) {
+  if (found.length === 0) return h("p", { class: "empty" }, "Nothing is remembered yet.");
+  return found.map((each) => [h("h4", {}, each.document), h("pre", { tabindex: "0", role: "region", "aria-label": each.document }, each.text)]);
+}
+
+async function version(chat, sha, name) {
+  const [change] = await call("memory diff", { chat, sha });
+  const kind = (line) => (/^\+(?!\+\+)/.test(line) ? "added" : /^-(?!--)/.test(line) ? "removed" : null);
+  return [
+    h("p", {}, h("a", { href: name({ chat }) }, chat), " · ", h("code", {}, change.sha), " · ", time(change.at), ` · ${change.why}`),
+    h("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": "Difference" }, change.diff.split("\n").map((line) => h("span", { class: kind(line) }, `${line}\n`))),
+  ];
+}
