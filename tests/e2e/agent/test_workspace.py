@@ -289,7 +289,8 @@ async def test_an_append_is_done_once_although_its_result_was_lost(
     append = call("file_write", name="log.csv", text="a row\n", mode="append")
     with monkeypatch.context() as patch:
         patch.setattr(TurnFiles, "write", write)
-        async with gateway(model=HeldScriptModel(append), home=home) as parlour:
+        at_once = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}  # what hangs here never ends
+        async with gateway(model=HeldScriptModel(append), home=home, environment=at_once) as parlour:
             asked = asyncio.create_task(parlour.channel.ask("c", "append"))
             async with asyncio.timeout(10):
                 await written.wait()
