@@ -149,7 +149,7 @@ async def test_in_a_container_log_and_page_name_the_container_s_command(tmp_path
         await process.wait_logged(command)
         assert "Parlour is ready: http://127.0.0.1:9000/" in process.log
         async with session.get(process.url) as answer:
-            assert f"<pre>{command}</pre>" in await answer.text()
+            assert f">{command}</pre>" in await answer.text()
         assert "a gateway is running on this home" in await process.command("doctor", "--offline")
 
 
