@@ -9,6 +9,7 @@ ParlourError
 ├── FileUnavailable          a file cannot be fetched; the text is a phrase for users
 ├── UnreadableEvent          a platform's event cannot be parsed, nor will it be when it is delivered again
 ├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
+│   └── WorkerReplaced       other gateways have taken over from this one, which must end
 ├── LeaseLost                another worker owns the session; discard the turn
 ├── CapReached               a cap does not allow the model call; notify and end the turn (gateway/ports/caps.py)
 ├── SendFailed
@@ -67,6 +68,10 @@ class UnreadableEvent(ParlourError):
 
 class StoreUnavailable(ParlourError):
     """The journal cannot write now. Nothing was confirmed; the same call is safe once it is back."""
+
+
+class WorkerReplaced(StoreUnavailable):
+    """Other gateways have taken over: this one must end. It stored nothing since, and never will again."""
 
 
 class LeaseLost(ParlourError):

@@ -123,6 +123,7 @@ async def open_store(
         merge=settings.agent.merge,
         blank_after=limit_retention(settings, BLANK_AFTER),
         zone=settings.timezone,
+        is_shared=settings.store.shared,
     )
     try:
         open_engine = entry_points[scheme].load()

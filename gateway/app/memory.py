@@ -46,6 +46,7 @@ from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.scope_names import SHARED
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
@@ -101,7 +102,7 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
     files = ScopeFileSync(home, store.scope_files, with_home=settings.memory.isolation == "shared")
     try:
         await files.start()
-        store.scope_files.save_first(files.save, files.doubt)
+        store.scope_files.save_first(files.save)
         yield files
     finally:
         await files.close()
@@ -134,9 +135,14 @@ def build_memory(
     staging = StagedChangeStore(home, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)
     files = context.scope_files
-    scope_lock = ScopeLock(on_use=files.touch) if files is not None else ScopeLock()
-    if files is not None:
-        files.watch(scope_lock.scopes_in_use)
+
+    async def fetch(*scopes: str) -> None:
+        assert files is not None  # noqa: S101 - asked for only then
+        await files.fetch(*scopes)
+        for scope in (*scopes, SHARED):
+            jobs.unsettle(scope)  # another gateway may have been asked to remember something
+
+    scope_lock = ScopeLock(on_use=files.touch, fetch=fetch) if files is not None else ScopeLock()
 
     def reopen(scope: str) -> None:
         if files is not None:
@@ -145,6 +151,12 @@ def build_memory(
         jobs.unsettle(scope)
         sessions.forget_scope(scope)
 
+    def when_fetched(scope: str) -> None:
+        reopen(scope)
+        index.note(scope)
+
+    if files is not None:
+        files.watch(scope_lock.scopes_in_use, projector.let_go, when_fetched)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,

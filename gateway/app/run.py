@@ -20,6 +20,8 @@ from gateway.app.app import GatewayApp
 from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
 from gateway.control.control_server import ControlServer
+from gateway.errors import UserError
+from gateway.ports import Store
 from gateway.settings import Settings
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
@@ -82,6 +84,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
                 app.store, app.intake.quarantine.prune, app.workspaces.expire_trash, app.pages.prune
             ),
             stamp=lambda: run_stamp_loop(app.store),
+            replaced=lambda: _end_when_replaced(app.store),
             **({"scope_files": app.scope_files.run} if app.scope_files is not None else {}),
         ),
         _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),
@@ -128,6 +131,14 @@ async def _running(
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+async def _end_when_replaced(store: Store) -> None:
+    """Raise UserError when other gateways have taken over the work of this one: its memory must end with it."""
+    await store.wait_replaced()
+    raise UserError(
+        "other gateways have taken over the work of this one, which did not answer for a while: start it again"
+    )
 
 
 async def _warm(app: GatewayApp) -> None:

@@ -46,8 +46,8 @@ class ScopeChange:
 class ScopeFileStore(Protocol):
     """Files of scopes, changed by compare-and-set. Raises StoreUnavailable as the journal does."""
 
-    async def versions(self) -> Mapping[str, str]:
-        """Return the version of every stored scope."""
+    async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
+        """Return the version of every stored scope, or of those of *scopes* that are stored."""
         ...
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
@@ -74,9 +74,6 @@ class ScopeFileStore(Protocol):
         """Store whether the database is authoritative yet."""
         ...
 
-    def save_first(self, save: SaveScopes, when_reopened: Callable[[], None]) -> None:
-        """Await *save* before every commit that promises what may depend on the files of a scope.
-
-        *when_reopened* is called after the database was out of reach, because another gateway may have used it.
-        """
+    def save_first(self, save: SaveScopes) -> None:
+        """Await *save* before every commit that promises what may depend on the files of a scope."""
         ...

@@ -36,6 +36,7 @@ class StoreLimits:
     expires: timedelta = EXPIRES
     blank_after: timedelta = BLANK_AFTER
     zone: str = "UTC"  # IANA; days of this zone sum old usage
+    is_shared: bool = False  # with other gateways: the chats are divided among them
 
 
 class Store(Protocol):
@@ -57,6 +58,10 @@ class Store(Protocol):
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
+        ...
+
+    async def wait_replaced(self) -> None:
+        """Return when other gateways have taken over the work of this one, which must end; otherwise never."""
         ...
 
     async def check(self) -> None:

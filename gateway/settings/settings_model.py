@@ -245,6 +245,13 @@ class StoreSettings(FrozenModel):
     """Which engine holds the journal."""
 
     url: StoreAddress | None = None  # None or empty = embedded; may hold a password
+    shared: bool = False  # with other gateways, which divide the chats among them
+
+    @model_validator(mode="after")
+    def _require_database(self) -> StoreSettings:
+        if self.shared and not self.address:
+            raise ValueError("a store can be shared only in a database: set PARLOUR_STORE__URL")
+        return self
 
     @property
     def address(self) -> str:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry
-from gateway.store.database import Database, upsert_sql
+from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.inbox import enqueue
 from gateway.store.row_codec import micros, moment, quote, unquote
@@ -35,6 +35,13 @@ class AccessSnapshot:
     members: dict[tuple[str, str], AccessEntry] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     edition: int = 0
+
+    def replace(self, other: AccessSnapshot) -> None:
+        """Take over the rows of *other*, in place: views of these are live."""
+        for mine, theirs in ((self.members, other.members), (self.notes, other.notes)):
+            mine.clear()
+            mine.update(theirs)  # type: ignore[arg-type]
+        self.edition += 1
 
 
 def load(database: Database) -> AccessSnapshot:
@@ -111,7 +118,7 @@ class SqlAccess:
 # -- in one transaction ----------------------------------------------------------------------------------
 
 
-def write(database: Database, change: AccessChange) -> bool:
+def write(database: SharedDatabase, change: AccessChange) -> bool:
     """Write all of *change*, or nothing and False."""
     if change.spends is not None:
         name, value = change.spends
@@ -136,6 +143,8 @@ def write(database: Database, change: AccessChange) -> bool:
         insert_audit_entry(database, change.line)
     for message in change.notices:
         enqueue(database, message)
+    if change.put or change.remove or change.notes or change.spends is not None:
+        database.changes_cached(CachedRows.ACCESS)
     return True
 
 

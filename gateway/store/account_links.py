@@ -11,7 +11,7 @@ from typing import Any
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
-from gateway.store.database import Database, upsert_sql
+from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.row_codec import (
     encode_job,
@@ -88,10 +88,12 @@ class SqlAccountLinks:
     async def note_chat(self, key: SessionKey, account: PlatformAccount) -> None:
         """Store which account a linked person's direct chat belongs to."""
         columns = (write_key(key), quote(account.name))
-        await self._engine.writer.submit(
-            lambda database: database.execute(_PUT_CHAT, columns).close(),
-            lambda _: self._snapshot.chats.update({columns[0]: account.name}),
-        )
+
+        def store(database: SharedDatabase) -> None:
+            database.execute(_PUT_CHAT, columns)
+            database.changes_cached(CachedRows.LINKS)
+
+        await self._engine.writer.submit(store, lambda _: self._snapshot.chats.update({columns[0]: account.name}))
 
     async def notes(self) -> Mapping[str, str]:
         """Return the stored notes."""
@@ -142,12 +144,14 @@ class SqlAccountLinks:
         )
 
     async def _begin(self, move: ScopeMove, change: Callable[[Database, ScopeMove], ScopeMove]) -> None:
-        def begin(database: Database) -> LinkSnapshot:
+        def begin(database: SharedDatabase) -> LinkSnapshot:
             if database.execute("SELECT 1 FROM move WHERE id = ?", (quote(move.id),)).fetchone() is None:
                 begun = change(database, move)
                 database.execute(
                     "INSERT INTO move VALUES (?, ?, ?)", (quote(move.id), micros(move.at), write_json(_payload(begun)))
                 )
+                database.changes_cached(CachedRows.LINKS)
+                database.changes_cached(CachedRows.CHOICES)
             return load(database)
 
         def adopt(snapshot: LinkSnapshot) -> None:

@@ -1,8 +1,8 @@
 """Claims: which worker does the work of a chat, where several workers share a database.
 
-A chat is claimed whole: the turns of its sessions, its control messages and what is sent to it have one worker at a
-time, so that order, /stop and previews are as with one process. A row exists while a worker has the chat. Only its
-worker removes it, when nothing of the chat is open; those of a dead worker are removed at the takeover.
+A chat is claimed whole: the turns of its sessions, its control messages, what is sent to it and its transcripts have
+one worker at a time, so that order, /stop and previews are as with one process. A row exists while a worker has the
+chat. Only its worker removes it, when nothing of the chat is open; those of a dead worker are removed at the takeover.
 
 No wake-up is needed for correctness: every worker looks for open work at least every `POLL`. A worker takes its fair
 share of the chats that have open work. A chat that stays free for `OVERDUE` is taken by any of them.
@@ -34,6 +34,7 @@ _BUSY = sql(
     "SELECT key, min(accepted_at) FROM inbox WHERE ended_at IS NULL",
     "AND state IN ('waiting', 'claimed', 'stamped', 'control') GROUP BY key",
     "UNION ALL SELECT key, 0 FROM outbox WHERE open IS NOT NULL GROUP BY key",
+    "UNION ALL SELECT key, 0 FROM body GROUP BY key",
 )
 
 
@@ -52,6 +53,7 @@ class ChatClaims:
     is_shared: bool = False
     held: frozenset[SessionKey] = frozenset()
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # look for work, and do not wait for the poll
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)  # others have taken over from this worker
     _wanted: set[SessionKey] = field(default_factory=set)
     _free_since: dict[SessionKey, float] = field(default_factory=dict)
 

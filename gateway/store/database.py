@@ -9,6 +9,7 @@ spelling, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 LISTED = "IN (SELECT value FROM json_each(?))"  # one of the texts in a JSON list
@@ -55,6 +56,14 @@ class Database(Protocol):
         ...
 
 
+class CachedRows(StrEnum):
+    """Rows that every worker keeps in memory (gateway/store/shared_caches.py)."""
+
+    ACCESS = "access"
+    LINKS = "links"
+    CHOICES = "choices"
+
+
 class SharedDatabase(Database, Protocol):
     """A database as those rules see it that are about other workers."""
 
@@ -67,6 +76,10 @@ class SharedDatabase(Database, Protocol):
 
     def notify(self) -> None:
         """Have the other workers look for work, once this transaction is durable."""
+        ...
+
+    def changes_cached(self, rows: CachedRows) -> None:
+        """Say that this transaction changes *rows*: the other workers read them again."""
         ...
 
 

@@ -15,7 +15,7 @@ from gateway.ports.journal import InboxRow
 from gateway.ports.scope_files import SaveScopes
 from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
-from gateway.store.claims import ChatClaims, is_held
+from gateway.store.claims import ChatClaims, held_chats, is_held
 from gateway.store.connections import WorkerConnections
 from gateway.store.database import Database
 from gateway.store.inbox import BacklogLimit
@@ -88,7 +88,6 @@ class StoreEngine:
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
-    when_reopened: Callable[[], None] = lambda: None  # called after the database was out of reach
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)
 
@@ -108,6 +107,13 @@ class StoreEngine:
     def has_chat(self, database: Database, key: SessionKey) -> bool:
         """Return True if the chat of *key* is ours, as of this transaction."""
         return not self.claims.is_shared or is_held(database, key, self.owner)
+
+    def has_chats(self, database: Database) -> Callable[[SessionKey], bool]:
+        """Return `has_chat` for many keys."""
+        if not self.claims.is_shared:
+            return lambda _: True
+        held = held_chats(database, (self.owner,))
+        return lambda key: key.parent in held
 
     def wake_session(self, key: SessionKey) -> None:
         """Say that *key* may have a turn to claim, unless its owner will say so when it is done."""

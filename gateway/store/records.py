@@ -8,7 +8,7 @@ from types import MappingProxyType
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
 from gateway.store import session_queue, turn_commits
-from gateway.store.database import Database, upsert_sql
+from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.journal import SqlJournal
 from gateway.store.row_codec import quote, read_key, sql, unquote, write_key
@@ -38,7 +38,9 @@ class SqlTurnRecords:
 
     async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet."""
-        found = await self._engine.writer.submit(lambda database: turn_commits.unprojected(database, after, limit))
+        found = await self._engine.writer.submit(
+            lambda database: turn_commits.unprojected(database, after, limit, self._engine.has_chats(database))
+        )
         self._scopes |= {each.seq: each.record.scope for each in found}
         return found
 
@@ -101,21 +103,18 @@ class SqlPreferences:
         """Store one choice; an empty value removes it."""
         columns = (quote(subject), quote(name))
 
+        def store(database: SharedDatabase) -> None:
+            if value:
+                database.execute(_PUT_PREFERENCE, (*columns, quote(value)))
+            else:
+                database.execute("DELETE FROM preference WHERE subject = ? AND name = ?", columns)
+            database.changes_cached(CachedRows.CHOICES)
+
         def change(_: object) -> None:
             chosen = {key: old for key, old in self._preferences.get(subject, {}).items() if key != name}
             self._preferences[subject] = chosen | ({name: value} if value else {})
 
-        await self._engine.writer.submit(
-            lambda database: (
-                database.execute(
-                    _PUT_PREFERENCE,
-                    (*columns, quote(value)),
-                ).close()
-                if value
-                else database.execute("DELETE FROM preference WHERE subject = ? AND name = ?", columns).close()
-            ),
-            change,
-        )
+        await self._engine.writer.submit(store, change)
 
 
 class SqlChannelState:

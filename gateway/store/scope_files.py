@@ -6,7 +6,7 @@ that a cache has seen ends where a piece ends.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 
 from gateway.ports.scope_files import SaveScopes, ScopeChange, StoredFile, StoredFileChange
 from gateway.store.database import LISTED, Database, upsert_sql
@@ -23,6 +23,7 @@ _BEGIN = "INSERT INTO scope (scope, version) VALUES (?, ?) ON CONFLICT DO NOTHIN
 _MOVE = "UPDATE scope SET version = ? WHERE scope = ? AND version = ?"
 _PUT_FILE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", keys=2)
 _PUT_PIECE = "INSERT INTO scope_piece (scope, path, start, data) VALUES (?, ?, ?, ?)"
+_VERSIONS = sql("SELECT scope, version FROM scope WHERE scope", LISTED)
 _FILES = "SELECT path, size, replaced, modified FROM scope_file WHERE scope = ? ORDER BY path"
 _READ = "SELECT data FROM scope_piece WHERE scope = ? AND path = ? AND start >= ? AND start < ? ORDER BY start"
 _READ_SMALL = sql("SELECT path, data FROM scope_piece WHERE scope = ? AND path", LISTED, "ORDER BY path, start")
@@ -34,10 +35,14 @@ class SqlScopeFiles:
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
-    async def versions(self) -> Mapping[str, str]:
-        """Return the version of every stored scope."""
-        _, versions = await self._engine.writer.submit(memory_of)
-        return versions
+    async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
+        """Return the version of every stored scope, or of some."""
+        if scopes is None:
+            _, versions = await self._engine.writer.submit(memory_of)
+            return versions
+        columns = (write_json([quote(each) for each in sorted(scopes)]),)
+        found = await self._engine.writer.submit(lambda database: database.execute(_VERSIONS, columns).fetchall())
+        return {unquote(scope): version for scope, version in found}
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
         """Return the scope's version, and its files."""
@@ -91,9 +96,9 @@ class SqlScopeFiles:
         """Store the state."""
         await self._engine.writer.submit(lambda database: database.execute(_SET_STATE, (_STATE, state)).close())
 
-    def save_first(self, save: SaveScopes, when_reopened: Callable[[], None]) -> None:
+    def save_first(self, save: SaveScopes) -> None:
         """Await *save* before every commit that promises something."""
-        self._engine.save_files, self._engine.when_reopened = save, when_reopened
+        self._engine.save_files = save
 
 
 def memory_of(database: Database) -> tuple[str, Mapping[str, str]]:
@@ -106,7 +111,7 @@ def memory_of(database: Database) -> tuple[str, Mapping[str, str]]:
 def _save(database: Database, changes: Sequence[ScopeChange]) -> str | None:
     current = dict(
         database.execute(
-            sql("SELECT scope, version FROM scope WHERE scope", LISTED),
+            _VERSIONS,
             (write_json([quote(each.scope) for each in changes]),),
         ).fetchall()
     )

@@ -52,6 +52,7 @@ from gateway.store.outbox import SqlOutbox
 from gateway.store.records import SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.scope_files import SqlScopeFiles
+from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices
 from gateway.store.suspects import KilledJob, count_crash, forgive, free_controls, free_jobs, last_charged
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
@@ -128,9 +129,7 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
         adoption.settle(database, OpenChoice(meta["adopted"]), now)
     store_id, stamps = meta.get("store") or secrets.token_hex(8), int(meta.get("stamps", "0")) + 1
     _set_meta(database, unclean_stops=str(unclean_stops), store=store_id, stamps=str(stamps))
-    preferences: dict[str, dict[str, str]] = {}
-    for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
-        preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
+    preferences = load_choices(database)
     choosers = records.choosers(database) if any("language" in each for each in preferences.values()) else {}
     return RecoveryState(
         backlog=find_pending_work(database),
@@ -260,14 +259,29 @@ class SqlStore:
         self.access: AccessStore = access.SqlAccess(engine, state.access)
         self.alerts: AlertStore = SqlAlerts(engine)
         self.erasing: ErasureStore = SqlErasure(engine)
+        self._cached = state
         # With a journal in the home, the home's files are what is true.
         self.scope_files: ScopeFileStore | None = SqlScopeFiles(engine) if path is None else None
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
 
+    def adopt(self, snapshot: CachedSnapshot) -> None:
+        """Take over what another worker has changed."""
+        if snapshot.access is not None:
+            self._cached.access.replace(snapshot.access)
+        if snapshot.links is not None:
+            self._cached.links.accounts, self._cached.links.chats = snapshot.links.accounts, snapshot.links.chats
+        if snapshot.choices is not None:
+            self._cached.preferences.clear()
+            self._cached.preferences.update(snapshot.choices)
+
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
         return SqlChannelState(self._engine, channel)
+
+    async def wait_replaced(self) -> None:
+        """Return when other gateways have taken over from this one."""
+        await self._engine.claims.replaced.wait()
 
     async def check(self) -> None:
         """Do one durable write."""
@@ -332,22 +346,23 @@ async def assemble(
     path: Path | None = None,
     worker: WorkerIdentity | None = None,
     chat_claims: ChatClaims | None = None,
+    caches: SharedCaches | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
 
-    If that fails, the writer is closed.
+    Rows that other workers change come through *caches*. If that fails, the writer is closed.
     """
     engine = StoreEngine(
         writer=writer, limits=limits, clock=clock, worker=worker or WorkerIdentity(), claims=chat_claims or ChatClaims()
     )
     try:
-        return await _assemble(engine, copy, path)
+        return await _assemble(engine, copy, path, caches or SharedCaches())
     except BaseException:
         await writer.close(lambda _: None)
         raise
 
 
-async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None) -> SqlStore:
+async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None, caches: SharedCaches) -> SqlStore:
     writer = engine.writer
     now = engine.now()
     found = await writer.submit(lambda database: begin_run(database, engine.worker, now))
@@ -368,6 +383,7 @@ async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None) -> SqlSt
     for job in found.killed_jobs:
         log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
     store = SqlStore(engine, found, copy, path)
+    caches.adopt = store.adopt
     await store.write_stamp()
     return store
 
@@ -387,7 +403,6 @@ def _wake(engine: StoreEngine, backlog: PendingWork) -> None:
 
 def _reopened(engine: StoreEngine, backlog: PendingWork) -> None:
     engine.claims.held = backlog.claimed
-    engine.when_reopened()
     _wake(engine, backlog)
 
 

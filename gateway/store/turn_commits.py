@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import LeaseLost
+from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database
@@ -263,10 +265,19 @@ def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) ->
         database.execute(_NAME_SCOPE, (scope, new.key, scope, record.transcript))
 
 
-def unprojected(database: Database, after: int, limit: int) -> tuple[StoredRecord, ...]:
-    """Return records whose bodies are still here, in commit order."""
-    found = database.execute(_UNPROJECTED, (after, limit))
-    return tuple(read_record(columns) for columns in found)
+def unprojected(
+    database: Database, after: int, limit: int, is_ours: Callable[[SessionKey], bool]
+) -> tuple[StoredRecord, ...]:
+    """Return at most *limit* records of our chats whose bodies are still here, in commit order."""
+    found: list[StoredRecord] = []
+    while len(found) < limit:
+        rows = database.execute(_UNPROJECTED, (after, limit)).fetchall()
+        page = [read_record(columns) for columns in rows]
+        found += [each for each in page if is_ours(each.record.key)]
+        if len(page) < limit:
+            break
+        after = page[-1].seq
+    return tuple(found[:limit])
 
 
 def pending(database: Database, key: str) -> tuple[StoredRecord, ...]:

@@ -44,6 +44,7 @@ class QueueWorker:
             self._tasks.create_task(self._read())
             self._tasks.create_task(self._watch_sessions())
             self._tasks.create_task(self._watch_chats())
+            self._tasks.create_task(self._watch_records())
 
     async def _read(self) -> None:
         reader = asyncio.StreamReader()
@@ -79,6 +80,14 @@ class QueueWorker:
 
     def _answer(self, lease: TurnLease) -> str:
         return lease.rows[0].message.message_id
+
+    async def _watch_records(self) -> None:
+        """Let the bodies of records go, as a transcript that is written does."""
+        while True:
+            await self._store.records.wait_unprojected()
+            with suppress(StoreUnavailable):
+                found = await self._store.records.unprojected(0, 1_000)
+                await self._store.records.projected([each.seq for each in found])
 
     async def _watch_chats(self) -> None:
         async for key in self._store.outbox.chats():

@@ -6,8 +6,8 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -38,9 +38,9 @@ class LossyStore:
         self.fails_at = 0
         self.is_done_first = False
 
-    async def versions(self) -> Mapping[str, str]:
+    async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
         """Return the versions."""
-        return await self._store.versions()
+        return await self._store.versions(scopes)
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
         """Return the files."""
@@ -71,7 +71,7 @@ class LossyStore:
         """Store the state."""
         await self._store.set_state(state)
 
-    def save_first(self, save: SaveScopes, when_reopened: Callable[[], None]) -> None:
+    def save_first(self, save: SaveScopes) -> None:
         """Do nothing: nobody commits here."""
 
 
@@ -220,35 +220,65 @@ async def test_a_lost_answer_loses_and_doubles_nothing(tmp_path: Path, is_done_f
         die(sync)
 
 
-@pytest.mark.parametrize("is_reopened", [False, True])
-async def test_a_scope_that_another_gateway_changed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reopened: bool
-) -> None:
-    """Neither is the other's change lost, nor ours taken for stored: the process ends, and a start gets the other's.
-
-    After the database was out of reach, nothing is promised before every scope was compared.
-    """
+async def test_what_another_gateway_changed_is_fetched_and_never_overwritten(tmp_path: Path) -> None:
+    """Of the same documents the other's are kept, and a user of the scope fails once; everything else is both's."""
     async with database(tmp_path) as store:
-        first = await opened(tmp_path / "a", store)
+        first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
+        in_use, fetched = {ANN}, list[str]()
+        first.watch(lambda: in_use, lambda _: nullcontext(), fetched.append)
         put(tmp_path / "a", ANN, "USER.md", b"first")
         await first.save((ANN,))
-        second = await opened(tmp_path / "b", store)
+        await second.fetch(ANN)
+        assert tree(tmp_path / "b") == tree(tmp_path / "a")
         put(tmp_path / "b", ANN, "USER.md", b"second")
+        append(tmp_path / "b", ANN, "sessions/x.jsonl", b"1\n")
         await second.save((ANN,))
-        if is_reopened:
-            first.doubt()
-        else:
-            put(tmp_path / "a", ANN, "USER.md", b"late")
+        put(tmp_path / "a", ANN, "memory/MEMORY.md", b"late")  # it belongs to USER.md
+        append(tmp_path / "a", ANN, "sessions/y.jsonl", b"2\n")
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="another gateway"):
-                await first.save((BOB,) if is_reopened else (ANN,))
-        monkeypatch.setattr("agent.memory.storage.scope_file_sync._EVERY", 0.0)
-        with pytest.raises(UserError, match="restart it"):
-            await first.run()
-        await first.close()  # it cannot save, so its home is no longer what a stop leaves
-        again = await opened(tmp_path / "a", store)
+                await first.save((ANN,))
+        await first.fetch(ROOM, ANN)
+        assert fetched == [ANN]
+        with pytest.raises(StoreUnavailable, match="another gateway"):
+            await first.save((ANN,))  # the turn that has written MEMORY.md
+        in_use.clear()
+        await first.fetch(ANN)
+        await first.save((ANN,))
+        await second.fetch(ANN)
         assert tree(tmp_path / "a") == tree(tmp_path / "b")
-        die(again)
+        assert {path: data for path, (data, _) in tree(tmp_path / "a").items()} == {
+            f"{ANN}/USER.md": b"second",
+            f"{ANN}/sessions/x.jsonl": b"1\n",
+            f"{ANN}/sessions/y.jsonl": b"2\n",
+        }
+        die(first)
+        die(second)
+
+
+async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to use the scope here; its search index goes with it."""
+    async with database(tmp_path) as store:
+        first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
+        append(tmp_path / "a", ANN, "sessions/x.jsonl", b"secret\n")
+        await first.save((ANN,))
+        await second.fetch(ANN)
+        put(tmp_path / "b", ANN, "index.db", b"secret")
+        shutil.rmtree(tmp_path / "a" / ANN)
+        await first.save((ANN,))
+        for name in ("_EVERY", "_ALL_EVERY"):
+            monkeypatch.setattr(f"agent.memory.storage.scope_file_sync.{name}", 0.0)
+        fetched = asyncio.Event()
+        second.watch(tuple, lambda _: nullcontext(), lambda _: fetched.set())
+        running = asyncio.create_task(second.run())
+        async with asyncio.timeout(30):
+            await fetched.wait()
+        assert not (tmp_path / "b" / ANN).exists()
+        running.cancel()
+        await asyncio.wait([running])
+        die(first)
         die(second)
 
 

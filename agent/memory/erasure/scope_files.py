@@ -42,6 +42,10 @@ class DerivedIndex(Protocol):
         """Close the index files of *scope*, which are about to be moved or removed."""
         ...
 
+    def note(self, scope: str) -> None:
+        """Schedule an update of the index of *scope*, which has been written to."""
+        ...
+
 
 def scope_paths(home: Path, scope: str) -> list[Path]:
     """Return the files and folders of a scope; of the home itself only those that belong to a scope."""

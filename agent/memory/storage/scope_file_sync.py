@@ -15,7 +15,7 @@ import shutil
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +41,8 @@ _FIRST = (f"{WORKSPACE}/", "attachments/", "blobs/", "exports/", "results/", "me
 _SCOPES_AT_ONCE = 8
 _MOST_OPEN = 1_024  # scopes whose files are known in memory
 _EVERY, _ALL_EVERY = 5.0, 60.0  # seconds between saves of what no commit has saved, and between looks at every scope
+_INDEPENDENT = ("sessions/", "attachments/", "blobs/", "results/", "exports/", f"{WORKSPACE}/")
+_TRIES = 5  # of fetching a scope that others change
 _EPOCH = "memory/epoch.txt"  # changes when something is erased
 
 
@@ -59,6 +61,8 @@ class _CachedScope:
     version: str
     files: dict[str, CachedFile]
     unsure: _Look | None = None  # sent to a database whose answer was lost
+    is_behind: bool = False  # another gateway has changed it, and it is not fetched yet
+    is_undone: bool = False  # something that a user of the scope has written was replaced by what another has stored
     users: int = 0  # calls that have or await its lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -81,8 +85,9 @@ class ScopeFileSync:
         self._touched: set[str] = set()
         self._together: dict[str, frozenset[str]] = {}
         self._in_use: Callable[[], Collection[str]] = tuple
-        self._is_doubtful = False
-        self._stale = ""  # a scope that another gateway has changed
+        self._fell_behind = asyncio.Event()
+        self._hold_still: Callable[[Path], AbstractAsyncContextManager[None]] = lambda _: contextlib.nullcontext()
+        self._when_fetched: Callable[[str], object] = lambda _: None
         self._has_fetched = False
         self._has_started = False
 
@@ -95,18 +100,38 @@ class ScopeFileSync:
             group = frozenset(scopes).union(*(self._together.get(each, ()) for each in scopes))
             self._together |= dict.fromkeys(group, group)
 
-    def watch(self, in_use: Callable[[], Collection[str]]) -> None:
-        """Take the scopes that *in_use* returns for touched."""
-        self._in_use = in_use
+    def watch(
+        self,
+        in_use: Callable[[], Collection[str]],
+        hold_still: Callable[[Path], AbstractAsyncContextManager[None]],
+        when_fetched: Callable[[str], object],
+    ) -> None:
+        """Take the scopes that *in_use* returns for touched.
 
-    def doubt(self) -> None:
-        """Check before the next save that no other gateway has changed a scope."""
-        self._is_doubtful = True
+        Files of a folder are replaced inside its *hold_still*; *when_fetched* is called with a scope afterwards.
+        """
+        self._in_use, self._hold_still, self._when_fetched = in_use, hold_still, when_fetched
+
+    async def fetch(self, *scopes: str) -> None:
+        """Bring the home's copies of *scopes*, and of what all share, up to date. Raises StoreUnavailable.
+
+        Call it before *scopes* are in use. Documents that were changed here and elsewhere are fetched as they are
+        there; tasks that have the scope in use then fail to save, and run again.
+        """
+        named = {each for each in scopes if each or self._with_home} | {SHARED}
+        versions = await self._store.versions(named)
+        for scope in sorted(named):
+            cached = self._open(scope)
+            if scope not in self._in_use():
+                cached.is_undone = False
+            if cached.is_behind or cached.version != versions.get(scope, ""):
+                await self._catch_up(scope)
 
     async def save(self, scopes: Collection[str] | None = None) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database; None = those in use.
 
-        Raises StoreUnavailable, also when another gateway has changed one of the scopes.
+        Raises StoreUnavailable, also when another gateway has changed one of the scopes: it is fetched, and the
+        caller tries again.
         """
         named = {each for each in scopes or () if each or self._with_home}
         if scopes is None or len(named) < len(set(scopes)):
@@ -123,33 +148,34 @@ class ScopeFileSync:
     async def run(self) -> None:
         """Save changes that no commit has asked for, such as edits by hand, until cancelled.
 
-        Raises UserError when another gateway has changed a scope, because this one would answer with older memory.
+        Changes by other gateways are fetched once a minute, so that forgotten messages leave every disk.
         """
         next_all = time.monotonic() + _ALL_EVERY
         while True:
-            await asyncio.sleep(_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._fell_behind.wait()
+            self._fell_behind.clear()
             try:
+                await self.fetch(*(scope for scope, each in self._scopes.items() if each.is_behind))
                 if time.monotonic() < next_all:
                     await self.save()
                 else:
                     next_all = time.monotonic() + _ALL_EVERY
+                    await self.fetch(*await asyncio.to_thread(self._cache_file().versions))
                     await self.save_all()
             except StoreUnavailable as error:
-                if self._stale:
-                    raise UserError(str(error)) from None
+                log.info("memory.saved_later", reason=str(error))
             except OSError as error:
                 log.warning("memory.not_saved", error=error.strerror)
 
     async def _save(self, scopes: Collection[str]) -> None:
-        if self._is_doubtful:
-            await self._check_versions()
-        if self._stale:
-            raise self._build_conflict(self._stale)
         self._touched -= set(scopes)
         async with AsyncExitStack() as stack:
             cached = [await stack.enter_async_context(self._hold(each)) for each in sorted(scopes)]
             try:
                 for each in cached:
+                    self._require_current(each)
                     if each.unsure is not None:
                         await self._settle(each)
                 is_rest = False
@@ -160,17 +186,6 @@ class ScopeFileSync:
             except BaseException:
                 self._touched |= {each.scope for each in cached}
                 raise
-
-    async def _check_versions(self) -> None:
-        versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
-        differing = [each for each in {*versions, *here} if versions.get(each, "") != here.get(each, "")]
-        for scope in differing:
-            if scope or self._with_home:
-                async with self._hold(scope) as cached:  # a save of our own may have come in between
-                    version, _ = await self._store.files(scope)
-                    if cached.unsure is None and version != cached.version:
-                        raise self._build_conflict(scope)
-        self._is_doubtful = False
 
     async def _store_changes(self, looks: Mapping[str, _Look]) -> None:
         for scope, look in looks.items():
@@ -211,12 +226,17 @@ class ScopeFileSync:
         return look.change.version if is_there else ""
 
     def _build_conflict(self, scope: str) -> StoreUnavailable:
-        if not self._stale:
-            log.error("memory.changed_elsewhere", scope=scope)
-        self._stale = scope or "the home"
-        return StoreUnavailable(
-            f"another gateway has changed the memory of {self._stale}, and this one would answer without it: restart it"
-        )
+        self._scopes[scope].is_behind = True
+        self._fell_behind.set()
+        log.info("memory.changed_elsewhere", scope=scope)
+        return StoreUnavailable(f"another gateway has changed the memory of {scope or 'the home'}: it is fetched")
+
+    def _require_current(self, cached: _CachedScope) -> None:
+        """Refuse to store what was made over an older state."""
+        if cached.is_undone and cached.scope in self._in_use():
+            raise StoreUnavailable(f"another gateway has changed the memory of {cached.scope or 'the home'} as well")
+        if cached.is_behind:
+            raise self._build_conflict(cached.scope)
 
     def _look(self, cached: Sequence[_CachedScope]) -> tuple[dict[str, _Look], bool]:
         """Return what has changed in each scope, at one moment, and True if that is all of it. Blocks."""
@@ -378,7 +398,7 @@ class ScopeFileSync:
             each.path: _trusted_bytes(each, cached.files.get(each.path), actual.get(each.path)) for each in stored
         }
         removed = [path for path in {*actual, *cached.files} if path not in wanted]
-        renewed = [path for path, start in starts.items() if start == 0]
+        renewed = [path for path, start in starts.items() if start == 0 and (path in cached.files or not cached.files)]
         if _is_erased([*removed, *renewed]):
             await asyncio.to_thread(_remove_index, folder)
         await asyncio.to_thread(_remove_files, folder, removed)
@@ -388,6 +408,67 @@ class ScopeFileSync:
         await asyncio.to_thread(known.save, scope, "", {})
         await asyncio.to_thread(known.save, scope, version, cached.files)
         return True
+
+    async def _catch_up(self, scope: str) -> None:
+        """Fetch what others have changed in *scope* while this gateway runs."""
+        async with self._hold_still(scope_folder(self._home, scope)), self._hold(scope) as cached:
+            for _ in range(_TRIES):
+                if cached.unsure is not None:
+                    cached.is_behind = True
+                    version, _ = await self._store.files(scope)
+                    if version == self._version_after(cached, cached.unsure):
+                        await self._adopt(cached, cached.unsure)
+                    cached.unsure = None
+                try:
+                    await self._replace_changed(cached)
+                    break
+                except _Damaged:  # it was changed again meanwhile
+                    continue
+            else:
+                raise _conflict_again(scope)
+        self._when_fetched(scope)
+
+    async def _replace_changed(self, cached: _CachedScope) -> None:
+        scope, known = cached.scope, self._cache_file()
+        folder = scope_folder(self._home, scope)
+        cached.is_behind, self._has_fetched = True, True
+        version, stored = await self._store.files(scope)
+        actual = await asyncio.to_thread(self._scan, cached)
+        ours = {*_changed_paths(cached, actual), *(cached.files.keys() - actual.keys())}
+        theirs = {each.path: each for each in stored}
+        changed = {path for path, each in theirs.items() if _differs(each, cached.files.get(path))}
+        changed |= cached.files.keys() - theirs.keys()
+        both = {_unit(path) for path in ours if not is_immutable(path)} & {
+            _unit(path) for path in changed if not is_immutable(path)
+        }
+        undone = {path for path in ours if _unit(path) in both}
+        wanted = [each for path, each in theirs.items() if path in changed or path in undone]
+        if not version:
+            await asyncio.to_thread(self._remove_scope, cached)
+            cached.is_behind, cached.is_undone = False, bool(ours) and scope in self._in_use()
+            return
+        removed = [path for path in (changed | undone) - theirs.keys() if path in actual]
+        starts = {
+            each.path: _trusted_bytes(each, cached.files.get(each.path), actual.get(each.path)) for each in wanted
+        }
+        if _is_erased(
+            [*removed, *(path for path in undone | changed if path in cached.files and not starts.get(path))]
+        ):
+            await asyncio.to_thread(_remove_index, folder)
+        await asyncio.to_thread(_remove_files, folder, removed)
+        await self._fetch_files(scope, [each for each in wanted if starts[each.path] < max(each.size, 1)], starts)
+        fetched = await asyncio.to_thread(_finish_files, folder, wanted)
+        gone = [path for path in cached.files if path not in theirs]
+        for path in gone:
+            del cached.files[path]
+        cached.files |= fetched
+        cached.version = version
+        await asyncio.to_thread(known.save, scope, version, fetched, gone)
+        cached.is_behind = False
+        if undone:
+            cached.is_undone = scope in self._in_use()
+            log.info("memory.undone", scope=scope, files=len(undone))
+        log.debug("memory.caught_up", scope=scope, files=len(fetched), removed=len(removed))
 
     async def _fetch_files(self, scope: str, files: Sequence[StoredFile], starts: Mapping[str, int]) -> None:
         folder = scope_folder(self._home, scope)
@@ -439,7 +520,7 @@ class ScopeFileSync:
                 yield cached
         finally:
             cached.users -= 1
-            if len(self._scopes) > _MOST_OPEN and not cached.users and cached.unsure is None:
+            if len(self._scopes) > _MOST_OPEN and not cached.users and cached.unsure is None and not cached.is_undone:
                 del self._scopes[scope]
 
     def _open(self, scope: str) -> _CachedScope:
@@ -617,5 +698,23 @@ def _remove_index(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+class _Damaged(StoreUnavailable):
+    """The pieces of a file are not what its row says."""
+
+
 def _damaged(scope: str, file: StoredFile) -> StoreUnavailable:
-    return StoreUnavailable(f"the database has not all of the file {file.path} of {scope}")
+    return _Damaged(f"the database has not all of the file {file.path} of {scope}")
+
+
+def _conflict_again(scope: str) -> StoreUnavailable:
+    return StoreUnavailable(f"other gateways keep changing the memory of {scope or 'the home'}")
+
+
+def _differs(file: StoredFile, cached: CachedFile | None) -> bool:
+    """Return True if the database's file is another than the one that was last seen."""
+    return cached is None or file.replaced != cached.replaced or file.size != cached.signature.size
+
+
+def _unit(path: str) -> str:
+    """Return the files that mean something only together: a transcript, a file, or all of the documents."""
+    return path if path.startswith(_INDEPENDENT) else "memory"

@@ -136,13 +136,23 @@ class TranscriptProjector:
         """Run *change*, which moves transcripts from and into *folders*, in a thread while no file is written."""
 
         def run() -> None:
-            sessions = {folder / "sessions" for folder in folders}
-            for path in [path for path in self._files if path.parent in sessions]:
-                self._discard(path)
+            self._discard_in(folders)
             change()
 
         async with self._lock:
             await _finish(asyncio.to_thread(run))
+
+    @asynccontextmanager
+    async def let_go(self, folder: Path) -> AsyncIterator[None]:
+        """Write nothing while the context is open; the transcripts of *folder* are read again afterwards."""
+        async with self._lock:
+            await _finish(asyncio.to_thread(self._discard_in, (folder,)))
+            yield
+
+    def _discard_in(self, folders: Sequence[Path]) -> None:
+        sessions = {folder / "sessions" for folder in folders}
+        for path in [path for path in self._files if path.parent in sessions]:
+            self._discard(path)
 
     async def remove(self, paths: Sequence[Path]) -> None:
         """Remove files and folders; later records begin new transcripts. Raises OSError."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import psycopg
 
-from gateway.errors import SettingsError
+from gateway.errors import SettingsError, WorkerReplaced
 from gateway.journal_file import misplaced_journal
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.claims import ChatClaims
+from gateway.store.database import Database
 from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.postgres.thread import PostgresThread
+from gateway.store.shared_caches import SharedCaches, read_again
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import FILE
 from gateway.store.workers import WorkerIdentity
@@ -29,14 +31,14 @@ Wrap: TypeAlias = Callable[[psycopg.Connection[Any]], PostgresConnection]
 
 
 async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> Store:
-    """Open the store in the database at *url*, its tables made when missing, as its one gateway.
+    """Open the store in the database at *url*, its tables made when missing, as its one gateway or as one of several.
 
-    Raises StoreUnavailable when it cannot be reached or another gateway has it, SchemaTooNew when a newer Parlour
-    wrote it, SettingsError for an invalid address and for messages that are in another store.
+    Raises StoreUnavailable when it cannot be reached or a gateway has it that does not share, SchemaTooNew when a newer
+    Parlour wrote it, SettingsError for an invalid address and for messages that are in another store.
     """
     if mistake := misplaced_journal(home / FILE, has_database=True):
         raise SettingsError(mistake)
-    return await open_database(url, limits, clock=clock)
+    return await open_database(url, limits, clock=clock, shares=limits.is_shared)
 
 
 async def open_database(
@@ -55,6 +57,12 @@ async def open_database(
     worker = WorkerIdentity(shares=shares)
     held = ChatClaims(is_shared=shares)
     loop = asyncio.get_running_loop()
+    caches = SharedCaches()
+
+    def hand_over(database: Database, changed: Collection[str]) -> None:
+        # On the writer's thread. The loop runs it before it hears of the transaction's results.
+        found = read_again(database, changed)
+        loop.call_soon_threadsafe(lambda: caches.adopt(found))
 
     def connector() -> PostgresConnection:
         # On the writer's thread; the tables are looked at the first time only.
@@ -65,16 +73,21 @@ async def open_database(
             if not last:
                 schema.prepare(connection)
             schema.require_active(connection)  # always: it may have been moved away while we hung
+            connection.when_changed(hand_over)
             schema.enlist(connection, worker, is_new=not last)
             last = connection.process
             heartbeat = WorkerHeartbeat(url, worker.name, loop, on_notify=held.changed.set if shares else None)
             connection.when_closed(heartbeat.stop)
             heartbeat.start()
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, WorkerReplaced):
+                loop.call_soon_threadsafe(held.replaced.set)
             raise
         return connection
 
     writer = BatchWriter(partial(PostgresThread.open, connector))
     await writer.open()
-    return await assemble(writer, limits, clock, partial(copy_database, url), worker=worker, chat_claims=held)
+    return await assemble(
+        writer, limits, clock, partial(copy_database, url), worker=worker, chat_claims=held, caches=caches
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import count
@@ -17,9 +17,11 @@ from psycopg.raw_cursor import RawCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import BytesBinaryDumper, StrDumper
 
-from gateway.store.database import LISTED, QueryResult
+from gateway.store.database import LISTED, CachedRows, Database, QueryResult
 from gateway.store.postgres.worker_locks import give_lock, take_dead
+from gateway.store.row_codec import sql
 from gateway.store.scope_files import TABLES
+from gateway.store.shared_caches import EDITIONS, parse_editions, write_edition
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +33,8 @@ _LISTED = "IN (SELECT json_array_elements_text(?::json))"
 _FAULT_CLASSES = ("08", "53", "57", "58", "XX")
 _CONFLICT_CODES = ("40001", "40P01")
 _FAULT_CODES = ("25006", "55P03")
-_FENCE = "SELECT 1 FROM worker WHERE name = ? FOR KEY SHARE"  # against removal; heartbeats do not wait for it
+# Against removal; heartbeats do not wait for it.
+_FENCE = sql("SELECT (", EDITIONS, ") FROM worker WHERE name = ? FOR KEY SHARE")
 _TEXT_TABLES = ("inbox", "step", "body", "outbox", "part", "dead", "job", "preference", "note", "audit", "alert")
 
 
@@ -66,6 +69,10 @@ class PostgresConnection:
         self._when_closed: Callable[[], object] = lambda: None
         self.worker = ""  # the listed worker that this session writes for; empty before it is
         self._locks: list[str] = []  # of dead workers
+        self._column: str | None = ""  # the editions as the last transaction has seen them
+        self._editions: dict[str, str] | None = None  # of what is in memory; None = not known
+        self._written: dict[str, str] = {}  # editions of the open transaction
+        self._on_change: Callable[[Database, Collection[str]], object] = lambda *_: None
         connection.cursor_factory = RawCursor
         connection.prepare_threshold = 2
         connection.prepared_max = 500
@@ -78,6 +85,10 @@ class PostgresConnection:
     def when_closed(self, call: Callable[[], object]) -> None:
         """Call *call* when the connection is closed."""
         self._when_closed = call
+
+    def when_changed(self, call: Callable[[Database, Collection[str]], object]) -> None:
+        """Call *call* at the beginning of a transaction with the cached rows that others have changed before it."""
+        self._on_change = call
 
     @property
     def session(self) -> psycopg.Connection[Any]:
@@ -114,15 +125,32 @@ class PostgresConnection:
         """Have the other workers look for work, once this transaction is stored."""
         self.execute("NOTIFY parlour")
 
+    def changes_cached(self, rows: CachedRows) -> None:
+        """Write a new edition of *rows*; the other workers look for it at once."""
+        self._written[rows] = write_edition(self, rows)
+        self.notify()
+
     def begin_batch(self) -> None:
         """Begin a transaction. Raises ConnectionAbortedError if another worker has taken over from ours.
 
         The row is locked until the end of the transaction, for which a takeover waits.
         """
+        self._written = {}
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        if self.worker and self.execute(_FENCE, (self.worker,)).fetchone() is None:
-            raise ConnectionAbortedError("another gateway has taken over the work of this one")
+        if self.worker:
+            found = self.execute(_FENCE, (self.worker,)).fetchone()
+            if found is None:
+                raise ConnectionAbortedError("another gateway has taken over the work of this one")
+            if found[0] != self._column or self._editions is None:
+                self._look_at_editions(found[0])
         self._has_written = False
+
+    def _look_at_editions(self, column: str | None) -> None:
+        editions, known = parse_editions(column), self._editions
+        changed = [name for name, edition in editions.items() if known is None or known.get(name) != edition]
+        if changed:
+            self._on_change(self, changed)
+        self._column, self._editions = column, editions
 
     def end_batch(self) -> bool:
         """Make the transaction durable; return True if it may have changed something."""
@@ -130,6 +158,8 @@ class PostgresConnection:
         status = self.execute("COMMIT").statusmessage
         if status != "COMMIT":  # an operation went on after an error: the server has rolled back
             raise psycopg.errors.InFailedSqlTransaction(f"COMMIT was answered with {status}")
+        if self._editions is not None:
+            self._editions |= self._written  # of two workers that change the same rows, one has a conflict
         return has_written
 
     def roll_back(self) -> None:

@@ -16,7 +16,7 @@ import psycopg
 import structlog
 from psycopg.conninfo import conninfo_to_dict
 
-from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
+from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable, WorkerReplaced
 from gateway.journal_file import OpenChoice
 from gateway.ports.journal import SessionRow
 from gateway.store import adoption, workers
@@ -242,7 +242,7 @@ def _take(connection: Database, lock: str, key: int) -> bool:
 
 
 def enlist(connection: PostgresConnection, worker: WorkerIdentity, *, is_new: bool) -> None:
-    """List the worker, and let its session write for it. Raises StoreUnavailable.
+    """List the worker, and let its session write for it. Raises StoreUnavailable, WorkerReplaced.
 
     A worker that shares the database is listed once: others have taken its chats when it *is_new* no more and is not
     listed, and what it still does must end with its process.
@@ -250,7 +250,7 @@ def enlist(connection: PostgresConnection, worker: WorkerIdentity, *, is_new: bo
     try:
         listed = workers.beat(connection, worker.name, server_time(connection))
         if not listed and worker.shares and not is_new:
-            raise StoreUnavailable("other workers have taken over from this one: restart it")
+            raise WorkerReplaced("other gateways have taken over the work of this one")
         workers.enlist(connection, worker, server_time(connection))
         connection.execute(_END_START, (_START,))
     except psycopg.Error as error:

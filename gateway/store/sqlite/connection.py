@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import structlog
 
+from gateway.store.database import CachedRows
+
 log = structlog.get_logger(__name__)
 
 _IN_MEMORY = 64 * 1024 * 1024  # bytes of a journal that is rebuilt in memory; a larger one in a temporary file
@@ -39,6 +41,9 @@ class SqliteConnection(sqlite3.Connection):
 
     def notify(self) -> None:
         """Do nothing: this worker is the only one."""
+
+    def changes_cached(self, rows: CachedRows) -> None:
+        """Do nothing, as `notify`."""
 
     def begin_batch(self) -> None:
         """Begin a transaction, which locks out other writers."""

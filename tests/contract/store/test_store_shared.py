@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
+from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
 from gateway.ports.journal import AcceptOutcome, Job
 from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
@@ -126,6 +127,15 @@ async def until(is_met: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def write_transcripts(*stores: SqlStore) -> None:
+    """Let the bodies of each worker's records go, as its transcripts do when they are written."""
+    for store in stores:
+        found = await store.records.unprojected(0, 2)
+        while found:
+            await store.records.projected([each.seq for each in found])
+            found = await store.records.unprojected(0, 2)
+
+
 async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) -> None:
     """The worker that accepts a message need not be the one that answers; the next turn may be another's."""
     first, second = await team.open(), await team.open()
@@ -145,6 +155,10 @@ async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) 
     await first.outbox.mark_sent(receipt(parts[0]))
     lease = await claim(first)
     await first.journal.commit(lease, answered(lease))
+    assert await second.records.unprojected(0, 10) == ()  # a transcript has one writer
+    await balanced(first)
+    assert team.holders() == {ANN: first._engine.owner}
+    await write_transcripts(first)
     await until(lambda: team.holders() == {})
     await accept(second, said(id="3"))
     await ready(second)
@@ -164,6 +178,7 @@ async def test_chats_are_shared_fairly_and_none_is_left(team: Workers) -> None:
         assert await other.journal.claim(key) is None
         lease = await claim(holder, key)
         await holder.journal.commit(lease, answered(lease))
+    await write_transcripts(first, second)
     await until(lambda: team.holders() == {})
 
 
@@ -320,6 +335,7 @@ async def test_claims_whose_reply_was_lost_are_known_again(team: Workers) -> Non
     await ready(store)
     lease = await claim(store)
     await store.journal.commit(lease, answered(lease))
+    await write_transcripts(store)
     await balanced(store)
     assert team.holders() == {}
 
@@ -392,6 +408,7 @@ async def test_a_release_beside_an_accept_loses_no_wake_up(team: Workers) -> Non
     await balanced(first)
     lease = await claim(first)
     await first.journal.commit(lease, answered(lease))
+    await write_transcripts(first)
     engine = first._engine
 
     def release_slowly(database: SharedDatabase) -> object:
@@ -557,3 +574,29 @@ def holder_of(team: Workers) -> str:
 def chats_of(team: Workers) -> list[str]:
     """Return the chats that are claimed."""
     return [name for (name,) in team.server.query("SELECT name FROM claim WHERE name LIKE 'chat:%'")]
+
+
+async def test_what_one_worker_changes_the_next_transaction_of_another_knows(team: Workers) -> None:
+    """Roles, links of accounts and choices are read from memory, and are never older than what a claim returns."""
+    first, second = await team.open(), await team.open()
+    await paused(first)
+    await paused(second)  # nothing looks by itself
+    entry = AccessEntry(channel="telegram", who="9", standing=AccessStatus.BLOCKED, by="operator", at=START)
+    edition = second.access.edition()
+    await first.access.change(AccessChange(put=(entry,), notes={"claim": "hash"}))
+    await first.people.prefer("people/telegram%3a9", "language", "de")
+    account = PlatformAccount(kind="telegram", id="9")
+    await first.links.note_chat(ANN, account)
+    assert not second.access.members()
+    members = second.access.members()
+    await accept(second, said())
+    assert (members, second.access.edition()) == ({("telegram", "9"): entry}, edition + 1)
+    assert second.access.notes() == {"claim": "hash"}
+    assert second.people.preferences("people/telegram%3a9") == {"language": "de"}
+    assert second.links.account_of(ANN) == account
+    await accept(second, said(id="2"))
+    await second.access.change(AccessChange(remove=(("telegram", "9"),)))
+    await accept(second, said(id="3"))
+    assert second.access.edition() == edition + 2  # what it has changed itself is not read again
+    await accept(first, said(id="4"))
+    assert not first.access.members()

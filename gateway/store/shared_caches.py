@@ -1,0 +1,67 @@
+"""Rows that every worker keeps in memory, and the editions by which it learns that another worker has changed them.
+
+Access, links of accounts and the choices of people are read at every message, so they are served from memory. A
+transaction that changes them writes a new edition. Every transaction of a worker begins with a look at the editions, in
+the statement that is its fence, and reads rows of a new edition again: a transaction's result is therefore never newer
+than the caches (docs/adr/0086-editions.md).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gateway.store import access, account_links
+from gateway.store.access import AccessSnapshot
+from gateway.store.account_links import LinkSnapshot
+from gateway.store.database import SET_META, CachedRows, Database
+from gateway.store.row_codec import unquote
+
+EDITIONS = "SELECT string_agg(name || ' ' || value, ',' ORDER BY name) FROM meta WHERE name LIKE 'edition.%'"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSnapshot:
+    """Rows that were read again; None = unchanged."""
+
+    access: AccessSnapshot | None
+    links: LinkSnapshot | None
+    choices: dict[str, dict[str, str]] | None
+
+
+@dataclass(slots=True)
+class SharedCaches:
+    """Receives rows that were read again, on the event loop."""
+
+    adopt: Callable[[CachedSnapshot], None] = lambda _: None
+
+
+def write_edition(database: Database, rows: CachedRows) -> str:
+    """Write a new edition of *rows*, in the transaction that changes them; return it."""
+    edition = secrets.token_hex(6)
+    database.execute(SET_META, (f"edition.{rows}", edition))
+    return edition
+
+
+def parse_editions(column: str | None) -> dict[str, str]:
+    """Return editions by name, of the column that `EDITIONS` returns."""
+    pairs = (each.split(" ") for each in (column or "").split(",") if each)
+    return {name.removeprefix("edition."): edition for name, edition in pairs}
+
+
+def read_again(database: Database, changed: Collection[str]) -> CachedSnapshot:
+    """Return the groups of rows that have *changed*."""
+    return CachedSnapshot(
+        access=access.load(database) if CachedRows.ACCESS in changed else None,
+        links=account_links.load(database) if CachedRows.LINKS in changed else None,
+        choices=load_choices(database) if CachedRows.CHOICES in changed else None,
+    )
+
+
+def load_choices(database: Database) -> dict[str, dict[str, str]]:
+    """Return every person's and chat's choices, by subject."""
+    choices: dict[str, dict[str, str]] = {}
+    for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
+        choices.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
+    return choices
