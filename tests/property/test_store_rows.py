@@ -102,6 +102,7 @@ INBOUND = every(
     is_private=FLAG,
     album=TEXT,
     reply_to=TEXT,
+    replaces=TEXT,
     quoted=TEXT,
     quoted_by=TEXT,
     is_forwarded=FLAG,
