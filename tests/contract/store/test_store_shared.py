@@ -345,6 +345,7 @@ async def paused(store: SqlStore) -> None:
     assert store._sharing is not None
     store._sharing.cancel()
     await asyncio.wait({store._sharing})
+    await store.check()  # behind a look that it had begun
 
 
 async def test_a_turn_whose_claim_lost_its_reply_is_given_back(team: Workers) -> None:
