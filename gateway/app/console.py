@@ -142,7 +142,7 @@ class PageVisitors:
                 continue
             message = InboundMessage(
                 key=key,
-                message_id="console",
+                message_id="rights",
                 sender=Sender(id=account.id, team=account.team),
                 text="",
                 sent_at=self._now(),

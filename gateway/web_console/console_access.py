@@ -24,7 +24,7 @@ class ConsoleRole(StrEnum):
 class AuditRule(StrEnum):
     """Origin of the audit entry of a call."""
 
-    CONSOLE = "console"  # before it runs
+    CALL = "call"  # before it runs
     OPERATION = "operation"  # it is a decision, which the operation notes itself, under the visitor's name
     NONE = "none"  # figures and names alone, which a page reads every few seconds
 
@@ -61,11 +61,11 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "people audit": _owner("limit", "about"),
     "chats list": _owner(),
     "chats settings": _admin(),
-    "memory show": _admin(audit=AuditRule.CONSOLE),
+    "memory show": _admin(audit=AuditRule.CALL),
     "memory log": _admin("limit"),
-    "memory diff": _admin("sha", audit=AuditRule.CONSOLE),
+    "memory diff": _admin("sha", audit=AuditRule.CALL),
     "turns find": _admin("person", "since", "until", "limit"),
-    "turns show": _admin("reference", audit=AuditRule.CONSOLE, subject="reference"),
+    "turns show": _admin("reference", audit=AuditRule.CALL, subject="reference"),
     "usage": _owner("by", "since"),
 }
 

@@ -108,7 +108,7 @@ class WebConsole:
         run = self._operations.get(name)
         if run is None:
             return JSONResponse(_STARTING, 503)
-        if rule.audit is AuditRule.CONSOLE:
+        if rule.audit is AuditRule.CALL:
             await self._visitors.note(who, f"console {name}", subject)
         # The operation runs in a task of its own, which takes this context along.
         token = ACTING.set(self._visitors.account(who))

@@ -14,12 +14,13 @@ PLATFORM = re.compile(r"(?:telegram|slack|discord|pocket)", re.IGNORECASE)
 LOCAL = frozenset({"web", "console"})  # common words: they count as whole strings only
 
 # Other bots' files name their platforms; the two channels that every installation has are a default of the settings;
-# `parlour web` is a command, and "web" a kind of tools.
+# `parlour web` is a command, "web" a kind of tools, and the operators' page is at /console.
 NAMES_PLATFORMS = ("agent/importers/",)
 LOCAL_NAMES = {
     ("gateway/settings/channel_blocks.py", "web"),
     ("gateway/settings/channel_blocks.py", "console"),
     ("gateway/cli.py", "web"),
+    ("gateway/cli.py", "console"),
     ("agent/tools/tool.py", "web"),
     ("agent/web/search_engines.py", "web"),
     ("agent/web/web_tools.py", "web"),
