@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.events import ChatKind, InboundMessage, PlatformAccount, quote_file_name
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, SessionKey, quote_file_name
 
 SHARED = "shared"  # read by all users, written by owners
 quote = quote_file_name
@@ -25,6 +25,11 @@ def person_of(message: InboundMessage, kind: str = "") -> str:
     return account_of(message, kind).name
 
 
+def chat_scope(key: SessionKey) -> str:
+    """Return the scope of the shared chat, or of the private thread, *key*."""
+    return f"chats/{quote(str(key))}"
+
+
 def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict") -> str:
     """Return the scope a message belongs to: that of *person* in a direct chat, the parent chat's in a group.
 
@@ -37,7 +42,7 @@ def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict")
         return ""
     if message.chat_kind is ChatKind.DIRECT:
         return f"people/{person}"
-    return f"chats/{quote(str(message.key if message.is_private else message.key.parent))}"
+    return chat_scope(message.key if message.is_private else message.key.parent)
 
 
 def scope_folder(home: Path, scope: str) -> Path:

@@ -20,7 +20,7 @@ from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.scopes import quote
+from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
@@ -170,5 +170,5 @@ def resolve_recipient(
 
 def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:
     """Return True if *key* is a private thread: one that has a scope apart from its parent chat's."""
-    own = f"chats/{quote(str(key))}"
+    own = chat_scope(key)
     return bool(key.thread) and any(row.key == key and row.scope == own for row in sessions)

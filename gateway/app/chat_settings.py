@@ -16,7 +16,7 @@ from agent.chat_profiles import (
     ModelSelector,
     stored_guild,
 )
-from agent.memory.scopes import account_of, quote, scope_of
+from agent.memory.scopes import account_of, chat_scope, scope_of
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
 from agent.tools.toolbox import GROUP, Toolbox
@@ -101,7 +101,7 @@ def build_scope_guess(
     def scopes(key: SessionKey) -> tuple[str, ...]:
         if isolation == "shared":
             return ("",)
-        chats = (f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}")
+        chats = (chat_scope(key), chat_scope(key.parent))
         return tuple(dict.fromkeys((*(f"people/{person}" for person in persons(key)), *chats)))
 
     return scopes

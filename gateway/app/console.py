@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from starlette.requests import HTTPConnection
 
 from agent.chat_profiles import stored_guild
-from agent.memory.scopes import quote
+from agent.memory.scopes import chat_scope
 from gateway.app.access import AccessServices
 from gateway.app.channels import ConfiguredChannels, accounts_of_user
 from gateway.app.context import AppContext
@@ -129,7 +129,7 @@ class PageVisitors:
         if self._context.settings.memory.isolation == "shared":
             return []
         rows = await self._context.store.records.sessions()
-        found = (row.key.parent for row in rows if row.scope == f"chats/{quote(str(row.key.parent))}")
+        found = (row.key.parent for row in rows if row.scope == chat_scope(row.key.parent))
         return list(dict.fromkeys(found))
 
     async def _administers(self, who: str, key: SessionKey) -> bool:

@@ -17,7 +17,7 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.scope_names import SHARED, ScopeNames
-from agent.memory.scopes import quote
+from agent.memory.scopes import chat_scope
 from agent.memory.storage.disk import Disk
 from gateway.app.app import GatewayApp, resolve_recipient
 from gateway.app.memory_operations import MemoryOperations
@@ -107,9 +107,9 @@ async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> Impo
     sessions = await app.store.records.sessions()
     traits = app.platforms.traits(key.channel)
     if traits.is_group(key):
-        return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
+        return ImportTarget(scope=chat_scope(key.parent), key=key)
     chat_kind, sender = resolve_recipient(key, traits, sessions)
     if chat_kind is ChatKind.GROUP:
-        return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
+        return ImportTarget(scope=chat_scope(key.parent), key=key)
     account = PlatformAccount(kind=app.platforms[key.channel], team=sender.team, id=sender.id)
     return ImportTarget(scope=f"people/{app.store.links.person(account)}", key=key)

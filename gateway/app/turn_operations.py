@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from agent.memory.scopes import quote
+from agent.memory.scopes import chat_scope
 from gateway.app.channels import accounts_of_user
 from gateway.app.gateway_operations import plain
 from gateway.control import Line, Operation
@@ -82,13 +82,13 @@ class TurnOperations:
         if chat is None:
             return ""
         rows = {row.key: row.scope for row in await self._app.store.records.sessions()}
-        own = f"chats/{quote(str(chat))}"
+        own = chat_scope(chat)
         return own if any(scope == own for scope in rows.values()) else ""
 
     def _is_within(self, key: SessionKey, chat: SessionKey | None, scopes: Mapping[SessionKey, str]) -> bool:
         if chat is None or key == chat:
             return True
-        return key.parent == chat and scopes.get(key) == f"chats/{quote(str(chat))}"
+        return key.parent == chat and scopes.get(key) == chat_scope(chat)
 
     def _may_read(self, scope: str) -> bool:
         """Return True at the command line, in shared chats, and for the visitor's own person.
