@@ -70,7 +70,7 @@ class ClientConnection:
 
     async def take(self) -> Frame:
         """Wait for the oldest frame and return it."""
-        while not self._waiting:
+        while not self._waiting or next(iter(self._waiting.values())) is _BEING_READ:
             self._news.clear()
             await self._news.wait()
         slot = next(iter(self._waiting))
@@ -86,12 +86,18 @@ class ClientConnection:
         self._asking.set()
 
     async def wait_asked(self) -> HistoryFrame:
-        """Wait until the last page was taken and another one is wanted; return which."""
+        """Wait until the last page was taken and another one is wanted; return which.
+
+        The newest page has its place in the queue from here on, because it replaces what the window shows: a frame that
+        is pushed while the page is read may be missing in it, and is sent after it.
+        """
         await self._page_taken.wait()
         await self._asking.wait()
-        look, self._asked = self._asked, None
+        look, self._asked = self._asked or HistoryFrame(), None
         self._asking.clear()
-        return look or HistoryFrame()
+        if not look.before:
+            self._waiting[_PAGE] = _BEING_READ
+        return look
 
     def close(self) -> None:
         """Ask the server of this window to end it."""
@@ -108,6 +114,7 @@ class ClientConnection:
 
 
 _PAGE = ("page",)  # one at a time, see `wait_asked`
+_BEING_READ: Frame = {}  # in place of the newest page
 
 
 def _slot(frame: Frame) -> object | None:

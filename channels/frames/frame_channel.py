@@ -239,6 +239,8 @@ class FrameChannel:
         while True:
             look = await window.wait_asked()
             window.push(await self._history.read(window.key, look.before))
+            if not look.before:
+                self._push_live(window)
 
     def _page(self, key: SessionKey, page: HistoryPage, before: str) -> SharedFrame:
         def address(file: Attachment) -> Frame:
@@ -251,10 +253,14 @@ class FrameChannel:
 
     async def _write(self, window: ClientConnection, send: Send) -> None:
         await send(await self._history.read(window.key))
-        for frame in self._live.get(window.key, LiveChatState()).frames():
-            window.push(frame)
+        self._push_live(window)
         while True:
             await send(await window.take())
+
+    def _push_live(self, window: ClientConnection) -> None:
+        """Send what the newest page of the history, which replaces everything in a window, does not have yet."""
+        for frame in self._live.get(window.key, LiveChatState()).frames():
+            window.push(frame)
 
     def _stamp(self) -> datetime:
         # Strictly later than the one before: lanes are ordered by (time, id), and two windows' ids are random.

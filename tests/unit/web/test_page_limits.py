@@ -153,13 +153,26 @@ async def test_a_window_has_one_history_request_outstanding(session: aiohttp.Cli
         for _ in range(39):
             await socket.send_json({"type": "look"})
         await socket.send_json({"type": "say", "id": "message-0001", "text": "heard"})
-        assert (await socket.receive_json())["type"] == "accepted"  # every request before it was read
+        await until(lambda: bool(services.accepted))  # every request before it was read
         services.readable.set()
-        for _ in range(2):
-            assert (await socket.receive_json())["type"] == "history"
+        assert [(await socket.receive_json())["type"] for _ in range(3)] == ["history", "accepted", "history"]
         await socket.send_json({"type": "ping"})
         assert (await socket.receive_json())["type"] == "pong"
     assert services.reads == 3  # the first, the one under way, and one for all that came behind it
+
+
+async def test_what_is_said_while_the_history_is_read_comes_after_it(session: aiohttp.ClientSession) -> None:
+    """A window shows the newest page in place of all it has: an answer that the page lacks is not lost from view."""
+    services = CountingPageServices(lines=[line(0, "hello")])
+    async with serve_page(services) as served, window(served, session) as socket:
+        assert (await socket.receive_json())["type"] == "history"
+        services.readable.clear()
+        await socket.send_json({"type": "look"})
+        await until(lambda: services.reads == 2)
+        (part,) = served.channel.render(OutboundMessage(id="t9.1", key=served.key, text="an answer"))
+        await served.channel.send(part)
+        services.readable.set()
+        assert [(await socket.receive_json())["type"] for _ in range(2)] == ["history", "message"]
 
 
 async def test_windows_that_open_together_share_one_reading(session: aiohttp.ClientSession) -> None:
