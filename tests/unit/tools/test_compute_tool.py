@@ -165,6 +165,7 @@ async def test_the_processes_have_no_environment(monkeypatch: pytest.MonkeyPatch
     """Our keys are neither in the process that runs the code nor in its parent."""
     monkeypatch.setenv("PARLOUR_LLM__API_KEY", "secret")
     await run("1")
+    await until(lambda: bool(_workers()))  # the next call's worker starts behind the answer
     processes = _children() | _workers()
     assert len(processes) >= 2
     assert not any("secret" in _read(pid, "environ") for pid in processes)
