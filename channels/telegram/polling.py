@@ -75,7 +75,9 @@ class TelegramPoller:
     async def _poll(self) -> Sequence[Mapping[str, Any]]:
         """Fetch new updates as raw objects: one that cannot be parsed must not cost the others."""
         limit = 1 if self._is_cautious() else _BATCH
-        query: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": limit, "allowed_updates": json.dumps(KINDS)}
+        # The first poll of a run waits for nothing: its answer is what makes the channel ready.
+        seconds = POLL_SECONDS if self._retrier.contact_at is not None else 0
+        query: dict[str, Any] = {"timeout": seconds, "limit": limit, "allowed_updates": json.dumps(KINDS)}
         # An offset goes with one poll, answered or not. Update ids restart at random after a quiet week, and an old
         # offset would confirm updates that were never received. What was not confirmed comes again, and is known.
         offset, self._offset = self._offset, None

@@ -608,7 +608,7 @@ async def test_a_channel_is_ready_while_it_runs(platform: RunningChannel) -> Non
     assert platform.channel.capabilities.text_limit > 0
 
 
-async def test_a_channel_that_is_transcript_started_at_hears_again(
+async def test_a_channel_that_is_started_again_receives_again(
     platform: RunningChannel, services: FakePageServices
 ) -> None:
     """The supervisor cancels a deaf channel's run and begins another: connections, windows and all come back."""

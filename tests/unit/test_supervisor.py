@@ -69,7 +69,7 @@ async def supervised(
     assert running.cancelled()
 
 
-async def test_a_deaf_channel_is_transcript_started_at(clock: VirtualClock) -> None:
+async def test_a_channel_that_receives_nothing_is_started_again(clock: VirtualClock) -> None:
     """It runs and hears nothing for five minutes: cancelled, counted, begun anew; its neighbour notices nothing."""
     deaf, well, meter = ScriptedChannel("slack", clock), ScriptedChannel("telegram", clock), FakeMeter()
     deaf.hears = lambda: len(deaf.begun) > 1
@@ -90,7 +90,7 @@ async def test_a_deaf_channel_is_transcript_started_at(clock: VirtualClock) -> N
     assert meter.total("channel_restarts") == 1
 
 
-async def test_a_channel_that_loses_its_hearing_later_is_transcript_started_at(clock: VirtualClock) -> None:
+async def test_a_channel_that_stops_receiving_later_is_started_again(clock: VirtualClock) -> None:
     """The five minutes are counted from when it stopped to hear; a pause shorter than that is its own affair."""
     channel, meter = ScriptedChannel("slack", clock), FakeMeter()
     channel.hears = lambda: not 1000 <= clock.seconds < 1250 and not 2000 <= clock.seconds < 2320

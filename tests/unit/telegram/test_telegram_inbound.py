@@ -135,12 +135,19 @@ async def test_a_second_delivery_is_the_same_message(line: TelegramConnection) -
     assert len(line.services.accepted) == 1
 
 
+async def wait_long_poll(server: TelegramServer) -> None:
+    """Return when a poll waits for the next update."""
+    await server.until(lambda: any(asked.get("timeout") for name, asked in server.calls if name == "getUpdates"))
+
+
 async def test_one_poll_confirms_and_waits(line: TelegramConnection) -> None:
     """A message costs one poll: the one that waits for the next message confirms it at once."""
+    await wait_long_poll(line.server)
     for n in range(3):
         line.server.say(f"message {n}")
         await line.server.until(lambda: not line.server.updates)
-    polls = [asked for name, asked in line.server.calls if name == "getUpdates"]
+    first, *polls = [asked for name, asked in line.server.calls if name == "getUpdates"]
+    assert first["timeout"] == 0  # a channel that starts in a quiet hour is ready at once
     assert [asked.get("offset") for asked in polls] == [None, *(ident + 1 for ident in line.server.confirmed)]
     assert {asked["timeout"] for asked in polls} == {POLL_SECONDS}
     assert len(polls) == 4
@@ -151,6 +158,7 @@ async def test_a_confirmation_that_is_lost_confirms_nothing_later(server: Telegr
     time = [server.now()]
     server.now = lambda: time[0]
     async with open_line(server) as line:
+        await wait_long_poll(server)
         later: list[int] = []
 
         def restart(method: str, when: str) -> None:
@@ -171,6 +179,7 @@ async def test_a_confirmation_that_is_lost_confirms_nothing_later(server: Telegr
 async def test_what_was_not_confirmed_comes_again_and_is_known(server: TelegramServer) -> None:
     """The poll that confirms is lost on its way: the message is delivered again, stored once, and confirmed."""
     async with open_line(server) as line:
+        await wait_long_poll(server)
         server.fail("getUpdates", TelegramFault("drop"))
         server.say("once")
         first, second = await line.services.wait_deliveries(2)
