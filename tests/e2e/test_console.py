@@ -109,6 +109,7 @@ async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Brows
     await block.press("Enter")
     await expect(page.locator("#question-text")).to_contain_text("Block pocket:dora?")
     await page.keyboard.press("Escape")
+    await expect(page.locator("#question")).to_be_hidden()
     await expect(dora).to_contain_text("may write")
     await block.press("Enter")
     await page.keyboard.press("Enter")
