@@ -6,9 +6,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 FLAGS = [
     "--no-sandbox",
@@ -38,3 +40,31 @@ async def open_browser(*flags: str) -> AsyncIterator[Browser]:
             yield browser
         finally:
             await browser.close()
+
+
+async def open_page(browser: Browser, *, script: Path | None = None, **context: Any) -> Page:
+    """Return an empty page in a new context, which runs *script* first on every page; an error on it fails the test."""
+    opened = await browser.new_context(**context)
+    if script is not None:
+        await opened.add_init_script(path=script)
+    page = await opened.new_page()
+    page.on("pageerror", _raise)
+    page.on("console", _refuse_violation)
+    return page
+
+
+async def open_chat(browser: Browser, url: str, **context: Any) -> Page:
+    """Open the chat page and wait until it is connected; an error on it fails the test."""
+    page = await open_page(browser, **context)
+    await page.goto(url)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    return page
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _refuse_violation(message: ConsoleMessage) -> None:
+    if "Content Security Policy" in message.text:
+        raise AssertionError(message.text)

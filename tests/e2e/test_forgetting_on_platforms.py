@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Browser, expect
 
 from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
@@ -156,13 +157,12 @@ def write_script(path: Path) -> str:
     return f"scripted:{path}"
 
 
-async def test_on_the_page(tmp_path: Path, zygote: ForkServer) -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_on_the_page(tmp_path: Path, zygote: ForkServer, chromium: Browser) -> None:
     """In a real browser: the answers, and a question whose button Yes is clicked."""
     model = write_script(tmp_path / "script.json")
-    async with open_browser() as browser, gateway(tmp_path / "home", zygote, PARLOUR_LLM__MODEL=model) as process:
-        page = await browser.new_page()
-        await page.goto(process.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    async with gateway(tmp_path / "home", zygote, PARLOUR_LLM__MODEL=model) as process:
+        page = await open_chat(chromium, process.url)
         answers = page.locator(".line:not(.user) .body")
 
         async def say(text: str, count: int) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, FilePayload, Page, expect
 
 from agent.memory.storage.transcript_projector import TranscriptProjector
@@ -16,35 +14,18 @@ from channels.frames.history import NEWEST_TURNS
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
-from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
 from tests.fakes.memory import FakeRecords, talk
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.faults.process_pool import ForkServer
 
-# One browser and one loop for the module; each test has contexts of its own, which share nothing.
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    """Start the module's browser."""
-    async with open_browser() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(chromium: Browser) -> AsyncIterator[Browser]:
-    """Give the module's browser and close every context that the test opened: nothing is left for another."""
-    yield chromium
-    for context in [*chromium.contexts]:
-        await context.close()
-
-
-async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path, browser: Browser) -> None:
+async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path, chromium: Browser) -> None:
     """No key, no configuration: open the page, type, read the answer, reload, read it again; stop cleanly."""
     async with gateway(tmp_path / "home") as process:
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.locator("#text").fill("Good evening")
@@ -61,11 +42,11 @@ async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path, browser: Bro
 
 
 async def test_without_a_model_the_pages_own_suggestions_are_answered(
-    tmp_path: Path, browser: Browser, zygote: ForkServer
+    tmp_path: Path, chromium: Browser, zygote: ForkServer
 ) -> None:
     """Each says something that helps, and all of them together, and what follows, say once how a model is set up."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         suggestions = await page.locator(".chip").all_inner_texts()
@@ -91,11 +72,11 @@ async def test_without_a_model_the_pages_own_suggestions_are_answered(
 
 
 async def test_a_killed_gateway_loses_nothing_and_answers_once(
-    tmp_path: Path, browser: Browser, zygote: ForkServer
+    tmp_path: Path, chromium: Browser, zygote: ForkServer
 ) -> None:
     """A power cut between two messages: the page comes back by itself, and what was typed meanwhile is sent once."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.locator("#text").fill("before")
@@ -115,11 +96,11 @@ async def test_a_killed_gateway_loses_nothing_and_answers_once(
 
 
 async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(
-    tmp_path: Path, browser: Browser, zygote: ForkServer
+    tmp_path: Path, chromium: Browser, zygote: ForkServer
 ) -> None:
     """Added, the gateway killed, the message sent, the turn run, the page reloaded: the file is a link to its bytes."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.locator("#files").set_input_files(
@@ -153,11 +134,11 @@ async def test_in_a_container_log_and_page_name_the_container_s_command(tmp_path
 
 
 async def test_a_code_from_the_command_line_lets_a_browser_in(
-    tmp_path: Path, browser: Browser, zygote: ForkServer
+    tmp_path: Path, chromium: Browser, zygote: ForkServer
 ) -> None:
     """`parlour web login` prints a code while the gateway runs; the page takes it."""
     async with gateway(tmp_path / "home", zygote, PARLOUR_WEB__LOGIN="always") as process:
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.goto(process.url)
         await expect(page.locator("#login")).to_be_visible()
         printed = await process.command("web", "login")
@@ -178,7 +159,7 @@ async def test_health_and_metrics_of_the_whole_house(tmp_path: Path, zygote: For
             assert "parlour_queued 0.0" in await answer.text()
 
 
-async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, browser: Browser, zygote: ForkServer) -> None:
+async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, chromium: Browser, zygote: ForkServer) -> None:
     """The Stop button in the middle of a stream: the words stay, marked, in one line; a kill changes nothing."""
     tale = " ".join(f"word{n}" for n in range(2_000))
     here = translate("delivery.stopped_here")
@@ -192,7 +173,7 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, browser: Brows
             PARLOUR_LLM__API_KEY="none",
         ) as process,
     ):
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.locator("#text").fill("a tale, please")
@@ -213,10 +194,10 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, browser: Brows
         await expect(page.locator(".line:not(.user)")).to_have_count(1)
 
 
-async def test_what_was_said_before_new_is_still_there(tmp_path: Path, browser: Browser, zygote: ForkServer) -> None:
+async def test_what_was_said_before_new_is_still_there(tmp_path: Path, chromium: Browser, zygote: ForkServer) -> None:
     """/new draws a line in every window at once, and after a kill and a reload all of it is there, once."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page, other = await browser.new_page(), await browser.new_page()
+        page, other = await chromium.new_page(), await chromium.new_page()
         for each in (page, other):
             await each.goto(process.url)
             await expect(each.locator("#state")).to_have_attribute("data-state", "online")
@@ -238,13 +219,13 @@ async def test_what_was_said_before_new_is_still_there(tmp_path: Path, browser: 
 
 
 async def test_a_conversation_of_5000_messages_opens_at_its_end_and_goes_back_to_its_beginning(
-    tmp_path: Path, browser: Browser, zygote: ForkServer
+    tmp_path: Path, chromium: Browser, zygote: ForkServer
 ) -> None:
     """The page draws the newest messages, and the rest as a reader comes to it: nothing twice, nothing missing."""
     home = tmp_path / "home"
     await write_conversation(home, messages=5_000)
     async with gateway(home, zygote) as process:
-        page = await browser.new_page()
+        page = await chromium.new_page()
         await page.add_init_script(NOTE_OPENING)
         await page.goto(process.url)
         await expect(page.locator(".line .body").last).to_have_text("answer 2499")

@@ -12,34 +12,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, FilePayload, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
-# One browser and one loop for the module; each test has contexts of its own, which share nothing.
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    """Start the module's browser."""
-    async with open_browser() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(chromium: Browser) -> AsyncIterator[Browser]:
-    """Give the module's browser and close every context that the test opened: nothing is left for another."""
-    yield chromium
-    for context in [*chromium.contexts]:
-        await context.close()
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.fixture
@@ -48,31 +32,11 @@ def services() -> FakePageServices:
     return FakePageServices(answer=lambda text: f"You said **{text}**")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def served(services: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page of *house*."""
     async with serve_page(services) as served:
         yield served
-
-
-async def visit(browser: Browser, url: str, **context: Any) -> Page:
-    """Open the page and wait until it is connected; an error on it fails the test."""
-    opened = await browser.new_context(**context)
-    page = await opened.new_page()
-    page.on("pageerror", _raise)
-    page.on("console", _refuse_violation)
-    await page.goto(url)
-    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
-    return page
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _refuse_violation(message: ConsoleMessage) -> None:
-    if "Content Security Policy" in message.text:
-        raise AssertionError(message.text)
 
 
 async def say(page: Page, text: str) -> None:
@@ -82,11 +46,11 @@ async def say(page: Page, text: str) -> None:
 
 
 async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
-    browser: Browser, served: ServedPage, services: FakePageServices
+    chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """Type, see ✓ once it is durable, read the words as they come, then the answer in their place."""
     services.go_on.clear()
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     await say(page, "good evening")
     mine = page.locator(".line.user")
     await expect(mine).to_have_attribute("data-state", "accepted")
@@ -105,10 +69,10 @@ async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
 
 
 async def test_shift_enter_starts_a_line_and_enter_sends(
-    browser: Browser, served: ServedPage, services: FakePageServices
+    chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """What people know from every chat works here."""
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     text = page.locator("#text")
     await text.fill("one")
     await text.press("Shift+Enter")
@@ -119,9 +83,9 @@ async def test_shift_enter_starts_a_line_and_enter_sends(
     await expect(text).to_have_value("")
 
 
-async def test_a_reload_shows_the_history(browser: Browser, served: ServedPage) -> None:
+async def test_a_reload_shows_the_history(chromium: Browser, served: ServedPage) -> None:
     """The conversation is the server's: a page that was closed has lost nothing."""
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     await say(page, "remember me")
     await expect(page.locator(".line.assistant strong")).to_have_text("remember me")
     await page.reload()
@@ -131,11 +95,11 @@ async def test_a_reload_shows_the_history(browser: Browser, served: ServedPage) 
 
 
 async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
-    browser: Browser, served: ServedPage, services: FakePageServices
+    chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """What was streamed so far is there again, and the answer takes its place."""
     services.go_on.clear()
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     await say(page, "a long story")
     await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
     await page.reload()
@@ -146,13 +110,13 @@ async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
 
 
 async def test_what_was_typed_while_the_server_was_gone_is_sent_once(
-    browser: Browser, services: FakePageServices
+    chromium: Browser, services: FakePageServices
 ) -> None:
     """The page says that it is alone, keeps the message over a reload of its own, and sends it when it can."""
     async with AsyncExitStack() as first:
         served = await first.enter_async_context(serve_page(services))
         port = served.server.port
-        page = await visit(browser, served.url)
+        page = await open_chat(chromium, served.url)
         await say(page, "before")
         await expect(page.locator(".line.assistant")).to_have_count(1)
     await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
@@ -168,7 +132,7 @@ async def test_what_was_typed_while_the_server_was_gone_is_sent_once(
 
 
 async def test_a_confirmation_that_was_lost_makes_no_second_message(
-    browser: Browser, services: FakePageServices
+    chromium: Browser, services: FakePageServices
 ) -> None:
     """Stored, but the server died before it could say so: the resend carries the same id."""
 
@@ -181,7 +145,7 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(
 
     services = DiesAfterStoring(answer=services.answer)
     async with serve_page(services) as served:
-        page = await visit(browser, served.url)
+        page = await open_chat(chromium, served.url)
         await say(page, "only once")
         await expect(page.locator("#trouble")).to_be_visible()
         await page.reload()
@@ -192,11 +156,11 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(
 
 
 async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
-    browser: Browser, served: ServedPage, services: FakePageServices
+    chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """A full queue is told beside the message it was told for."""
     services.verdict = IntakeResult(verdict=IntakeVerdict.FULL)
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     await say(page, "too much")
     await expect(page.locator(".line.user")).to_have_attribute("data-state", "refused")
     await expect(page.locator(".why")).to_contain_text("Too many messages")
@@ -206,9 +170,9 @@ async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
     await expect(page.locator(".line.user")).to_have_count(1)
 
 
-async def test_two_windows_show_one_conversation(browser: Browser, served: ServedPage) -> None:
+async def test_two_windows_show_one_conversation(chromium: Browser, served: ServedPage) -> None:
     """What is said in one window stands in the other, once, with its answer."""
-    here, there = await visit(browser, served.url), await visit(browser, served.url)
+    here, there = await open_chat(chromium, served.url), await open_chat(chromium, served.url)
     await say(here, "hello over there")
     await expect(there.locator(".line.user .body")).to_have_text("hello over there")
     await expect(there.locator(".line.assistant strong")).to_have_text("hello over there")
@@ -228,10 +192,10 @@ PHONE_TEXT = "\n\n".join(
 )
 
 
-async def test_nothing_is_wider_than_a_phone(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
+async def test_nothing_is_wider_than_a_phone(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Tables and code scroll in their own boxes; the page itself never sideways."""
     services.answer = lambda _: PHONE_TEXT
-    page = await visit(browser, served.url, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True)
+    page = await open_chat(chromium, served.url, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True)
     await say(page, "z" * 300)
     await expect(page.locator(".line.assistant pre")).to_be_visible()
     for selector in ("document.documentElement", "document.getElementById('scroller')"):
@@ -243,10 +207,10 @@ async def test_nothing_is_wider_than_a_phone(browser: Browser, served: ServedPag
     assert box["y"] + box["height"] <= 640
 
 
-async def test_dark_and_light_follow_the_machine(browser: Browser, served: ServedPage) -> None:
+async def test_dark_and_light_follow_the_machine(chromium: Browser, served: ServedPage) -> None:
     """Dark is dark, light is light, and text stands out in both (WCAG AA: 4.5 to 1)."""
     for scheme, is_dark in (("dark", True), ("light", False)):
-        page = await visit(browser, served.url, color_scheme=scheme)
+        page = await open_chat(chromium, served.url, color_scheme=scheme)
         paper, ink = await page.evaluate(
             "[getComputedStyle(document.documentElement).backgroundColor, getComputedStyle(document.body).color]"
         )
@@ -256,9 +220,9 @@ async def test_dark_and_light_follow_the_machine(browser: Browser, served: Serve
         assert _contrast(paper, soft) >= 4.5
 
 
-async def test_theme_and_text_size_are_chosen_here(browser: Browser, served: ServedPage) -> None:
+async def test_theme_and_text_size_are_chosen_here(chromium: Browser, served: ServedPage) -> None:
     """Whatever the machine says, at once and after a reload; nothing of it is sent anywhere."""
-    page = await visit(browser, served.url, color_scheme="light")
+    page = await open_chat(chromium, served.url, color_scheme="light")
     await page.locator("#settings-open").click()
     await page.get_by_role("combobox", name=translate("web.theme")).select_option(translate("web.theme_dark"))
     await page.get_by_role("combobox", name=translate("web.text_size")).select_option(translate("web.text_large"))
@@ -296,10 +260,10 @@ https://bank.example@evil.example/ <https://plain.example/path>
 """
 
 
-async def test_hostile_text_is_only_text(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
+async def test_hostile_text_is_only_text(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Nothing runs, nothing is loaded, and a link shows where it really goes."""
     services.answer = lambda _: HOSTILE
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     await say(page, HOSTILE)
@@ -323,14 +287,14 @@ async def test_hostile_text_is_only_text(browser: Browser, served: ServedPage, s
     assert await page.locator(".line.user .body").evaluate("body => body.childElementCount") == 0
 
 
-async def test_markdown_is_drawn(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
+async def test_markdown_is_drawn(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:
     """What models write most: headings, emphasis, lists, tables, code, quotes, breaks."""
     services.answer = lambda _: (
         "## Plan\n\nSome *soft*, **loud**, ***both***, ~~gone~~ and `code`\nsecond line\n\n"
         "1. one\n2. two\n   - inner *a*\n\n- [x] done\n- [ ] open\n\n> quoted **words**\n\n"
         "| a | b |\n|---|--:|\n| 1 | `x|y` |\n\n---\n\n```python\nif a < b:\n    pass\n```\nsnake_case_name 2 * 3 * 4"
     )
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     await say(page, "go")
     body = page.locator(".line.assistant .body")
     await expect(body.locator("h3")).to_have_text("Plan")
@@ -349,10 +313,10 @@ async def test_markdown_is_drawn(browser: Browser, served: ServedPage, services:
     await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
 
 
-async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
+async def test_the_keyboard_alone_suffices(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Everything that a mouse reaches, Tab reaches, in reading order and with a visible ring; Enter works it."""
     services.answer = lambda _: "[the plan](https://plan.example/)\n\n```python\nx = 1\n```\n\n| a |\n|---|\n| 1 |"
-    page = await visit(browser, served.url, permissions=["clipboard-read", "clipboard-write"])
+    page = await open_chat(chromium, served.url, permissions=["clipboard-read", "clipboard-write"])
     await page.keyboard.type("go")  # the composer has the focus from the start
     await page.keyboard.press("Enter")
     await expect(page.locator(".line.assistant table")).to_have_count(1)
@@ -388,13 +352,13 @@ async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage,
 
 
 async def test_code_is_coloured_in_colours_that_can_be_read(
-    browser: Browser, served: ServedPage, services: FakePageServices
+    chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """Names, strings and comments differ, by day and by night; copying takes the text without a mark of ours."""
     code = 'def cost(n: int) -> str:  # euros\n    return "<b>" * n'
     services.answer = lambda _: f"```python\n{code}\n```\n\n```nonesuch\nplain\n```"
     for scheme in ("light", "dark"):
-        page = await visit(browser, served.url, color_scheme=scheme)
+        page = await open_chat(chromium, served.url, color_scheme=scheme)
         await say(page, "go")
         shown = page.locator(".line.assistant pre code").first
         await expect(shown.locator(".hljs-keyword").first).to_have_text("def")
@@ -424,9 +388,9 @@ PATHOLOGICAL = {
 }
 
 
-async def test_no_text_hangs_the_page(browser: Browser, served: ServedPage) -> None:
+async def test_no_text_hangs_the_page(chromium: Browser, served: ServedPage) -> None:
     """Texts made to be slow are drawn all the same, none of them lost (docs/attacks.md, attack 84)."""
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     for name, text in PATHOLOGICAL.items():
         drawn = await page.evaluate(
             """async (text) => {
@@ -440,9 +404,9 @@ async def test_no_text_hangs_the_page(browser: Browser, served: ServedPage) -> N
         assert drawn or not text.strip("|-#\n_`> "), name
 
 
-async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser, served: ServedPage) -> None:
+async def test_a_streamed_block_that_stands_is_not_drawn_again(chromium: Browser, served: ServedPage) -> None:
     """A long answer costs its last block per update, and what somebody selected stays selected."""
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     same, text = await page.evaluate(
         """async () => {
             const { show } = await import("./assets/markdown.js");
@@ -458,10 +422,10 @@ async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser,
     assert text == "onetwothree bold"
 
 
-async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, services: FakePageServices) -> None:
+async def test_a_code_lets_a_browser_in_and_it_can_leave(chromium: Browser, services: FakePageServices) -> None:
     """Beyond loopback the page asks; the code works once; leaving closes the door again."""
     async with serve_page(services, login="always") as served:
-        page = await (await browser.new_context()).new_page()
+        page = await (await chromium.new_context()).new_page()
         await page.goto(served.url)
         await expect(page.locator("#login")).to_be_visible()
         await page.locator("#code").fill("AAAA-AAAA")
@@ -481,9 +445,9 @@ async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, servi
         await expect(page.locator(".line")).to_have_count(0)
 
 
-async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: ServedPage) -> None:
+async def test_a_resend_that_may_repeat_says_so(chromium: Browser, served: ServedPage) -> None:
     """A part sent twice stands once; a marked one carries its mark."""
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     (part,) = served.channel.render(
         OutboundMessage(id="tabcdefghijklmnop.1", key=served.key, text="only one of me", kind=OutboundKind.ANSWER)
     )
@@ -493,12 +457,14 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
-async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
+async def test_a_file_is_a_link_that_saves_it(
+    chromium: Browser, served: ServedPage, services: FakePageServices
+) -> None:
     """Below the answer, with its size, before and after a reload; a page in it never runs in ours."""
     data = b"<script>document.title = 'owned'</script>"
     blob = await services.blobs.put("people/ann", data)
     file = Attachment(kind="document", name="<b>plan</b>.html", size=len(data), media_type="text/html", blob=blob)
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     await say(page, "the plan, please")
     await expect(page.locator(".line.assistant strong")).to_have_text("the plan, please")
     turn = services.lines[-1].turn
@@ -518,7 +484,7 @@ async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPa
     assert (await (await download.value).path()).read_bytes() == data
 
 
-async def test_pictures_are_seen_small_and_whole(browser: Browser, services: FakePageServices, tmp_path: Path) -> None:
+async def test_pictures_are_seen_small_and_whole(chromium: Browser, services: FakePageServices, tmp_path: Path) -> None:
     """What was just sent and what the history has: a thumbnail, and the picture whole; other bytes are a link alone."""
     services.folder = tmp_path
     data = base64.b64decode(PIXEL)
@@ -534,7 +500,7 @@ async def test_pictures_are_seen_small_and_whole(browser: Browser, services: Fak
     at = datetime.now(UTC)
     services.lines.append(DisplayedMessage(id="t/0", turn="t", role="assistant", text="here", at=at, attachments=files))
     async with serve_page(services) as served:
-        page = await visit(browser, served.url)
+        page = await open_chat(chromium, served.url)
         thumbnails = page.locator(".line.assistant .thumbnail")
         await expect(thumbnails).to_have_count(1)
         await expect(page.locator(".line.assistant a.file")).to_have_count(3)
@@ -553,20 +519,20 @@ async def test_pictures_are_seen_small_and_whole(browser: Browser, services: Fak
         assert await mine.evaluate("it => it.decode().then(() => it.naturalWidth)") == 1
 
 
-async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, served: ServedPage) -> None:
+async def test_a_line_without_formatting_is_shown_as_it_is(chromium: Browser, served: ServedPage) -> None:
     """What delivery says of a file that is missing is text, whatever its name looks like."""
-    page = await visit(browser, served.url)
+    page = await open_chat(chromium, served.url)
     line = "(The file **x** <img src=x> was not sent: it is not available any more.)"
     await served.channel.send(MessagePart(id="t.1.2", key=served.key, payload="", plain=line))
     await expect(page.locator(".line.assistant .body")).to_have_text(line)
     await expect(page.locator(".line.assistant strong")).to_have_count(0)
 
 
-async def test_files_are_added_left_out_and_sent(browser: Browser, services: FakePageServices, tmp_path: Path) -> None:
+async def test_files_are_added_left_out_and_sent(chromium: Browser, services: FakePageServices, tmp_path: Path) -> None:
     """Chosen with the button: shown above the text, taken out again, sent without a word."""
     services.folder = tmp_path
     async with serve_page(services) as served:
-        page = await visit(browser, served.url)
+        page = await open_chat(chromium, served.url)
         await expect(page.locator("#send")).to_be_disabled()
         async with page.expect_file_chooser() as chooser:
             await page.locator("#attach").click()
@@ -588,11 +554,11 @@ async def test_files_are_added_left_out_and_sent(browser: Browser, services: Fak
             assert [piece async for piece in pieces] == [b"second"]
 
 
-async def test_a_file_is_dropped_onto_the_page(browser: Browser, services: FakePageServices, tmp_path: Path) -> None:
+async def test_a_file_is_dropped_onto_the_page(chromium: Browser, services: FakePageServices, tmp_path: Path) -> None:
     """Anywhere on it; the place says so while it hovers; what is refused is told in a line, and the text stays."""
     services.folder = tmp_path
     async with serve_page(services) as served:
-        page = await visit(browser, served.url)
+        page = await open_chat(chromium, served.url)
         await page.locator("#text").fill("look at this")
         drop = """([type, size]) => {
             const data = new DataTransfer();
@@ -616,14 +582,14 @@ async def test_a_file_is_dropped_onto_the_page(browser: Browser, services: FakeP
 
 
 async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
-    browser: Browser, services: FakePageServices, tmp_path: Path
+    chromium: Browser, services: FakePageServices, tmp_path: Path
 ) -> None:
     """Sent while the server was gone: it comes with its file once the server is back, over a reload of the page."""
     services.folder = tmp_path
     async with AsyncExitStack() as first:
         served = await first.enter_async_context(serve_page(services))
         port = served.server.port
-        page = await visit(browser, served.url)
+        page = await open_chat(chromium, served.url)
         await page.locator("#files").set_input_files(
             FilePayload(name="one.txt", mimeType="text/plain", buffer=b"first")
         )
@@ -642,14 +608,14 @@ async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
     ("language", "spoken", "day"), [("de", "de-AT", "Freitag, 2. Jänner"), ("zh", "en-US", "1月2日")]
 )
 async def test_the_page_speaks_the_language_of_the_chat(
-    browser: Browser, services: FakePageServices, served: ServedPage, language: str, spoken: str, day: str
+    chromium: Browser, services: FakePageServices, served: ServedPage, language: str, spoken: str, day: str
 ) -> None:
     """Its words, dates and numbers, and what a screen reader is told, are the chat's, whatever the browser's are."""
     services.language = language
     services.lines.append(
         DisplayedMessage(id="l1", turn="t1", role="user", text="hello", at=datetime(2026, 1, 2, 12, tzinfo=UTC))
     )
-    page = await visit(browser, served.url, locale=spoken)
+    page = await open_chat(chromium, served.url, locale=spoken)
     words = load_catalogue(language)
     assert await page.locator("html").get_attribute("lang") == language
     await expect(page.locator("#text")).to_have_attribute("placeholder", words["web.placeholder"])

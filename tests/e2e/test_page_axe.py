@@ -6,11 +6,11 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import FilePayload, Page, expect
+import pytest
+from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.app import build_operations
 from gateway.i18n import translate
-from tests.e2e.browser import open_browser
 from tests.e2e.test_page import PIXEL
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
@@ -53,13 +53,14 @@ async def say(page: Page, text: str, answers: int) -> None:
     await expect(page.locator(".line:not(.user):not(.streaming):not([hidden])")).to_have_count(answers)
 
 
-async def test_axe_finds_nothing_in_any_state() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_axe_finds_nothing_in_any_state(chromium: Browser) -> None:
     """Login, welcome, a conversation with a question, versions, menu, list with its options, hits, sheet, editing."""
     environment = {"PARLOUR_WEB__LOGIN": "always"}
     model = HeldScriptModel(*[ANSWER] * 20)
     found: list[str] = []
-    async with gateway(model=model, environment=environment) as up, open_browser() as browser:
-        context = await browser.new_context(reduced_motion="reduce")
+    async with gateway(model=model, environment=environment) as up:
+        context = await chromium.new_context(reduced_motion="reduce")
         await context.add_init_script(path=AXE)
         page = await context.new_page()
         await page.goto(up.app.web.url)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.events import InboundKind, MessageButton, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_browser
-from tests.e2e.test_page import visit
+from tests.e2e.browser import open_chat
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 CHOICES = (
@@ -38,17 +38,18 @@ async def show(
 
 async def open_question(browser: Browser, served: ServedPage) -> Page:
     """Open the page and have it show four buttons in two rows."""
-    page = await visit(browser, served.url)
+    page = await open_chat(browser, served.url)
     await show(served, "Some of this needs your yes or no.", "tquestionquestion", choices=CHOICES)
     await expect(page.locator(".buttons")).to_have_count(2)
     return page
 
 
-async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled(chromium: Browser) -> None:
     """By keyboard as by mouse; nothing is written into the conversation, the other row stays, a refusal is told."""
     services = FakePageServices()
-    async with serve_page(services) as served, open_browser() as browser:
-        page = await open_question(browser, served)
+    async with serve_page(services) as served:
+        page = await open_question(chromium, served)
         await page.get_by_role("button", name="No (1)").focus()
         await page.keyboard.press("Enter")
         (heard,) = await services.wait_deliveries(1)

@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, expect
+from playwright.async_api import Browser, expect
 
 from gateway.i18n import HELP, command_names, translate
 from gateway.text import render_plain
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.fakes.web_services import FakePageServices, serve_page
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    """Start the module's browser."""
-    async with open_browser() as browser:
-        yield browser
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _refuse_violation(message: ConsoleMessage) -> None:
-    if "Content Security Policy" in message.text:
-        raise AssertionError(message.text)
-
-
-async def visit(browser: Browser, url: str, **context: Any) -> Page:
-    """Open the page and wait until it is connected; an error on it fails the test."""
-    page = await (await browser.new_context(**context)).new_page()
-    page.on("pageerror", _raise)
-    page.on("console", _refuse_violation)
-    await page.goto(url)
-    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
-    return page
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def lines(start: str, language: str = "en") -> list[str]:
@@ -53,7 +23,7 @@ def lines(start: str, language: str = "en") -> list[str]:
 async def test_a_slash_opens_the_commands_with_the_words_of_help(chromium: Browser, language: str) -> None:
     """In each language and on a phone: the entries, fewer with each letter, none for a whole name or a path."""
     async with serve_page(FakePageServices(language=language)) as served:
-        page = await visit(chromium, served.url, viewport={"width": 360, "height": 740})
+        page = await open_chat(chromium, served.url, viewport={"width": 360, "height": 740})
         entries = page.get_by_role("option")
         await page.locator("#text").press_sequentially("/")
         await expect(entries).to_have_text(lines("", language))
@@ -69,7 +39,7 @@ async def test_the_menu_is_worked_by_keys_and_by_mouse(chromium: Browser) -> Non
     """Arrows and Enter, Tab, Escape, a click; Enter without a choice sends what was typed."""
     services = FakePageServices(answer=lambda text: f"You said {text}")
     async with serve_page(services) as served:
-        page = await visit(chromium, served.url)
+        page = await open_chat(chromium, served.url)
         text, menu = page.locator("#text"), page.locator("#commands")
         await text.press_sequentially("/st")
         names = [line.split()[0] for line in lines("st")]
@@ -108,7 +78,7 @@ async def test_an_answer_is_copied_as_it_was_written(chromium: Browser) -> None:
     """Its Markdown, not what is drawn of it; of an answer that was streamed, and of one from the history."""
     markdown = "**bold** and `code`\n\n- [a link](https://example.org/)\n\n| a |\n|---|\n| 1 |"
     async with serve_page(FakePageServices(answer=lambda _: markdown)) as served:
-        page = await visit(chromium, served.url, permissions=["clipboard-read", "clipboard-write"])
+        page = await open_chat(chromium, served.url, permissions=["clipboard-read", "clipboard-write"])
         await page.locator("#text").fill("go")
         await page.locator("#text").press("Enter")
         copy = page.get_by_role("button", name=translate("web.copy_answer"))
@@ -125,7 +95,7 @@ async def test_an_answer_is_copied_as_it_was_written(chromium: Browser) -> None:
 async def test_a_question_mark_opens_the_keys_where_nothing_is_typed(chromium: Browser) -> None:
     """By key and by button; in the composer it is a question mark; Escape and the button close it."""
     async with serve_page(FakePageServices()) as served:
-        page = await visit(chromium, served.url)
+        page = await open_chat(chromium, served.url)
         sheet = page.get_by_role("dialog", name=translate("web.keys"))
         await page.locator("#text").press_sequentially("?")
         await expect(page.locator("#text")).to_have_value("?")

@@ -10,53 +10,31 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Locator, Page, ViewportSize, expect
+from playwright.async_api import Browser, Locator, Page, ViewportSize, expect
 
 from gateway.app import build_operations
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat, open_page
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PHONE = ViewportSize(width=360, height=740)
 IN_DOCS = (("wide", "light"), ("phone", "dark"))
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    """Start the module's browser."""
-    async with open_browser() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def up() -> AsyncIterator[InProcessGateway]:
     """Run a gateway on a home of its own."""
     async with gateway(model=InstantModel()) as running:
         yield running
 
 
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _refuse_violation(message: ConsoleMessage) -> None:
-    if "Content Security Policy" in message.text:
-        raise AssertionError(message.text)
-
-
 async def visit(browser: Browser, up: InProcessGateway, path: str = "", **context: Any) -> Page:
     """Open the page and wait until it is connected; an error on it fails the test."""
-    opened = await browser.new_context(**context)
-    page = await opened.new_page()
-    page.on("pageerror", _raise)
-    page.on("console", _refuse_violation)
-    await page.goto(f"{up.app.web.url}{path}")
-    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
-    return page
+    return await open_chat(browser, f"{up.app.web.url}{path}", **context)
 
 
 async def say(page: Page, text: str) -> None:
@@ -190,8 +168,7 @@ async def test_a_search_leads_to_the_words(chromium: Browser, up: InProcessGatew
 async def test_who_leaves_leaves_nothing_on_the_page(chromium: Browser) -> None:
     """Ann's lines, titles, drafts and hits are gone from the document before Ben logs in in the same window."""
     async with gateway(model=InstantModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
-        page = await (await chromium.new_context()).new_page()
-        page.on("pageerror", _raise)
+        page = await open_page(chromium)
         await page.goto(up.app.web.url)
         await log_in(page, up, "ann")
         await say(page, "the zanzibar plan")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Browser, expect
 
 from channels.web.adapter import MOST_WINDOWS
 from gateway.i18n import translate
 from gateway.ports import DisplayedMessage
-from tests.e2e.browser import open_browser
 from tests.fakes.web_services import FakePageServices, serve_page
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def line(n: int, text: str, at: datetime) -> DisplayedMessage:
@@ -19,12 +21,12 @@ def line(n: int, text: str, at: datetime) -> DisplayedMessage:
     return DisplayedMessage(id=f"t{n}/0", turn=f"t{n}", role=role, text=text, at=at, message_id=f"message-{n:04d}")
 
 
-async def test_scrolling_up_brings_the_rest_without_moving_what_is_read() -> None:
+async def test_scrolling_up_brings_the_rest_without_moving_what_is_read(chromium: Browser) -> None:
     """A long history comes in pages; each line is there once, in order, with one heading for each day."""
     today = datetime.now(UTC).replace(hour=12, minute=0)
     lines = [line(n, f"{n}: {'word ' * 6_000}", today - timedelta(days=(23 - n) // 4)) for n in range(24)]
-    async with serve_page(FakePageServices(lines=lines)) as served, open_browser() as browser:
-        page = await browser.new_page(timezone_id="UTC")
+    async with serve_page(FakePageServices(lines=lines)) as served:
+        page = await chromium.new_page(timezone_id="UTC")
         await page.goto(served.url)
         await expect(page.locator(".line .body").last).to_contain_text("23: word")
         assert await page.locator(".line").count() < len(lines)
@@ -44,10 +46,10 @@ async def test_scrolling_up_brings_the_rest_without_moving_what_is_read() -> Non
         assert len(days) == len(set(days)) == 6
 
 
-async def test_a_window_too_many_says_why_and_comes_in_when_it_can() -> None:
+async def test_a_window_too_many_says_why_and_comes_in_when_it_can(chromium: Browser) -> None:
     """The page shows the server's line, tries again by itself, and forgets the line once it is let in."""
-    async with serve_page(FakePageServices()) as served, open_browser() as browser:
-        context = await browser.new_context()
+    async with serve_page(FakePageServices()) as served:
+        context = await chromium.new_context()
         opener = await context.new_page()
         await opener.goto(served.url)
         await expect(opener.locator("#state")).to_have_attribute("data-state", "online")  # it is one of the windows

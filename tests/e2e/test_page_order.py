@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.fakes.gateway import gateway
 from tests.faults.process_pool import ForkServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BEGINNING = "These are the first words of an answer, enough of them to be shown at once."
 
@@ -99,19 +101,17 @@ async def reloaded(page: Page, lines: int) -> list[str]:
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["before the first words", "behind the first words"])
 async def test_a_command_answered_during_a_turn_keeps_its_place(
-    tmp_path: Path, zygote: ForkServer, has_begun: bool
+    tmp_path: Path, zygote: ForkServer, chromium: Browser, has_begun: bool
 ) -> None:
     """Question, /status while it is answered, answer: a reload in the middle and one at the end change nothing."""
-    async with gated_model() as model, open_browser() as browser:
+    async with gated_model() as model:
         settings = {
             "PARLOUR_LLM__MODEL": "openai/test",
             "PARLOUR_LLM__API_BASE": model.base,
             "PARLOUR_LLM__API_KEY": "k",
         }
         async with gateway(tmp_path / "home", zygote, **settings) as process:
-            page = await browser.new_page()
-            await page.goto(process.url)
-            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+            page = await open_chat(chromium, process.url)
             await say(page, "How is the roof?")
             await model.asked.get()
             if has_begun:
@@ -131,18 +131,18 @@ async def test_a_command_answered_during_a_turn_keeps_its_place(
             assert await reloaded(page, 4) == live
 
 
-async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path, zygote: ForkServer) -> None:
+async def test_a_question_asked_during_a_turn_keeps_its_place(
+    tmp_path: Path, zygote: ForkServer, chromium: Browser
+) -> None:
     """Two questions, then two answers: that is what was seen, and what a reload shows."""
-    async with gated_model() as model, open_browser() as browser:
+    async with gated_model() as model:
         settings = {
             "PARLOUR_LLM__MODEL": "openai/test",
             "PARLOUR_LLM__API_BASE": model.base,
             "PARLOUR_LLM__API_KEY": "k",
         }
         async with gateway(tmp_path / "home", zygote, **settings) as process:
-            page = await browser.new_page()
-            await page.goto(process.url)
-            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+            page = await open_chat(chromium, process.url)
             await say(page, "One?")
             await model.asked.get()
             await say(page, "Two?")

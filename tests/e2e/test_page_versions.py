@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.i18n import translate
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.fakes.held_model import HeldScriptModel, users
 from tests.fakes.inprocess_gateway import gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    """Start the module's browser."""
-    async with open_browser() as browser:
-        yield browser
-
-
-def _raise(error: Exception) -> None:
-    raise error
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def say(page: Page, text: str) -> None:
@@ -50,11 +37,7 @@ async def test_edited_answered_again_and_stepped_through(chromium: Browser) -> N
     """Each version has its own sequel; the bot goes on from the latest; a reload shows the same; keys are enough."""
     model = HeldScriptModel()
     async with gateway(model=model) as up:
-        page, other = await chromium.new_page(), await chromium.new_page()
-        for each in (page, other):
-            each.on("pageerror", _raise)
-            await each.goto(up.app.web.url)
-            await expect(each.locator("#state")).to_have_attribute("data-state", "online")
+        page, other = await open_chat(chromium, up.app.web.url), await open_chat(chromium, up.app.web.url)
         await say(page, "plan a trip")
         await expect(bodies(page)).to_have_text(["plan a trip", "answer 1"])
         await say(page, "to Rome")
@@ -113,9 +96,7 @@ async def test_what_was_stopped_stays_and_can_be_answered_again(chromium: Browse
     """The text so far stays with its notice, over a reload; answering again puts another version in its place."""
     model = SlowModel(held=[1])
     async with gateway(model=model) as up:
-        page = await chromium.new_page()
-        await page.goto(up.app.web.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        page = await open_chat(chromium, up.app.web.url)
         await page.locator("#text").fill("a story")
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.streaming .body")).to_have_text("Once upon a time")

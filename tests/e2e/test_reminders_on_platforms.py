@@ -11,12 +11,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from playwright.async_api import Page, expect
+import pytest
+from playwright.async_api import Browser, Page, expect
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import Reminder, reminders_in
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
@@ -253,10 +254,9 @@ async def test_on_discord() -> None:
         await live(DiscordTalk(server), parlour)
 
 
-async def test_on_the_page() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_on_the_page(chromium: Browser) -> None:
     """Buttons that are clicked."""
-    async with open_browser() as browser, gateway(model=SecretaryModel()) as parlour:
-        page = await browser.new_page()
-        await page.goto(parlour.app.web.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    async with gateway(model=SecretaryModel()) as parlour:
+        page = await open_chat(chromium, parlour.app.web.url)
         await live(PageTalk(page), parlour)

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from playwright.async_api import Page, expect
+import pytest
+from playwright.async_api import Browser, Page, expect
 
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import reminders_in
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from gateway.events import MessagePart, SessionKey
 from tests.e2e.agent.test_stopped_answers import StallingModel
-from tests.e2e.browser import open_browser
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
@@ -100,14 +100,15 @@ async def test_on_discord() -> None:
         assert EVIL in message["content"]
 
 
-async def test_on_the_page() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_on_the_page(chromium: Browser) -> None:
     """Neither in the stream, nor in the answer, nor in the history is the address a link, and nothing fetches it.
 
     It is none in the next answer either, although it stands in the conversation now; what a person types is one.
     """
     model = hijacked_model(f"Open {EVIL} now.", f"You wrote {EVIL}; I add https://evil.example/?q=more.")
-    async with open_browser() as browser, gateway(model=model, tools=[page_tool()]) as parlour:
-        page = await browser.new_page()
+    async with gateway(model=model, tools=[page_tool()]) as parlour:
+        page = await chromium.new_page()
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         await page.goto(parlour.app.web.url)
@@ -137,13 +138,14 @@ _WATCH = """() => {
 }"""
 
 
-async def test_no_shape_of_an_address_is_a_link_on_the_page() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_no_shape_of_an_address_is_a_link_on_the_page(chromium: Browser) -> None:
     """The page's own parser, with everything that Markdown has for a link: whole, cut at any length, and mixed."""
     mixed = random.Random(73)  # noqa: S311 - the same texts each time
     texts = [*HOSTILE.values(), *(text[:end] for text in HOSTILE.values() for end in range(1, len(text), 3))]
     texts += ["".join(mixed.choices(PIECES, k=mixed.randint(1, 25))) for _ in range(1_500)]
-    async with open_browser() as browser, gateway(model=HeldScriptModel()) as parlour:
-        page = await browser.new_page()
+    async with gateway(model=HeldScriptModel()) as parlour:
+        page = await chromium.new_page()
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         await page.goto(parlour.app.web.url)

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 import pytest
 from PIL import Image
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.reminders.recurrence import slot_of
@@ -28,7 +28,7 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.web.web_search import WebHit
 from agent.web.web_tools import build_search_tool
 from tests.e2e.agent.test_web_tools import OFF, ListEngine
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -107,14 +107,13 @@ SCENES = {
 
 
 @asynccontextmanager
-async def open_scene(scene: Scene) -> AsyncIterator[tuple[Page, InProcessGateway]]:
+async def open_scene(chromium: Browser, scene: Scene) -> AsyncIterator[tuple[Page, InProcessGateway]]:
     """Show the conversation of *scene* on the page."""
     tools = (send_letter, build_search_tool(ListEngine(*HITS)))
     model = HeldScriptModel(*scene.script)
-    async with open_browser() as browser, gateway(model=model, tools=tools, environment=OFF) as parlour:
-        page = await browser.new_page(viewport={"width": scene.width, "height": 400}, device_scale_factor=1.5)
-        await page.goto(parlour.app.web.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    async with gateway(model=model, tools=tools, environment=OFF) as parlour:
+        view = {"width": scene.width, "height": 400}
+        page = await open_chat(chromium, parlour.app.web.url, viewport=view, device_scale_factor=1.5)
         for n, text in enumerate(scene.said, 1):
             await page.locator("#text").fill(text)
             await page.locator("#text").press("Enter")
@@ -134,11 +133,12 @@ async def fire(parlour: InProcessGateway) -> None:
     await jobs.advance(job, replace(reminder, at=slot_of(now, reminder.zone)).to_job(job.scope))
 
 
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("name", SCENES)
-async def test_what_tools_show_fits_the_page(name: str) -> None:
+async def test_what_tools_show_fits_the_page(chromium: Browser, name: str) -> None:
     """In both colour schemes, on a desktop and on a telephone, nothing is cut off: a question least of all."""
     scene = SCENES[name]
-    async with open_scene(scene) as (page, _):
+    async with open_scene(chromium, scene) as (page, _):
         for width in WIDTHS:
             for scheme in SCHEMES:
                 await page.emulate_media(color_scheme=scheme)

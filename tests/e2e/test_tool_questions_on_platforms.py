@@ -7,11 +7,12 @@ import re
 import time
 from typing import Any
 
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Browser, expect
 
 from agent.tools.tool_questions import LONGEST_SHOWN, TOOL_QUESTION
 from tests.e2e.agent.test_tool_questions import OutsideWorld
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT, GENERAL
@@ -157,13 +158,12 @@ async def test_on_discord() -> None:
     assert world.sent == []
 
 
-async def test_on_the_page() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_on_the_page(chromium: Browser) -> None:
     """In a real browser: the whole call as code, and a button that is clicked."""
     world = OutsideWorld()
-    async with open_browser() as browser, gateway(model=asking_model(), tools=[world.tool]) as parlour:
-        page = await browser.new_page()
-        await page.goto(parlour.app.web.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    async with gateway(model=asking_model(), tools=[world.tool]) as parlour:
+        page = await open_chat(chromium, parlour.app.web.url)
         answers = page.locator(".line:not(.user) .body")
         await page.locator("#text").fill("write to bob")
         await page.locator("#text").press("Enter")
