@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from agent.files.outgoing_files import OutgoingFiles
@@ -56,17 +56,27 @@ class CallReviewer:
             if any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
                 return CallResult(_IN_DOUBT, rule=RefusalRule.DOUBT)
         decisions = await self._decisions_about(turn, call)
-        # From here on nothing waits until the call is counted: calls that run side by side stay below the cap.
-        verdict = toolbox.review(call, self._facts(context, call, decisions))
-        kind = toolbox.kind_of(call)
+        # From here on nothing waits until the call is counted, where one gateway counts: calls that run side by side
+        # stay below the cap. Of several gateways, the count itself says whether the call still may run.
+        kind, facts = toolbox.kind_of(call), self._facts(context, call, decisions)
+        verdict = toolbox.review(call, facts)
+        if kind is not None and not verdict.refusal and verdict.question is None:
+            exceeded = await self._caps.count(
+                kind,
+                turn=turn.id,
+                call=draft.call_key(call),
+                accounts=turn.accounts,
+                account=turn.account,
+                chat=str(turn.key),
+            )
+            if exceeded is not None:
+                verdict = toolbox.review(call, replace(facts, exceeded_limit=exceeded.limit))
         if verdict.refusal:
             if verdict.rule is RefusalRule.CAP and kind is not None:
                 self._caps.note_refusal(kind)
             return CallResult(verdict.refusal, rule=verdict.rule)
         if verdict.question is not None:
             return await self._ask(context, call, verdict)
-        if kind is not None:
-            self._caps.count(kind, turn=turn.id, call=draft.call_key(call), account=turn.account, chat=str(turn.key))
         return None
 
     def _facts(self, context: LoopContext, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:

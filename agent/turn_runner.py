@@ -200,7 +200,7 @@ class TurnRunner:
         if command is not None:
             await self._commands.run_command(running, turn, command)
             return MessageOutcome.ANSWERED
-        exceeded = services.caps.admit_turn(turn.message, turn.id, turn.capped_sender)
+        exceeded = await services.caps.admit_turn(turn.message, turn.id, turn.capped_sender)
         if exceeded is not None:
             return await self._refuse_capped(running, turn, exceeded)
         try:
@@ -270,7 +270,7 @@ class TurnRunner:
         below = [
             *_edit_lines(draft, turn, result.text),
             *_doubt_lines(draft, turn),
-            *self._tool_cap_lines(draft, turn),
+            *await self._tool_cap_lines(draft, turn),
             *_version_lines(draft, turn),
             *([sources] if sources else []),
         ]
@@ -330,7 +330,7 @@ class TurnRunner:
         )
         return translate("tools.asked_owner", turn.language, names=names), (question,)
 
-    def _tool_cap_lines(self, draft: TurnDraft, turn: Turn) -> list[str]:
+    async def _tool_cap_lines(self, draft: TurnDraft, turn: Turn) -> list[str]:
         """Return a line for each daily cap on tool calls that refused a call of the turn."""
         if not any(line.get("refused") == RefusalRule.CAP for line in draft.lines):
             return []
@@ -341,7 +341,7 @@ class TurnRunner:
                 limit=each.limit,
                 until=format_moment(each.until, turn.zone, turn.language),
             )
-            for each in self._services.tool_calls.allowances(turn.accounts)
+            for each in await self._services.tool_calls.allowances(turn.accounts)
             if each.used >= each.limit
         ]
 

@@ -103,7 +103,7 @@ class LitellmTranscriber:
         """See `SpeechTranscriber.transcribe`."""
         if len(data) > MOST_BYTES:
             raise FileUnavailable(f"too long to listen to: more than {MOST_BYTES // 1_000_000} MB")
-        call = self._open(len(data), attribution)
+        call = await self._open(len(data), attribution)
         outcome, spent = "failed", None
         try:
             async with asyncio.timeout(self._deadline):
@@ -136,7 +136,7 @@ class LitellmTranscriber:
             max_retries=0,
         )
 
-    def _open(self, size: int, attribution: UsageAttribution) -> CallRecord:
+    async def _open(self, size: int, attribution: UsageAttribution) -> CallRecord:
         request = ChatRequest(
             messages=(),
             turn=attribution.turn,
@@ -146,7 +146,7 @@ class LitellmTranscriber:
             weight=1 + size // _BYTES_PER_TOKEN,
         )
         try:
-            return self._recorder.begin_call(request, self._model)
+            return await self._recorder.begin_call(request, self._model)
         except CapReached:  # the answer will be refused with the line that says so
             raise FileUnavailable("not listened to, for what may be spent today is used up") from None
 

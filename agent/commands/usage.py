@@ -28,9 +28,13 @@ async def usage(context: CommandContext) -> CommandReply:
         *await _memory_line(context),
         *(
             _allowance_line(context, each)
-            for each in service.caps.allowances(context.message, context.turn.capped_sender)
+            for each in await service.caps.allowances(context.message, context.turn.capped_sender)
         ),
-        *(_tool_line(context, each) for each in service.tool_calls.allowances(context.turn.accounts) if each.used),
+        *(
+            _tool_line(context, each)
+            for each in await service.tool_calls.allowances(context.turn.accounts)
+            if each.used
+        ),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 

@@ -157,7 +157,7 @@ class ModelClient:
         """Make one call and account for it, however it ends."""
         watch = _RecordingSink(sink, self._now) if sink is not None else None
         begun = self._now()
-        call = self._recorder.begin_call(request, model.name)
+        call = await self._recorder.begin_call(request, model.name)
         spent: ChatReply | None = None
         outcome, was_refused = "cancelled", False
         try:
@@ -227,8 +227,15 @@ class CallRecord(Protocol):
 class UsageRecorder(Protocol):
     """Records every request to every model, once per request that is sent."""
 
-    def begin_call(self, request: ChatRequest, model: str) -> CallRecord:
-        """Open the record of a call to *model*. Raises CapReached if a usage cap would be exceeded."""
+    async def begin_call(self, request: ChatRequest, model: str) -> CallRecord:
+        """Open the record of a call to *model*. Raises CapReached if a usage cap would be exceeded, StoreUnavailable.
+
+        It waits only where several gateways count.
+        """
+        ...
+
+    def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
+        """Record a call that has ended and that no cap limits."""
         ...
 
 

@@ -1,4 +1,7 @@
-"""Caps on tool calls: calls of a kind per person and day. Usage rows in the journal are the source of truth."""
+"""Caps on tool calls: calls of a kind per person and day. Usage rows in the journal are the source of truth.
+
+Several gateways on one database count in its tables (`SharedCapStore`). Memory then has the counts of the last call.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from cachetools import LRUCache
 
 from gateway.events import PlatformAccount
 from gateway.ports import MetricsRecorder, UsageRow
-from gateway.ports.caps import TOOL_CALLS, ToolAllowance
+from gateway.ports.caps import (
+    TOOL_CALLS,
+    CapChange,
+    CapQuery,
+    CountedEntry,
+    SharedCapCounts,
+    SharedCapStore,
+    TokenCount,
+    ToolAllowance,
+)
 from gateway.ports.journal import UsageReports
 
 _MOST_CALLS = 10_000  # that are kept by their keys
@@ -19,7 +31,7 @@ _LONGEST_DAY = timedelta(days=2)  # a clock that was set back by less does not b
 
 
 class ToolCallTracker:
-    """Implements `gateway.ports.caps.ToolCallCaps`. Every method runs on the loop and returns at once."""
+    """Implements `gateway.ports.caps.ToolCallCaps`. Without a store of shared counts, no method waits."""
 
     def __init__(
         self,
@@ -29,13 +41,18 @@ class ToolCallTracker:
         now: Callable[[], datetime],
         store_row: Callable[[UsageRow], None],
         meter: MetricsRecorder,
+        shared_caps: SharedCapStore | None = None,
     ) -> None:
-        """*limits* are by kind of tool, 0 = no limit; a call's row is handed to *store_row*."""
+        """*limits* are by kind of tool, 0 = no limit; a call's row is handed to *store_row*.
+
+        *shared_caps* has the counts where several gateways run.
+        """
         self._limits = {kind: limit for kind, limit in limits.items() if limit}
         self._zone = ZoneInfo(zone)
         self._now = now
         self._store_row = store_row
         self._meter = meter
+        self._shared = shared_caps
         self._calls: Counter[tuple[str, str]] = Counter()  # since midnight, by account and kind
         self._counted: LRUCache[str, bool] = LRUCache(_MOST_CALLS)  # keys of calls
         self._until: datetime | None = None  # when the day ends
@@ -45,6 +62,12 @@ class ToolCallTracker:
         self._until = self._midnight(self._now(), days=1)
         self._calls.update(await usage.tool_calls(since=self._midnight(self._now(), days=0)))
         self._counted.update(dict.fromkeys(await usage.interrupted_tool_calls(), True))
+
+    def hand_over(self) -> CapChange:
+        """Return the counts that `warm` has loaded, and keep none of them: the shared counts have them."""
+        loaded, self._calls = self._calls, Counter()
+        counts = tuple(TokenCount(_counter(kind, name), calls, 0) for (name, kind), calls in loaded.items())
+        return CapChange(day=self._open_day(), tokens=counts)
 
     def exceeded(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
         """Return the cap that a *call* of *kind* would exceed; None if it may run."""
@@ -56,11 +79,24 @@ class ToolCallTracker:
         """Count a call of *kind* that its cap refused."""
         self._meter.count("cap_refusals", cap=f"{kind}-calls")
 
-    def count(self, kind: str, *, turn: str, call: str, account: PlatformAccount, chat: str) -> None:
+    async def count(
+        self,
+        kind: str,
+        *,
+        turn: str,
+        call: str,
+        accounts: Sequence[PlatformAccount],
+        account: PlatformAccount,
+        chat: str,
+    ) -> ToolAllowance | None:
         """Count a call that runs now, once; its row is stored before any later commit."""
         if kind not in self._limits or call in self._counted:
-            return
+            return None
         self._open_day()
+        if self._shared is not None:
+            entry = CountedEntry(_counter(kind, account.name), call, self._now())
+            if not await self._count_shared(self._shared, kind, accounts, entry):
+                return self._allowance(kind, accounts)
         self._counted[call] = True
         self._calls[account.name, kind] += 1
         self._store_row(
@@ -78,9 +114,39 @@ class ToolCallTracker:
                 call=call,
             )
         )
+        return None
 
-    def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+    async def _count_shared(
+        self,
+        shared_caps: SharedCapStore,
+        kind: str,
+        accounts: Sequence[PlatformAccount],
+        entry: CountedEntry | None = None,
+    ) -> bool:
+        """Learn of the calls of all gateways, and count *entry* with them; False if the cap forbids it."""
+        day, limit = self._open_day(), self._limits[kind]
+        counters = {_counter(kind, each.name): each.name for each in accounts}
+
+        def decide(counts: SharedCapCounts) -> tuple[CapChange | None, tuple[bool, Counter[str]]]:
+            before = [each for each in counts.entries if entry is None or each.entry != entry.entry]
+            used = Counter(counters[each.name] for each in before)
+            used.update({counters[name]: count.spent for name, count in counts.elsewhere.items()})
+            is_counted = len(before) < len(counts.entries)  # it runs again after a kill
+            if entry is None or is_counted or used.total() >= limit:
+                return None, (is_counted, used)
+            return CapChange(day=day, entries=(entry,)), (True, used)
+
+        query = CapQuery(names=tuple(counters), day=day, since=self._midnight(self._now(), days=0))
+        may_run, used = await shared_caps.judge(query, decide)
+        for each in accounts:
+            self._calls[each.name, kind] = used[each.name]
+        return may_run
+
+    async def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
         """Return use and limit of each kind that has one."""
+        if self._shared is not None:
+            for kind in self._limits:
+                await self._count_shared(self._shared, kind, accounts)
         found = (self._allowance(kind, accounts) for kind in self._limits)
         return tuple(each for each in found if each is not None)
 
@@ -101,3 +167,8 @@ class ToolCallTracker:
     def _midnight(self, now: datetime, *, days: int) -> datetime:
         local = now.astimezone(self._zone)
         return (local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)).astimezone(UTC)
+
+
+def _counter(kind: str, account: str) -> str:
+    """Return the name of the shared count of an account's calls of *kind*."""
+    return f"tool/{kind}/{account}"

@@ -10,12 +10,16 @@ starts only if all spent and reserved tokens fit under each cap with it. So a da
 excess of the calls that were in flight when it was reached over their reservations.
 
 **Durability.** Usage rows and `cap_told` in the journal are the source of truth, read once at the start. This module
-writes nothing and keeps no more than the turns of ten minutes per person and chat. Each process counts for itself.
+writes nothing and keeps no more than the turns of ten minutes per person and chat.
+
+**Several gateways** on one database count in its tables (`SharedCapStore`). Memory then has the use
+of this gateway alone. The rules are the same; they judge counts of all gateways, and are asked in the
+transaction that stores the turn or the reservation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -26,14 +30,20 @@ from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.ports import MetricsRecorder
 from gateway.ports.caps import (
     CapAllowance,
+    CapChange,
     CapKind,
     CapNotice,
     CappedSender,
+    CapQuery,
     CapReached,
     CapUsage,
     CapUsageStore,
+    CountedEntry,
     ExceededCap,
     Release,
+    SharedCapCounts,
+    SharedCapStore,
+    TokenCount,
 )
 
 COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
@@ -83,7 +93,7 @@ class _ActiveTurn:
 
 
 class UsageCapTracker:
-    """Implements `gateway.ports.caps.UsageCaps`. Every method runs on the loop and returns at once."""
+    """Implements `gateway.ports.caps.UsageCaps`. Without a store of shared counts, no method waits."""
 
     def __init__(
         self,
@@ -93,16 +103,19 @@ class UsageCapTracker:
         now: Callable[[], datetime],
         meter: MetricsRecorder,
         refusals: RefusalLog,
+        shared_caps: SharedCapStore | None = None,
     ) -> None:
-        """*limits* returns the limits of a sender in a chat."""
+        """*limits* returns the limits of a sender in a chat; *shared_caps* has the counts of several gateways."""
         self._limits = limits
         self._zone = ZoneInfo(zone)
         self._now = now
         self._meter = meter
         self._refusals = refusals
+        self._shared = shared_caps
         self._tallies = UsageCounters()
         self._entered: dict[str, _ActiveTurn] = {}
         self._installation_limit = 0
+        self._installation_elsewhere = 0  # tokens of the other gateways, as the last decision saw them
 
     async def warm(self, rows: CapUsageStore, *, installation_limit: int | None) -> None:
         """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
@@ -111,17 +124,31 @@ class UsageCapTracker:
         start = self._midnight(now, days=0)
         self._tallies.restore(await rows.load_usage(window=now - WINDOW, day=start, purposes=COUNTED))
 
+    def hand_over(self) -> CapChange:
+        """Return the counts that `warm` has loaded, and keep none of them: the shared counts have them."""
+        loaded, self._tallies = self._tallies, UsageCounters()
+        return CapChange(day=self._midnight(self._open_day()), tokens=loaded.all_tokens(), entries=loaded.all_turns())
+
     # -- the port ---------------------------------------------------------------------------------------
 
-    def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
+    async def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
         """Count *turn*, or say which cap forbids it: of several the one that lasts longest."""
         now = self._open_day()
         rules = tuple(self._rules(message, sender))
-        all_exceeded = [exceeded for rule in rules if (exceeded := self._find_exceeded(rule, turn, now)) is not None]
-        if all_exceeded:
-            return self._mark_notified(max(all_exceeded, key=lambda exceeded: exceeded.until), turn, now)
         tallies = counter_names(sender.account.name, str(message.key), is_own=message.kind is InboundKind.JOB)
-        self._tallies.begin(tallies, turn, now)
+        if self._shared is None:
+            exceeded = self._judge_turn(self._tallies, rules, turn, now)
+            if exceeded is not None:
+                return self._mark_notified(exceeded, turn, now)
+            self._tallies.begin(tallies, turn, now)
+        else:
+            entries = tuple(CountedEntry(name, turn, now) for name in tallies if name != HOUSE)
+            change = CapChange(day=self._midnight(now), entries=entries)
+            exceeded = await self._judge_shared(
+                self._shared, rules, turn, now, change, lambda counters: self._judge_turn(counters, rules, turn, now)
+            )
+            if exceeded is not None:
+                return exceeded
         self._entered[turn] = _ActiveTurn(tallies, rules)
         return None
 
@@ -129,20 +156,38 @@ class UsageCapTracker:
         """Forget what the turn was under; it stays counted."""
         self._entered.pop(turn, None)
 
-    def reserve(self, turn: str, tokens: int) -> Release:
+    async def reserve(self, turn: str, tokens: int) -> Release:
         """Reserve *tokens* for a call; raises CapReached."""
         entered = self._entered.get(turn)
         if entered is None:
             return lambda: None
-        now = self._open_day()
-        for rule in entered.rules:
-            if rule.cap.is_daily and self._tallies.tokens(rule.names) + tokens > rule.limit:
-                # The cap counts as reached: the rest is too small for a prompt, and retries would fail again.
-                raise CapReached(
-                    self._mark_notified(self._exceeded_until(rule, self._midnight(now), turn, now), turn, now)
-                )
-        self._tallies.hold(entered.tallies, tokens)
-        return lambda: self._tallies.hold(entered.tallies, -tokens)
+        now, tallies = self._open_day(), entered.tallies
+        rules = tuple(rule for rule in entered.rules if rule.cap.is_daily)
+        if self._shared is None:
+            if (exceeded := self._judge_tokens(self._tallies, rules, tokens, turn, now)) is not None:
+                raise CapReached(self._mark_notified(exceeded, turn, now))
+            self._tallies.hold(tallies, tokens)
+            return lambda: self._tallies.hold(tallies, -tokens)
+        shared_caps = self._shared
+
+        def release() -> None:
+            self._tallies.hold(tallies, -tokens)
+            shared_caps.post(self._own_tokens(tallies))
+
+        # Before the database is asked: whatever this gateway asks next counts it too.
+        self._tallies.hold(tallies, tokens)
+        try:
+            exceeded = await self._judge_shared(
+                shared_caps, rules, turn, now, self._own_tokens(tallies),
+                lambda counters: self._judge_tokens(counters, rules, 0, turn, now),
+            )  # fmt: skip
+        except BaseException:  # it may be stored, also when the caller is cancelled
+            release()
+            raise
+        if exceeded is not None:
+            release()
+            raise CapReached(exceeded)
+        return release
 
     def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
         """Count and note messages that a cap left unanswered."""
@@ -152,18 +197,28 @@ class UsageCapTracker:
             self._meter.count("cap_refusals", cap=exceeded.cap.value)
             self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())
 
-    def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
+    async def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap of the sender."""
-        now = self._open_day()
-        return tuple(self._allowance_of(rule, now) for rule in self._rules(message, sender))
+        now, rules = self._open_day(), tuple(self._rules(message, sender))
+        if self._shared is None:
+            return self._allowances(self._tallies, rules, now)
+        own_use = self._own_use(rules)
+        return await self._shared.judge(
+            self._query(rules, now),
+            lambda counts: (None, self._allowances(_counters_of(counts, own_use), rules, now)),
+        )
 
     # -- the installation -------------------------------------------------------------------------------
 
     def spend(self, *, turn: str, person: str, chat: str, purpose: str, tokens: int) -> None:
         """Count what a call took. Of other purposes than `COUNTED`, nothing."""
-        if purpose in COUNTED:
-            self._open_day()
-            self._tallies.spend(counter_names(person, chat, is_own=self.is_own(turn)), tokens)
+        if purpose not in COUNTED:
+            return
+        self._open_day()
+        tallies = counter_names(person, chat, is_own=self.is_own(turn))
+        self._tallies.spend(tallies, tokens)
+        if self._shared is not None and turn not in self._entered:  # whose release stores it too
+            self._shared.post(self._own_tokens(tallies))
 
     def is_own(self, turn: str) -> bool:
         """Return True if an admitted turn was started by a job."""
@@ -174,17 +229,78 @@ class UsageCapTracker:
         """Return the installation's use of TOKENS_PER_DAY, for alerts; None without such a cap.
 
         Cheap: one addition. Use never falls within a day, and `until`, the midnight of the next reset, names the day,
-        so 80 and 100 % are each passed at most once a day.
+        so 80 and 100 % are each passed at most once a day. Use by other gateways is as of the last call of this one.
         """
         if not self._installation_limit:
             return None
         now = self._open_day()
-        used = self._tallies.tokens((HOUSE,))
+        used = self._tallies.tokens((HOUSE,)) + self._installation_elsewhere
         return CapAllowance(
             cap=CapKind.HOUSE_TOKENS, used=used, limit=self._installation_limit, until=self._midnight(now)
         )
 
+    # -- the counts of all gateways ---------------------------------------------------------------------
+
+    async def _judge_shared(
+        self,
+        shared_caps: SharedCapStore,
+        rules: tuple[CapRule, ...],
+        turn: str,
+        now: datetime,
+        change: CapChange,
+        judge: Callable[[UsageCounters], ExceededCap | None],
+    ) -> ExceededCap | None:
+        """Store *change* if *judge* finds no cap exceeded; otherwise claim the notice, and return the cap."""
+        if not rules:  # counted for those who have caps elsewhere; nothing depends on it now
+            shared_caps.post(change)
+            return None
+        own_use = self._own_use(rules)
+
+        def decide(counts: SharedCapCounts) -> tuple[CapChange, tuple[ExceededCap | None, TokenCount | None]]:
+            elsewhere = counts.elsewhere.get(HOUSE)
+            exceeded = judge(_counters_of(counts, own_use))
+            if exceeded is None:
+                return change, (None, elsewhere)
+            notices = () if exceeded.notice is None else ((exceeded.notice, turn),)
+            return CapChange(day=change.day, notices=notices), (exceeded, elsewhere)
+
+        exceeded, elsewhere = await shared_caps.judge(self._query(rules, now), decide)
+        if elsewhere is not None:
+            self._installation_elsewhere = elsewhere.total
+        return exceeded
+
+    def _query(self, rules: tuple[CapRule, ...], now: datetime) -> CapQuery:
+        return CapQuery(
+            names=tuple(dict.fromkeys(name for rule in rules for name in rule.names)),
+            day=self._midnight(now),
+            since=now - WINDOW,
+            notices=tuple(rule.told_as for rule in rules),
+        )
+
+    def _own_use(self, rules: Iterable[CapRule]) -> Mapping[str, int]:
+        return {name: self._tallies.tokens((name,)) for rule in rules for name in rule.names}
+
+    def _own_tokens(self, tallies: Iterable[str]) -> CapChange:
+        return CapChange(day=self._midnight(self._open_day()), tokens=self._tallies.token_counts(tallies))
+
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _judge_turn(
+        self, counters: UsageCounters, rules: Iterable[CapRule], turn: str, now: datetime
+    ) -> ExceededCap | None:
+        """Return the exceeded cap that lasts longest."""
+        found = (self._find_exceeded(counters, rule, turn, now) for rule in rules)
+        return max((each for each in found if each is not None), key=lambda each: each.until, default=None)
+
+    def _judge_tokens(
+        self, counters: UsageCounters, rules: Iterable[CapRule], tokens: int, turn: str, now: datetime
+    ) -> ExceededCap | None:
+        """Return the first of *rules*, which are all daily, that *tokens* more would exceed."""
+        for rule in rules:
+            if counters.tokens(rule.names) + tokens > rule.limit:
+                # The cap counts as reached: the rest is too small for a prompt, and retries would fail again.
+                return self._exceeded_until(counters, rule, self._midnight(now), turn, now)
+        return None
 
     def _rules(self, message: InboundMessage, sender: CappedSender) -> Iterator[CapRule]:
         """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
@@ -212,43 +328,45 @@ class UsageCapTracker:
             if limit:
                 yield CapRule(cap, limit, names, f"{cap}/{whose}", chat)
 
-    def _find_exceeded(self, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
-        notice = self._notified_window(rule, now)
+    def _find_exceeded(self, counters: UsageCounters, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
+        notice = _notified_window(counters, rule, now)
         if rule.cap.is_daily:
-            is_free = notice is None and self._tallies.tokens(rule.names) < rule.limit
+            is_free = notice is None and counters.tokens(rule.names) < rule.limit
             return (
                 None
                 if is_free
-                else self._exceeded_until(rule, notice.until if notice else self._midnight(now), turn, now)
+                else self._exceeded_until(counters, rule, notice.until if notice else self._midnight(now), turn, now)
             )
-        before = self._tallies.times_before(rule.names, turn, now)
+        before = counters.times_before(rule.names, turn, now)
         # An admitted turn is admitted again on retry, whatever notices were sent since.
-        if len(before) < rule.limit and (notice is None or self._tallies.is_counted(rule.names, turn)):
+        if len(before) < rule.limit and (notice is None or counters.is_counted(rule.names, turn)):
             return None
-        return self._exceeded_until(rule, notice.until if notice else _half_free(before, rule.limit), turn, now)
+        until = notice.until if notice else _half_free(before, rule.limit)
+        return self._exceeded_until(counters, rule, until, turn, now)
 
-    def _exceeded_until(self, rule: CapRule, until: datetime, turn: str, now: datetime) -> ExceededCap:
-        notice = self._notified_window(rule, now)
-        is_news = notice is None or self._tallies.needs_notice(rule.told_as, rule.told_in, turn)
+    def _exceeded_until(
+        self, counters: UsageCounters, rule: CapRule, until: datetime, turn: str, now: datetime
+    ) -> ExceededCap:
+        notice = _notified_window(counters, rule, now)
+        is_news = notice is None or counters.needs_notice(rule.told_as, rule.told_in, turn)
         mark = CapNotice(name=rule.told_as, chat=rule.told_in, until=until, limit=rule.limit) if is_news else None
         return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, notice=mark)
-
-    def _notified_window(self, rule: CapRule, now: datetime) -> CapNotice | None:
-        longest = _DAY if rule.cap.is_daily else WINDOW
-        return self._tallies.notified_window(rule.told_as, rule.limit, now, longest=longest)
 
     def _mark_notified(self, exceeded: ExceededCap, turn: str, now: datetime) -> ExceededCap:
         if exceeded.notice is not None:
             self._tallies.mark_notified(exceeded.notice, turn, now)
         return exceeded
 
-    def _allowance_of(self, rule: CapRule, now: datetime) -> CapAllowance:
-        notice = self._notified_window(rule, now)
+    def _allowances(self, counters: UsageCounters, rules: Iterable[CapRule], now: datetime) -> tuple[CapAllowance, ...]:
+        return tuple(self._allowance_of(counters, rule, now) for rule in rules)
+
+    def _allowance_of(self, counters: UsageCounters, rule: CapRule, now: datetime) -> CapAllowance:
+        notice = _notified_window(counters, rule, now)
         if rule.cap.is_daily:
-            used = self._tallies.tokens(rule.names)
+            used = counters.tokens(rule.names)
             until = self._midnight(now) if used or notice else None
         else:
-            before = self._tallies.times_before(rule.names, "", now)
+            before = counters.times_before(rule.names, "", now)
             used = len(before)
             until = _half_free(before, rule.limit) if used >= rule.limit else None
         if notice is not None:
@@ -259,12 +377,18 @@ class UsageCapTracker:
         now = self._now()
         if self._tallies.day is None or now >= self._tallies.day or self._tallies.day - now > _DAY:
             self._tallies.open_day(self._midnight(now))
+            self._installation_elsewhere = 0
         return now
 
     def _midnight(self, now: datetime, *, days: int = 1) -> datetime:
         local = now.astimezone(self._zone)
         midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)
         return midnight.astimezone(UTC)  # two times of one zone are compared in no time
+
+
+def _notified_window(counters: UsageCounters, rule: CapRule, now: datetime) -> CapNotice | None:
+    longest = _DAY if rule.cap.is_daily else WINDOW
+    return counters.notified_window(rule.told_as, rule.limit, now, longest=longest)
 
 
 def _half_free(before: Sequence[datetime], limit: int) -> datetime:
@@ -361,6 +485,20 @@ class UsageCounters:
         """Return the sum of spent and reserved tokens."""
         return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
 
+    def token_counts(self, names: Iterable[str]) -> tuple[TokenCount, ...]:
+        """Return the spent and reserved tokens of each of *names*."""
+        return tuple(TokenCount(name, self._spent.get(name, 0), self._held.get(name, 0)) for name in names)
+
+    # -- counts that gateways share -------------------------------------------------------------------
+
+    def all_tokens(self) -> tuple[TokenCount, ...]:
+        """Return the spent and reserved tokens of each name."""
+        return self.token_counts(self._spent)
+
+    def all_turns(self) -> tuple[CountedEntry, ...]:
+        """Return the turns under each name."""
+        return tuple(CountedEntry(name, turn, at) for name, turns in self._turns.items() for turn, at in turns.items())
+
     # -- notices --------------------------------------------------------------------------------------
 
     def notified_window(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> CapNotice | None:
@@ -398,6 +536,20 @@ class UsageCounters:
         for turns in self._turns.values():
             _expire(turns, now)
         self._turns = {name: turns for name, turns in self._turns.items() if turns}
+
+
+def _counters_of(counts: SharedCapCounts, own_use: Mapping[str, int]) -> UsageCounters:
+    """Return counters of all gateways; *own_use* is the use of this one, by name."""
+    counters = UsageCounters()
+    for each in counts.entries:
+        counters.begin((each.name,), each.entry, each.at)
+    for name, tokens in own_use.items():
+        counters.spend((name,), tokens)
+    for name, count in counts.elsewhere.items():
+        counters.spend((name,), count.total)
+    for notice, turn in counts.notices:
+        counters.mark_notified(notice, turn, notice.until)
+    return counters
 
 
 def _expire(turns: dict[str, datetime], now: datetime) -> None:

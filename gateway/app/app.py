@@ -28,13 +28,12 @@ from agent.memory.stored_sessions import StoredSessions
 from agent.tools.result_pages import ToolResultPages
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog
-from gateway.access.tool_call_caps import ToolCallTracker
-from gateway.access.usage_caps import UsageCapTracker
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
 from gateway.app.context import ChannelPlatforms
 from gateway.app.orphaned_reminders import count_orphaned_reminders
 from gateway.app.quarantine_retrier import QuarantineRetrier
+from gateway.app.usage import UsageServices
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
@@ -82,8 +81,7 @@ class GatewayApp:
     model: ModelClient  # the usual one
     models: ModelCatalog
     refusals: RefusalLog
-    caps: UsageCapTracker
-    tool_calls: ToolCallTracker
+    usage: UsageServices
     alerts: AlertServices
     access: AccessServices
     channels: Mapping[str, Channel]

@@ -55,7 +55,7 @@ from gateway.app.role_resolver import has_lost_access
 from gateway.app.tool_operations import ToolOperations
 from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
-from gateway.app.usage import build_usage
+from gateway.app.usage import build_usage, load_counts
 from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
 from gateway.chat_locales import ChatLocales
@@ -107,8 +107,7 @@ async def open_app(
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         await app.commands.memory.erasure.retention.plan()
-        await app.caps.warm(store.caps, installation_limit=settings.caps.tokens_per_day)
-        await app.tool_calls.warm(store.usage)
+        await load_counts(app.usage, store, installation_limit=settings.caps.tokens_per_day)
         yield app
 
 
@@ -307,8 +306,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         model=parts.models.default,
         models=parts.models.catalog,
         refusals=context.refusals,
-        caps=parts.usage.caps,
-        tool_calls=parts.usage.tool_calls,
+        usage=parts.usage,
         alerts=build_alerts(context, parts, supervisor, check_now=check_alerts),
         access=access,
         channels=channels.channels,

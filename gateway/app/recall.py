@@ -88,7 +88,7 @@ def _embedder(
 
     def note(model: str, tokens: int, cost: float | None) -> None:
         reply = ChatReply(text="", tool_calls=(), model=model, tokens=TokenUsage(input=tokens), cost=cost)
-        recorder.begin_call(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
+        recorder.note_call(ChatRequest(messages=(), turn="", purpose="embedding"), model, reply)
 
     return build_embedder(
         vectors.embedding_model,

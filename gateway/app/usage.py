@@ -31,19 +31,31 @@ class UsageServices:
 
 def build_usage(context: AppContext) -> UsageServices:
     """Build the usage services."""
-    settings, usage, now = context.settings, context.store.usage, context.now
+    settings, usage, now, shared_caps = context.settings, context.store.usage, context.now, context.store.shared_caps
     caps = _build_caps(context)
-    budget = TokenBudget(usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now)
+    budget = TokenBudget(
+        usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now, shared_caps=shared_caps
+    )
     tool_calls = ToolCallTracker(
         settings.caps.tools.model_dump(),
         zone=settings.timezone,
         now=now,
         store_row=context.store.journal.spend,
         meter=context.meter,
+        shared_caps=shared_caps,
     )
     return UsageServices(
         caps, tool_calls, budget, JournalUsageRecorder(context.store, budget, caps, context.meter, now)
     )
+
+
+async def load_counts(usage: UsageServices, store: Store, *, installation_limit: int | None) -> None:
+    """Load what caps have counted until now; call it before the first turn. Raises StoreUnavailable."""
+    await usage.caps.warm(store.caps, installation_limit=installation_limit)
+    await usage.tool_calls.warm(store.usage)
+    if store.shared_caps is not None:
+        bases = (usage.caps.hand_over(), usage.tool_calls.hand_over(), await usage.token_budget.hand_over())
+        await store.shared_caps.start(bases)
 
 
 def _build_caps(context: AppContext) -> UsageCapTracker:
@@ -66,6 +78,7 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
         now=context.now,
         meter=context.meter,
         refusals=context.refusals,
+        shared_caps=context.store.shared_caps,
     )
 
 
@@ -95,12 +108,21 @@ class JournalUsageRecorder:
         self._run = secrets.token_hex(4)  # call ids of two runs differ
         self._numbers = count(1)
 
-    def begin_call(self, request: ChatRequest, model: str) -> JournalCallRecord:
+    async def begin_call(self, request: ChatRequest, model: str) -> JournalCallRecord:
         """Open a call; raises CapReached when its tokens exceed a cap of the person who waits for it."""
         weight = request.weight or estimate(request).input
         tokens = weight + (request.max_tokens or ANSWER_TOKENS)
-        release = self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
-        row = UsageRow(
+        release = await self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
+        row = self._row(request, model, weight)
+        self._store.journal.calling(row)
+        return JournalCallRecord(self, row, release)
+
+    def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
+        """Record a call that has ended and that no cap limits."""
+        self.close(self._row(request, model, 0), lambda: None, usage, was_refused=False)
+
+    def _row(self, request: ChatRequest, model: str, weight: int) -> UsageRow:
+        return UsageRow(
             turn=request.turn,
             person=request.account.name if request.account else "",
             chat=request.chat,
@@ -114,8 +136,6 @@ class JournalUsageRecorder:
             call=f"{self._run}.{next(self._numbers)}",
             is_own=self._caps.is_own(request.turn),
         )
-        self._store.journal.calling(row)
-        return JournalCallRecord(self, row, release)
 
     def close(self, row: UsageRow, release: Release, reply: ChatReply | None, *, was_refused: bool) -> None:
         """Store the tokens of a finished call, and count them in place of its reservation."""

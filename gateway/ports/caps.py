@@ -1,16 +1,18 @@
-"""Usage caps of people, chats and the installation, and the counts stored for a restart."""
+"""Usage caps of people, chats and the installation, the counts stored for a restart, and those that gateways share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from gateway.errors import ParlourError
 from gateway.events import InboundMessage, PlatformAccount
 from gateway.ports.message_context import NO_CAPS, CapOverrides
+
+T = TypeVar("T")
 
 
 class CapKind(StrEnum):
@@ -98,9 +100,13 @@ class CappedSender:
 
 
 class UsageCaps(Protocol):
-    """Counts turns and tokens in memory; durable counts are stored with the journal's commits."""
+    """Counts turns and tokens; durable counts are stored with the journal's commits.
 
-    def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
+    A gateway that has the database for itself counts in memory, and no method waits. Of several, each asks the
+    database (`SharedCapStore`); methods that do raise StoreUnavailable.
+    """
+
+    async def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
         """Count *turn*, once however often it is taken up, before anything is done for it; or say which cap forbids it.
 
         A turn that was admitted must `end_turn`.
@@ -111,7 +117,7 @@ class UsageCaps(Protocol):
         """End what `admit_turn` began; the turn stays counted."""
         ...
 
-    def reserve(self, turn: str, tokens: int) -> Release:
+    async def reserve(self, turn: str, tokens: int) -> Release:
         """Reserve *tokens* for a model call of an admitted turn. The end of the call releases them.
 
         Raises CapReached if they exceed a cap of the turn. Calls outside such a turn are not capped: background jobs
@@ -123,7 +129,7 @@ class UsageCaps(Protocol):
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         ...
 
-    def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
+    async def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap that applies to the sender of *message*."""
         ...
 
@@ -152,11 +158,24 @@ class ToolCallCaps(Protocol):
         """Count a call of *kind* that its cap refused."""
         ...
 
-    def count(self, kind: str, *, turn: str, call: str, account: PlatformAccount, chat: str) -> None:
-        """Count a call that runs now. *call* is its key: one that runs again after a kill is not counted again."""
+    async def count(
+        self,
+        kind: str,
+        *,
+        turn: str,
+        call: str,
+        accounts: Sequence[PlatformAccount],
+        account: PlatformAccount,
+        chat: str,
+    ) -> ToolAllowance | None:
+        """Count a call that runs now; return the cap that forbids it after all: other gateways have used the rest.
+
+        *call* is its key: one that runs again after a kill is not counted again. *account* makes the call, *accounts*
+        are all of its person. Raises StoreUnavailable where several gateways count.
+        """
         ...
 
-    def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+    async def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
         """Return use and limit of each kind that has a cap."""
         ...
 
@@ -199,4 +218,79 @@ class CapUsageStore(Protocol):
 
         Only calls of *purposes* count. The query reads both windows by an index; it is meant for the start.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """All that one or several gateways have spent under a name on the running day, and what their calls reserve."""
+
+    name: str
+    spent: int
+    held: int
+
+    @property
+    def total(self) -> int:
+        """The tokens that are not free any more."""
+        return self.spent + self.held
+
+
+@dataclass(frozen=True, slots=True)
+class CountedEntry:
+    """One turn or tool call that counts under a name, however often it is stored."""
+
+    name: str
+    entry: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapQuery:
+    """The shared counts that a decision needs."""
+
+    names: tuple[str, ...]
+    day: datetime  # end of the day whose tokens are meant
+    since: datetime  # entries after it
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCapCounts:
+    """The counts of the names of a query."""
+
+    elsewhere: Mapping[str, TokenCount]  # the sums of the other gateways, by name
+    entries: tuple[CountedEntry, ...]  # of all gateways, in order
+    notices: tuple[tuple[CapNotice, str], ...]  # each with the turn that sends it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapChange:
+    """New counts of a gateway. Its token counts replace those that it stored before."""
+
+    day: datetime  # end of the day of the tokens
+    tokens: tuple[TokenCount, ...] = ()
+    entries: tuple[CountedEntry, ...] = ()
+    notices: tuple[tuple[CapNotice, str], ...] = ()  # each with the turn that sends it
+
+
+class SharedCapStore(Protocol):
+    """Counts of caps over all gateways that share a database. Decisions are made one after the other.
+
+    Reservations of a gateway that is not listed any more do not count; the tokens that it has spent do.
+    """
+
+    async def start(self, bases: Sequence[CapChange]) -> None:
+        """Begin with the counts of the usage rows, unless another gateway counts already. Raises StoreUnavailable."""
+        ...
+
+    async def judge(self, query: CapQuery, decide: Callable[[SharedCapCounts], tuple[CapChange | None, T]]) -> T:
+        """Read the counts, store the change that *decide* returns and return its result, in one exclusive transaction.
+
+        *decide* runs on another thread, and twice if the transaction is run again: it must change nothing. Raises
+        StoreUnavailable; then it is unknown whether the change was stored.
+        """
+        ...
+
+    def post(self, change: CapChange) -> None:
+        """Store *change* soon; it is kept until it could be stored."""
         ...

@@ -10,7 +10,7 @@ from typing import Protocol
 from gateway.ports.access import AccessStore
 from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
-from gateway.ports.caps import CapUsageStore
+from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.connections import ConnectionClaims
 from gateway.ports.erasure import ErasureStore
@@ -49,6 +49,7 @@ class Store(Protocol):
     people: PreferenceStore
     usage: UsageReports
     caps: CapUsageStore
+    shared_caps: SharedCapStore | None  # None = this process counts all that its caps limit
     links: AccountLinkStore
     access: AccessStore
     alerts: AlertStore

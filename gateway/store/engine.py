@@ -74,6 +74,7 @@ class StoreEngine:
     limits: StoreLimits
     clock: Clock
     worker: WorkerIdentity
+    cap_writer: StoreWriter | None = None  # whose transactions are exclusive over all workers, where they share
     claims: ChatClaims = field(default_factory=ChatClaims)
     lanes: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)

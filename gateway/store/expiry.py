@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from gateway.ports.store import BLANK_AFTER
 from gateway.store import access, inbox, outbox
+from gateway.store.cap_counts import prune_cap_counts
 from gateway.store.database import SET_META, Database
 from gateway.store.outbox import KEEP
 from gateway.store.row_codec import moment
@@ -32,6 +33,7 @@ def prune(database: Database, now: int, blank_after: timedelta = BLANK_AFTER, *,
     count = _prune_inbox(database, since, until, keep)
     count += outbox.purge(database, (since, until), keep)
     count += fold(database, moment(keep), ZoneInfo(zone)) + prune_cap_notices(database, now)
+    count += prune_cap_counts(database, now)
     count += database.execute(
         "DELETE FROM record WHERE at < ? AND seq NOT IN (SELECT seq FROM body) AND seq < (SELECT max(seq) FROM record)",
         (keep,),

@@ -283,8 +283,20 @@ CREATE TABLE scope_piece (
 CREATE TABLE scope_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
+# Counts of caps over several gateways (gateway/store/cap_counts.py); without rows where one gateway counts.
+_SHARED_CAPS = """
+CREATE TABLE cap_count (
+    name TEXT NOT NULL, worker TEXT NOT NULL, until INTEGER NOT NULL, spent INTEGER NOT NULL, held INTEGER NOT NULL,
+    PRIMARY KEY (name, worker)
+) WITHOUT ROWID;
+CREATE TABLE cap_entry (
+    name TEXT NOT NULL, entry TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (name, entry)
+) WITHOUT ROWID;
+ALTER TABLE cap_told ADD COLUMN turn TEXT NOT NULL DEFAULT '';
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
-    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES)),
+    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS)),
 )

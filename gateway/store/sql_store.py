@@ -19,7 +19,7 @@ from gateway.journal_file import JournalStamp, OpenChoice, write_stamp
 from gateway.ports.access import AccessStore
 from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
-from gateway.ports.caps import CapUsageStore
+from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.connections import ConnectionClaims
 from gateway.ports.erasure import ErasureStore
@@ -40,6 +40,7 @@ from gateway.store import (
     workers,
 )
 from gateway.store.alerts import SqlAlerts
+from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.claims import ChatClaims
 from gateway.store.connections import balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
@@ -255,6 +256,9 @@ class SqlStore:
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)
         self.caps: CapUsageStore = SqlCapUsage(engine)
+        self.shared_caps: SharedCapStore | None = (
+            None if engine.cap_writer is None else SqlSharedCaps(engine.cap_writer, engine.owner)
+        )
         self.links: AccountLinkStore = account_links.SqlAccountLinks(engine, state.links, state.preferences)
         self.access: AccessStore = access.SqlAccess(engine, state.access)
         self.alerts: AlertStore = SqlAlerts(engine)
@@ -330,6 +334,8 @@ class SqlStore:
             await asyncio.wait({self._sharing})
         with suppress(StoreUnavailable):
             await self.stamp()
+        if engine.cap_writer is not None:  # before the worker's row goes, without which nothing is counted
+            await engine.cap_writer.close(lambda _: None)
         try:
             await engine.writer.close(partial(end_run if has_served else end_idle_run, worker=engine.worker))
         finally:
@@ -347,17 +353,26 @@ async def assemble(
     worker: WorkerIdentity | None = None,
     chat_claims: ChatClaims | None = None,
     caches: SharedCaches | None = None,
+    cap_writer: StoreWriter | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
 
-    Rows that other workers change come through *caches*. If that fails, the writer is closed.
+    Rows that other workers change come through *caches*; *cap_writer* is for the caps of workers that share. If
+    building fails, the writers are closed.
     """
     engine = StoreEngine(
-        writer=writer, limits=limits, clock=clock, worker=worker or WorkerIdentity(), claims=chat_claims or ChatClaims()
+        writer=writer,
+        limits=limits,
+        clock=clock,
+        worker=worker or WorkerIdentity(),
+        cap_writer=cap_writer,
+        claims=chat_claims or ChatClaims(),
     )
     try:
         return await _assemble(engine, copy, path, caches or SharedCaches())
     except BaseException:
+        if cap_writer is not None:
+            await cap_writer.close(lambda _: None)
         await writer.close(lambda _: None)
         raise
 

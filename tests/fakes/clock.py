@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple, cast
 
+T = TypeVar("T")
 _Arguments = TypeVarTuple("_Arguments")
 
 EPOCH = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -104,3 +105,13 @@ class VirtualClock:
     def set_wall(self, by: timedelta) -> None:
         """Move the wall clock alone (NTP, DST); timers do not notice."""
         self._skew += by
+
+
+def at_once(waitable: Coroutine[object, object, T]) -> T:
+    """Return the result of a coroutine that waits for nothing; one that waits fails."""
+    try:
+        waitable.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    waitable.close()
+    raise AssertionError("it waited")

@@ -51,10 +51,15 @@ class FakeUsageRecorder:
         self.opened: list[str] = []  # models
         self.closed = 0
 
-    def begin_call(self, request: ChatRequest, model: str) -> OpenUsageRecord:
+    async def begin_call(self, request: ChatRequest, model: str) -> OpenUsageRecord:
         """Open a call."""
         self.opened.append(model)
         return OpenUsageRecord(self, request)
+
+    def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
+        """Keep a call that has ended."""
+        self.opened.append(model)
+        OpenUsageRecord(self, request).end(usage)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from tests.faults.process_pool import ForkServer
 
 KEYS = ("web:owner", "web:owner/1")
 _ENDED = "SELECT count(*) FROM inbox WHERE state = 'answered'"
+_SEVEN_TURNS = {"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "7"}
 _ANSWERED = "SELECT count(DISTINCT turn), count(*) FROM record"
 
 
@@ -59,7 +60,8 @@ async def test_a_conversation_goes_on_at_every_gateway(
 ) -> None:
     """Messages that come to two gateways in turn are answered once, in order, and each prompt has all before it.
 
-    Then the one that answers is killed in the middle of a turn: the other answers within seconds, with all of it.
+    Then the one that answers is killed in the middle of a turn: the other answers within seconds, with all of it. It
+    has also counted the turns of the other: the next one is over the cap.
     """
     asked = asyncio.Event()
     latency = 0.0
@@ -68,7 +70,7 @@ async def test_a_conversation_goes_on_at_every_gateway(
         asked.set()
         return ScriptedAnswer(text=f"answer {n}", latency=latency)
 
-    async with open_server(script) as model, team(tmp_path, server, zygote, model) as gateways:
+    async with open_server(script) as model, team(tmp_path, server, zygote, model, 2, **_SEVEN_TURNS) as gateways:
         workers = [name for (name,) in server.query("SELECT name FROM worker ORDER BY started_at")]
         assert len(workers) == 2
         for number in range(6):
@@ -92,5 +94,8 @@ async def test_a_conversation_goes_on_at_every_gateway(
         assert server.query(_ANSWERED) == [(7, 7)]
         rows = [int(text.strip("[]")) for (text,) in server.query("SELECT inbox FROM record ORDER BY seq")]
         assert rows == sorted(rows)
+        await other.command("send", KEYS[0], "canary7")
+        await until(server, "SELECT count(*) FROM inbox WHERE state = 'refused'", [(1,)])
+        assert server.query(_ENDED) == [(7,)]
         assert await other.stop() == 0
         assert server.query("SELECT count(*) FROM claim") == [(0,)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import structlog
@@ -196,9 +196,8 @@ class JobRunner:
             await self._do(job, self._quick[job.kind])
             self._owed.remove(job)
         slow = await self._due(self._slow, await self._startable_jobs())
-        for job in slow:
-            if self._token_budget is not None:
-                self._token_budget.reserve(job.id)
+        if self._token_budget is not None:
+            self._token_budget.reserve(*(job.id for job in slow))
         long = await self._due(self._long, 1 - self._in_slots(self._long))
         for job in (*slow, *long):
             self._running[job.id] = job.kind
@@ -208,11 +207,16 @@ class JobRunner:
     async def _startable_jobs(self) -> int:
         """Return how many slow jobs may start: free slots, limited by the day's token budget."""
         free = self._at_once - self._in_slots(self._slow)
-        return (
-            await self._token_budget.startable_jobs(free)
-            if self._token_budget is not None and free > 0 and self._slow
-            else free
-        )
+        if self._token_budget is None or free <= 0 or not self._slow:
+            return free
+        # Asking writes where gateways share the budget, and they look twice a second.
+        if self._token_budget.is_shared and not await self._is_due(self._slow):
+            return 0
+        return await self._token_budget.startable_jobs(free)
+
+    async def _is_due(self, handlers: Mapping[str, Handler]) -> bool:
+        first = await self._jobs.next_due(datetime.min.replace(tzinfo=UTC), kinds=tuple(handlers))
+        return first is not None and first <= self._looked_at
 
     async def _due(self, handlers: Mapping[str, Handler], free: int) -> tuple[Job, ...]:
         return await self._jobs.due(self._looked_at, free, kinds=tuple(handlers)) if free > 0 and handlers else ()

@@ -1,18 +1,20 @@
 """Daily token budget of background jobs.
 
 The journal's usage rows are authoritative, so a restart counts nothing twice; later calls are added in memory.
+Several gateways on one database share the budget (`SharedCapStore`): each stores what it has spent and reserved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import structlog
 
 from gateway.ports import UsageStore
+from gateway.ports.caps import CapChange, CapQuery, SharedCapCounts, SharedCapStore, TokenCount
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +22,8 @@ MEMORY_PURPOSES = frozenset({"consolidation", "note", "flush", "dream"})  # call
 FOREGROUND = frozenset({"answer", "transcription"})  # purposes that a user waits for; the rest is background
 _FIRST_GUESS = 10_000  # tokens of a job, until one has been seen
 _LEAST_GUESS = 2_000
+_COUNTER = "background"  # name of the shared count
+_NOTHING = TokenCount(_COUNTER, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +41,26 @@ class TokenBudget:
     A job that has started is finished, so the budget is exceeded at most by the underestimated use of running jobs.
     """
 
-    def __init__(self, usage: UsageStore, *, limit: int, zone: str, now: Callable[[], datetime]) -> None:
-        """Allow *limit* tokens per day of *zone*; 0 = no limit."""
+    def __init__(
+        self,
+        usage: UsageStore,
+        *,
+        limit: int,
+        zone: str,
+        now: Callable[[], datetime],
+        shared_caps: SharedCapStore | None = None,
+    ) -> None:
+        """Allow *limit* tokens per day of *zone*; 0 = no limit. *shared_caps* has the counts of several gateways."""
         self._usage = usage
+        self._shared = shared_caps
         self._limit = limit
         self._zone = ZoneInfo(zone)
         self._now = now
         self._day: date | None = None
         self._stored = 0  # sum of the usage rows when they were read
         self._noted = 0  # added since
+        self._elsewhere = _NOTHING  # of other gateways, as it was last read
+        self._offered = 0  # jobs that may start, and have no name yet
         self._held: dict[str, int] = {}  # job -> what it has taken so far
         self._guess = _FIRST_GUESS
         self._told: date | None = None
@@ -57,23 +72,67 @@ class TokenBudget:
         self._noted += tokens
         if turn in self._held:
             self._held[turn] += tokens
+        self._post()
+
+    async def hand_over(self) -> CapChange:
+        """Return the sum of the day's usage rows, for the shared counts, and keep none of it.
+
+        Raises StoreUnavailable.
+        """
+        await self._open_day(reads=True)
+        stored, self._stored = self._stored, 0
+        return CapChange(day=self._midnight(), tokens=(TokenCount(_COUNTER, stored, 0),))
+
+    @property
+    def is_shared(self) -> bool:
+        """True if asking for startable jobs reserves for them, in the database."""
+        return self._shared is not None and self._limit > 0
 
     async def startable_jobs(self, pending: int) -> int:
-        """Return how many of *pending* jobs may start now. Raises StoreUnavailable."""
+        """Return how many of *pending* jobs may start now; `reserve` is to follow. Raises StoreUnavailable."""
         if not self._limit:
             return pending
         await self._open_day()
-        left = self._limit - self._reserved()
-        # A limit below a single job's guess is still good for one job a day.
-        fitting = min(pending, left // min(self._guess, self._limit)) if left > 0 else 0
+        fitting = self._fitting(pending) if self._shared is None else await self._offer(self._shared, pending)
         if not fitting and not self._held and self._told != self._day:
             self._told = self._day
             log.warning("background.budget_spent", limit=self._limit, spent=self._tokens_used, waits_until="tomorrow")
         return fitting
 
-    def reserve(self, job: str) -> None:
-        """Reserve what a job is likely to take."""
-        self._held[job] = 0
+    def _fitting(self, pending: int) -> int:
+        left = self._limit - self._reserved()
+        # A limit below a single job's guess is still good for one job a day.
+        return min(pending, left // min(self._guess, self._limit)) if left > 0 else 0
+
+    async def _offer(self, shared_caps: SharedCapStore, pending: int) -> int:
+        """Reserve for as many of *pending* jobs as all gateways together may start."""
+        guess, own = self._guess, self._own_count()
+        left = self._limit - own.total
+
+        def decide(counts: SharedCapCounts) -> tuple[CapChange | None, tuple[int, TokenCount]]:
+            elsewhere = counts.elsewhere.get(_COUNTER, _NOTHING)
+            free = left - elsewhere.total
+            fitting = min(pending, free // min(guess, self._limit)) if free > 0 else 0
+            reserved = TokenCount(_COUNTER, own.spent, own.held + fitting * guess)
+            return CapChange(day=day, tokens=(reserved,)) if fitting else None, (fitting, elsewhere)
+
+        day = self._midnight()
+        self._offered = pending  # what is stored meanwhile contains it
+        fitting = 0
+        try:
+            fitting, self._elsewhere = await shared_caps.judge(self._query(), decide)
+        finally:
+            self._offered = fitting
+            if not fitting:
+                self._post()
+        return fitting
+
+    def reserve(self, *jobs: str) -> None:
+        """Reserve what each of the starting *jobs* is likely to take; others that could start are free again."""
+        self._held.update(dict.fromkeys(jobs, 0))
+        if self._offered:
+            self._offered = 0
+            self._post()
 
     def settle(self, job: str) -> None:
         """End the reservation: record the tokens that the job used, and estimate the next job's use from them."""
@@ -81,10 +140,15 @@ class TokenBudget:
         if taken is None:
             return
         self._guess = max(_LEAST_GUESS, taken, (3 * self._guess + taken) // 4)
+        self._post()
 
     async def budget(self) -> BudgetStatus:
         """Return the budget's status. Raises StoreUnavailable."""
         await self._open_day()
+        if self._shared is not None:
+            self._elsewhere = await self._shared.judge(
+                self._query(), lambda counts: (None, counts.elsewhere.get(_COUNTER, _NOTHING))
+            )
         left = self._limit - self._tokens_used
         return BudgetStatus(
             limit=self._limit,
@@ -94,19 +158,38 @@ class TokenBudget:
 
     @property
     def _tokens_used(self) -> int:
-        return self._stored + self._noted
+        return self._stored + self._noted + self._elsewhere.spent
 
     def _reserved(self) -> int:
         """Return the tokens used plus those reserved by running jobs."""
-        return self._tokens_used + sum(max(self._guess - taken, 0) for taken in self._held.values())
+        return self._stored + self._own_count().total
 
-    async def _open_day(self) -> None:
-        """Read the usage rows once a day of the zone."""
+    def _own_count(self) -> TokenCount:
+        held = sum(max(self._guess - taken, 0) for taken in self._held.values())
+        return TokenCount(_COUNTER, self._noted, held + self._offered * self._guess)
+
+    def _post(self) -> None:
+        """Store what this gateway has spent and reserved, where others count it."""
+        if self._shared is not None and self._limit:
+            self._shared.post(CapChange(day=self._midnight(), tokens=(self._own_count(),)))
+
+    def _query(self) -> CapQuery:
+        return CapQuery(names=(_COUNTER,), day=self._midnight(), since=self._now())
+
+    def _midnight(self) -> datetime:
+        local = self._now().astimezone(self._zone)
+        return (local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=1)).astimezone(UTC)
+
+    async def _open_day(self, *, reads: bool = False) -> None:
+        """Read the usage rows once a day of the zone; not where the shared counts have them, unless it *reads*."""
         local = self._now().astimezone(self._zone)
         if self._day == local.date():
             return
         # Rows noted from here on are queued behind the journal's read, so its sum does not contain them.
-        self._noted = 0
+        self._noted, self._elsewhere = 0, _NOTHING
+        if self._shared is not None and not reads:
+            self._day = local.date()
+            return
         rows = await self._usage.totals(since=local.replace(hour=0, minute=0, second=0, microsecond=0))
         self._stored = sum(row["tokens_in"] + row["tokens_out"] for row in rows if row["purpose"] not in FOREGROUND)
         self._day = local.date()

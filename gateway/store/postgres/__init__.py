@@ -17,12 +17,13 @@ from gateway.store.claims import ChatClaims
 from gateway.store.database import Database
 from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
+from gateway.store.postgres.cap_session import connect_caps
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.postgres.thread import PostgresThread
 from gateway.store.shared_caches import SharedCaches, read_again
-from gateway.store.sql_store import SqlStore, assemble
+from gateway.store.sql_store import SqlStore, assemble, end_idle_run
 from gateway.store.sqlite import FILE
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import BatchWriter
@@ -88,6 +89,20 @@ async def open_database(
 
     writer = BatchWriter(partial(PostgresThread.open, connector))
     await writer.open()
+    cap_writer = BatchWriter(partial(PostgresThread.open, partial(connect_caps, url, worker.name))) if shares else None
+    try:
+        if cap_writer is not None:
+            await cap_writer.open()
+    except BaseException:
+        await writer.close(partial(end_idle_run, worker=worker))
+        raise
     return await assemble(
-        writer, limits, clock, partial(copy_database, url), worker=worker, chat_claims=held, caches=caches
+        writer,
+        limits,
+        clock,
+        partial(copy_database, url),
+        worker=worker,
+        chat_claims=held,
+        caches=caches,
+        cap_writer=cap_writer,
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from gateway.ports.store import Store, StoreLimits
+from gateway.store import claims, workers
 from gateway.store.engine import Clock
-from gateway.store.postgres import open_database
+from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.sqlite import open_file
 from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.shared_workers import HOUR, LossyConnection, Workers
 from tests.fakes.store import kill, open_inline_store
 from tests.fakes.turns import WallClock
 
@@ -112,3 +115,19 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def store(backend: StoreBackend) -> Store:
     """Return an open store with the default limits."""
     return await backend.open()
+
+
+@pytest.fixture
+async def team(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
+    """Return an opener of workers; heartbeats are as the test says."""
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "HEARTBEAT", timedelta(days=1))
+    monkeypatch.setattr(worker_locks, "_MISSED", HOUR)  # however slow the machine is
+    monkeypatch.setattr(worker_locks, "_DEAD_AFTER", 3 * HOUR)
+    monkeypatch.setattr(claims, "POLL", timedelta(seconds=0.05))
+    LossyConnection.is_lossy = False
+    postgres.empty()
+    opened = Workers(postgres)
+    yield opened
+    await opened.close()

@@ -10,6 +10,7 @@ from itertools import count
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.events import PlatformAccount
 from gateway.ports import UsageRow
+from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
 
 ANN, BOB = (PlatformAccount(kind="telegram", id=each) for each in ("1", "2"))
@@ -44,10 +45,11 @@ class ToolCallScene:
     ) -> bool:
         """Call a tool; return False if a cap forbids it."""
         key = call or f"t1.{next(self.numbers)}"
-        if self.tracker.exceeded(kind, (account, *linked), call=key) is not None:
+        accounts = (account, *linked)
+        if self.tracker.exceeded(kind, accounts, call=key) is not None:
             return False
-        self.tracker.count(kind, turn="t1", call=key, account=account, chat="telegram:1")
-        return True
+        counted = self.tracker.count(kind, turn="t1", call=key, accounts=accounts, account=account, chat="telegram:1")
+        return at_once(counted) is None
 
 
 def test_the_fourth_call_of_three_is_refused_until_midnight() -> None:
@@ -55,7 +57,7 @@ def test_the_fourth_call_of_three_is_refused_until_midnight() -> None:
     scene = ToolCallScene()
     assert [scene.call() for _ in range(5)] == [True, True, True, False, False]
     assert scene.call(BOB)
-    (allowance,) = scene.tracker.allowances([ANN])
+    (allowance,) = at_once(scene.tracker.allowances([ANN]))
     assert (allowance.used, allowance.limit, allowance.until) == (3, 3, MIDNIGHT)
     assert [(each.purpose, each.person) for each in scene.rows] == [
         *[("tool-web", ANN.name)] * 3,

@@ -22,6 +22,7 @@ from gateway.ports.caps import (
     SpentTokens,
     StartedTurn,
 )
+from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
 
 NOON = datetime(2026, 11, 21, 11, 0, tzinfo=UTC)  # in Berlin
@@ -89,7 +90,7 @@ class CapScene:
         self.turns += 1
         message, turn = message or build_message(), turn or f"t{self.turns}"
         person = person or f"{message.key.channel}:{message.sender.id}"
-        past = self.ledger.admit_turn(message, turn, self.sender(message, person))
+        past = at_once(self.ledger.admit_turn(message, turn, self.sender(message, person)))
         if past is None:
             self.call(message, turn, person, tokens)
             self.ledger.end_turn(turn)
@@ -106,7 +107,7 @@ class CapScene:
 
     def call(self, message: InboundMessage, turn: str, person: str, tokens: int) -> None:
         """Make a call that takes what it reserved."""
-        release = self.ledger.reserve(turn, tokens)
+        release = at_once(self.ledger.reserve(turn, tokens))
         chat, is_own, person = str(message.key), self.ledger.is_own(turn), PlatformAccount.parse(person).name
         self.begun.append(StartedTurn(turn=turn, person=person, chat=chat, is_own=is_own, at=self.now))
         self.spent.append(SpentTokens(person=person, chat=chat, is_own=is_own, tokens=tokens))
@@ -120,7 +121,8 @@ class CapScene:
     def stands(self, message: InboundMessage | None = None) -> dict[CapKind, CapAllowance]:
         """Return how a sender stands, by cap."""
         message = message or build_message()
-        found = self.ledger.allowances(message, self.sender(message, f"{message.key.channel}:{message.sender.id}"))
+        sender = self.sender(message, f"{message.key.channel}:{message.sender.id}")
+        found = at_once(self.ledger.allowances(message, sender))
         return {each.cap: each for each in found}
 
 
@@ -244,27 +246,29 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     under_way = []
     for n in range(5):
         assert (
-            scene.ledger.admit_turn(
-                build_message(chat=f"slack:C{n}"), f"p{n}", scene.sender(build_message(), "slack:bob")
+            at_once(
+                scene.ledger.admit_turn(
+                    build_message(chat=f"slack:C{n}"), f"p{n}", scene.sender(build_message(), "slack:bob")
+                )
             )
             is None
         )
         try:
-            under_way.append(scene.ledger.reserve(f"p{n}", 300))
+            under_way.append(at_once(scene.ledger.reserve(f"p{n}", 300)))
         except CapReached:
             break
     assert len(under_way) == 3
     for release in under_way:
         scene.ledger.spend(turn="p0", person="slack%3abob", chat="slack:C0", purpose="answer", tokens=300)
         release()
-    assert scene.ledger.admit_turn(build_message(), "later", scene.sender(build_message(), "slack:bob")) is not None
+    assert at_once(scene.ledger.admit_turn(build_message(), "later", scene.sender(build_message(), "slack:bob")))
 
 
 def test_every_step_of_a_turn_is_asked_for() -> None:
     """A loop of tools stops at the cap, not 25 calls behind it."""
     scene = CapScene(limits=CapLimits(person_tokens=1_000))
     message = build_message()
-    assert scene.ledger.admit_turn(message, "t", scene.sender(message, "slack:bob")) is None
+    assert at_once(scene.ledger.admit_turn(message, "t", scene.sender(message, "slack:bob"))) is None
     for _ in range(6):
         scene.call(message, "t", "slack:bob", 150)
     with pytest.raises(CapReached):
@@ -393,5 +397,5 @@ def test_background_work_has_a_purse_of_its_own() -> None:
     """Tokens of summaries and Dream are nobody's, and a call without a turn is not capped here."""
     scene = CapScene(limits=CapLimits(installation_tokens=100))
     scene.ledger.spend(turn="job", person="slack%3abob", chat="slack:C1", purpose="dream", tokens=10_000)
-    scene.ledger.reserve("job", 10_000)()
+    at_once(scene.ledger.reserve("job", 10_000))()
     assert scene.ask(tokens=100) is None
