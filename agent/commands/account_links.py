@@ -42,7 +42,7 @@ async def unlink(context: CommandContext) -> CommandReply:
     if context.turn.is_shared:
         return context.private_reply("account_links.only_direct")
     links, survivor = context.services.people.links, context.turn.person
-    others = [each.account for each in links.accounts(survivor) if each.account.name != survivor]
+    others = links.separable(survivor)
     if not others:
         return context.reply("account_links.not_linked")
     if context.account in others:

@@ -37,7 +37,7 @@ from gateway.app.chat_settings import build_context_resolver, build_locales, bui
 from gateway.app.console import build_console
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
-from gateway.app.isolation import settle_scopes
+from gateway.app.isolation import join_local_accounts, settle_scopes
 from gateway.app.memory import (
     build_dreamer,
     build_job_runner,
@@ -106,6 +106,8 @@ async def open_app(
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
+        if settings.memory.isolation != "shared":
+            await join_local_accounts(store, app.linker, now())
         await app.commands.memory.erasure.retention.plan()
         await load_counts(app.usage, store, installation_limit=settings.caps.tokens_per_day)
         yield app

@@ -1,21 +1,28 @@
-"""Changes of `memory.isolation` and interrupted moves of memory, completed before the first message is admitted."""
+"""Moves of memory that are completed before the first message is admitted.
+
+These are interrupted moves, changes of `memory.isolation`, and the join of page and terminal to one person.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import structlog
 
-from agent.memory.account_links.account_linker import AccountLinker
+from agent.memory.account_links.account_linker import LINK, AccountLinker
 from gateway.admission import LOCAL_OWNER
 from gateway.app.context import ChannelPlatforms
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.settings.channel_blocks import PAGE
+from gateway.ports import Job, Store
+from gateway.settings.channel_blocks import ALWAYS_THERE, PAGE
 
 log = structlog.get_logger(__name__)
 
+# The owner at this machine. On the page and at the terminal they are one person, whom nothing separates.
+LOCAL_ACCOUNTS = tuple(PlatformAccount(kind=kind, id=LOCAL_OWNER) for kind in ALWAYS_THERE)
 _ADOPT = "adopt"
 _MEMORIES = ("MEMORY.md", "history.jsonl", "HISTORY.md")
 
@@ -39,6 +46,20 @@ async def settle_scopes(
         raise UserError(
             f"the memory could not be moved within {home} ({error.strerror or error}); free some space and start again"
         ) from None
+
+
+async def join_local_accounts(store: Store, linker: AccountLinker, now: datetime) -> None:
+    """Make the owner at this machine's page and terminal one person, as `/link` would; later starts change nothing.
+
+    The older scope remains, with the memory and the conversations of both. Where other gateways may be at work, or the
+    transcripts are behind, a job does it. Raises UserError when the disk refuses.
+    """
+    accounts = [each.name for each in LOCAL_ACCOUNTS]
+    if len({store.links.person(each) for each in LOCAL_ACCOUNTS}) == 1:
+        return
+    job = Job(id="link:local", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
+    if store.connections is not None or await linker.link(job) is not None:
+        await store.jobs.put(job)
 
 
 async def _adopt(owners: Sequence[str], home: Path, platforms: ChannelPlatforms, linker: AccountLinker) -> None:

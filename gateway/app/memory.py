@@ -57,6 +57,7 @@ from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
+from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
 from gateway.events import SessionKey
 from gateway.ports import Store
@@ -211,7 +212,7 @@ def build_memory(
         staging=staging,
         editor=ChatMemoryEditor(home, documents, versions, writing=writing, now=now),
         scope_lock=scope_lock,
-        linking=AccountLinkService(store.links, now=now),
+        linking=AccountLinkService(store.links, together=LOCAL_ACCOUNTS, now=now),
         linker=linker,
         workspaces=workspaces,
         can_summarise=can_summarise,

@@ -7,6 +7,7 @@ is deleted. Moves that a crash interrupted are completed at start, before any tu
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -79,8 +80,26 @@ class AccountLinker:
                 return None
 
     async def unlink(self, job: Job) -> RetryJobLater | None:
-        """Unlink the job's account from its person."""
-        account = PlatformAccount.from_name(str(job.payload["account"]))
+        """Unlink the job's account from its person; its companions leave too and are linked to it again."""
+        account, *companions = [
+            PlatformAccount.from_name(str(each))
+            for each in (job.payload["account"], *job.payload.get("companions", ()))  # jobs of older versions have none
+        ]
+        leaving = (account, *companions)
+        persons = {self.links.person(each) for each in leaving}
+        if len(persons) == 1 and persons <= {each.name for each in leaving}:
+            return None
+        for n, each in enumerate(leaving):
+            if later := await self._separate(each, f"{job.id}.{n}" if n else job.id):
+                return later
+        for each in companions:
+            payload = {"accounts": [account.name, each.name]}
+            if later := await self.link(dataclasses.replace(job, id=f"{job.id}.{each.name}", payload=payload)):
+                return later
+        return None
+
+    async def _separate(self, account: PlatformAccount, move_id: str) -> RetryJobLater | None:
+        """Make *account* a person of its own, unless it is the one that names its person."""
         person = self.links.person(account)
         if person == account.name:
             return None
@@ -89,7 +108,7 @@ class AccountLinker:
             if not await self._is_projected(scopes):
                 return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
             await self._save_edits(scopes[:1])
-            move = ScopeMove(id=job.id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account)
+            move = ScopeMove(id=move_id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account)
             await self.links.unlink(move)
             await self._finish(await self._load_move(move.id))
             return None

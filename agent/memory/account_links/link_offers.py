@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -77,8 +77,12 @@ class AlreadySamePerson:
 class AccountLinkService:
     """Services of `/link` and `/unlink`."""
 
-    def __init__(self, links: AccountLinkStore, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, links: AccountLinkStore, *, together: Sequence[PlatformAccount] = (), now: Callable[[], datetime]
+    ) -> None:
+        """*together* are the accounts that are always one person and leave another person only together."""
         self._links = links
+        self._together = together
         self._now = now
         self._lock = asyncio.Lock()  # around reading, changing and writing an offer
 
@@ -89,6 +93,14 @@ class AccountLinkService:
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
         """Return the accounts of a person with several, the one that is the person's id first."""
         return self._links.accounts(person)
+
+    def separable(self, person: str) -> Sequence[PlatformAccount]:
+        """Return the accounts that `/unlink` can separate from *person*: of several that leave together, the first."""
+        names = {each.name for each in self._together}
+        found = [each.account for each in self._links.accounts(person) if each.account.name != person]
+        fixed = [each for each in found if each.name in names]
+        passed_over = fixed if person in names else fixed[1:]
+        return [each for each in found if each not in passed_over]
 
     async def offer(self, asker: LinkParty) -> str:
         """Create an offer and return its code; an earlier code of the same account expires."""
@@ -155,12 +167,15 @@ class AccountLinkService:
         return Job(id=f"link:{offer.name}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=self._now())
 
     async def unlink_job(self, account: PlatformAccount, turn: str) -> Job:
-        """Return the job that unlinks *account*; offers that it has agreed to are deleted."""
+        """Return the job that unlinks *account* and those that leave with it; offers that they agreed to are deleted."""
+        leaving = self._together if account in self._together else (account,)
         async with self._lock:
             for each in await self._offers():
-                if account in each.agreed:
+                if set(leaving) & set(each.agreed):
                     await self._drop(each)
-        return Job(id=f"unlink:{turn}", kind=UNLINK, scope="", payload={"account": account.name}, due_at=self._now())
+        companions = [each.name for each in leaving if each != account]
+        payload = {"account": account.name, "companions": companions}
+        return Job(id=f"unlink:{turn}", kind=UNLINK, scope="", payload=payload, due_at=self._now())
 
     # -- private; the caller holds the lock --------------------------------------------------------
 
