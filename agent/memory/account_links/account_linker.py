@@ -108,7 +108,9 @@ class AccountLinker:
             if not await self._is_projected(scopes):
                 return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
             await self._save_edits(scopes[:1])
-            move = ScopeMove(id=move_id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account)
+            move = ScopeMove(
+                id=move_id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account
+            )
             await self.links.unlink(move)
             await self._finish(await self._load_move(move.id))
             return None

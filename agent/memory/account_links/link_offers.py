@@ -167,7 +167,7 @@ class AccountLinkService:
         return Job(id=f"link:{offer.name}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=self._now())
 
     async def unlink_job(self, account: PlatformAccount, turn: str) -> Job:
-        """Return the job that unlinks *account* and those that leave with it; offers that they agreed to are deleted."""
+        """Return the job that unlinks *account* and those that leave with it; offers that they took are deleted."""
         leaving = self._together if account in self._together else (account,)
         async with self._lock:
             for each in await self._offers():
