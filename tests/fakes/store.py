@@ -143,7 +143,8 @@ def _new_journal() -> bytes:
 # Back to the tables of before the ninth migration: no files of scopes, no claims, and parts by the id of their message.
 NAMED_PARTS = (
     *(f"DROP TABLE {table}" for table in TABLES),
-    "DROP TABLE claim",
+    *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim")),
+    "ALTER TABLE cap_told DROP COLUMN turn",
     "ALTER TABLE worker DROP COLUMN shares",
     "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "
     "DEFAULT 0, message_id TEXT NOT NULL DEFAULT '', adopted TEXT NOT NULL DEFAULT '', "
