@@ -13,14 +13,13 @@ import io
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
@@ -28,6 +27,9 @@ from gateway.journal_file import MOVED, STAMP
 from gateway.ports.entry_points import package_version
 from gateway.settings.settings_redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES
+
+if TYPE_CHECKING:
+    import tarfile
 
 MANIFEST = "parlour-backup.json"
 FORMAT = 1
@@ -161,6 +163,8 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
 
     *lengths* cuts files that went on growing behind a link.
     """
+    import tarfile  # a gateway that makes no backup does without it
+
     left_out = ["secrets/", "the search index (it is rebuilt)"]
     listed: dict[str, dict[str, object]] = {}
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -225,7 +229,7 @@ def _whole_lines(source: IO[bytes], size: int) -> int:
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes | _HashedFile) -> dict[str, object]:
     source = _HashedFile(io.BytesIO(data), len(data)) if isinstance(data, bytes) else data
-    entry = tarfile.TarInfo(name)
+    entry = archive.tarinfo(name)
     entry.mode, entry.size = 0o600, source.size
     with source:
         archive.addfile(entry, source)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -13,8 +12,6 @@ from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
 from gateway.commands.people import owner
 from gateway.commands.web import app as web
-from gateway.control import OperationFailed
-from gateway.errors import ParlourError, UserError
 from gateway.journal_file import OpenChoice, StoreKind
 
 app = typer.Typer(
@@ -44,30 +41,6 @@ OpenWorkChoice = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-
-
-def main() -> NoReturn:
-    """Run the command line. A UserError is one line on standard error and exit code 2."""
-    try:
-        app()
-    except UserError as error:
-        _print_error(str(error))
-        sys.exit(error.exit_code if isinstance(error, OperationFailed) else 2)
-    except ParlourError as error:
-        _print_error(str(error) or type(error).__name__)
-        sys.exit(1)
-    except OSError as error:
-        from gateway.home import full_disk, is_full_disk
-
-        if not is_full_disk(error):
-            raise
-        _print_error(full_disk(error))
-        sys.exit(1)
-    sys.exit(0)
-
-
-def _print_error(text: str) -> None:
-    print(f"parlour: {' '.join(text.split())}", file=sys.stderr)
 
 
 def _version(is_requested: bool) -> None:
@@ -355,7 +328,3 @@ def replay_from_quarantine(name: Annotated[str, typer.Argument(help="Its name in
     from gateway.commands.control_client import replay_from_quarantine as replay
 
     replay(name)
-
-
-if __name__ == "__main__":
-    main()

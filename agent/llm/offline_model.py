@@ -17,7 +17,6 @@ from gateway.ports.entry_points import operator_command
 
 _HEAD = re.compile(r"\A\[[^\]\n]*\]\s*")  # when and who, as a user line may begin
 NAME = "offline"
-_ABILITIES = frozenset(translate("web.try_help", language) for language in LANGUAGES)
 _ORDER = re.compile(r"(please\s+)?remember\b(\s+that\b)?[\s:,]*", re.IGNORECASE)
 
 
@@ -40,7 +39,7 @@ class OfflineModel:
         said = _HEAD.sub("", str(request.messages[last]["content"])).strip() if last >= 0 else ""
         command = operator_command("init")
         setup = "" if _is_told(request, command) else translate("offline.setup", request.language, command=command)
-        if said in _ABILITIES:
+        if any(said == translate("web.try_help", language) for language in LANGUAGES):
             return self._reply(f"{translate('offline.abilities', request.language)}\n\n{setup}".strip(), sink)
         order = None if said.endswith("?") else _ORDER.match(said)
         fact = said[order.end() :] if order else ""

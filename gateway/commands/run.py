@@ -9,8 +9,6 @@ import resource
 import sys
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from gateway.control import ControlConnection, Line
 from gateway.control.gateway_client import connect
 from gateway.errors import UserError
@@ -33,7 +31,7 @@ def run_gateway() -> None:
     report = check_settings(os.environ)
     settings = report.require()
     for warning in report.warnings:
-        typer.echo(f"parlour: {warning}", err=True)
+        print(f"parlour: {warning}", file=sys.stderr, flush=True)
     # Before the imports below, which take most of the start: errors are reported at once.
     require_startable(settings)
     configure_logs(level=settings.log.level, form=settings.log.format, secrets=secret_values(settings))
@@ -45,9 +43,9 @@ def run_gateway() -> None:
 
 def _announce(app: GatewayApp) -> None:
     """Print where the page is and, where it asks for a login code, the command that prints one."""
-    typer.echo(f"Parlour is ready: {app.web.url}")
+    print(f"Parlour is ready: {app.web.url}", flush=True)
     if not app.web.is_private:
-        typer.echo(f"The page asks for a login code. To print one, run: {operator_command('web login')}")
+        print(f"The page asks for a login code. To print one, run: {operator_command('web login')}", flush=True)
 
 
 def run_local_chat() -> int:

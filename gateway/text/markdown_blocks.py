@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, takewhile
 
-from rich.cells import cell_len
-
 # Possessive, so that a line of blanks costs one look at each.
 _RULE = re.compile(r"[ \t>]*+\|?+[ \t]*+:?+-++:?+[ \t]*+(?:\|[ \t]*+:?+-++:?+[ \t]*+)*+\|?+[ \t]*+\Z")
 
@@ -24,7 +22,7 @@ def table_lines(rows: Sequence[Sequence[str]], *, gap: str, rule: str, widest: i
     columns = max((len(row) for row in rows), default=0)
     if not columns or len(gap) * (columns - 1) > widest:
         return None
-    widths = [max(cell_len(row[n]) if n < len(row) else 0 for row in rows) for n in range(columns)]
+    widths = [max(_width(row[n]) if n < len(row) else 0 for row in rows) for n in range(columns)]
     if sum(widths) + len(gap) * (columns - 1) > widest:
         return None
     lines = [_line(row, widths, gap) for row in rows]
@@ -66,8 +64,14 @@ def _is_row(line: str) -> bool:
     return "|" in line
 
 
+def _width(cell: str) -> int:
+    from rich.cells import cell_len  # half a MB of widths, which a gateway without tables does not need
+
+    return cell_len(cell)
+
+
 def _line(row: Sequence[str], widths: Sequence[int], gap: str) -> str:
-    padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False))
+    padded = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=False))
     return gap.join(padded).rstrip()
 
 

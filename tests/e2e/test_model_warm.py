@@ -1,4 +1,4 @@
-"""The model's library is loaded beside the start, once, and by no message; litellm only where a model needs it."""
+"""What a gateway loads: the model's library beside the start, once, and by no message; no part of a command line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from tests.faults.process_pool import ForkServer
 # `parlour` as the command runs it, and afterwards what it has imported.
 PROBE = """
 import sys
-from gateway import cli
+from gateway.main import main
 try:
-    cli.main()
+    main()
 except SystemExit:
     pass
-print("LOADED", *[name for name in ("litellm", "openai", "tiktoken", "httpx", "pygments") if name in sys.modules])
+names = ("litellm", "openai", "tiktoken", "httpx", "pygments", "typer", "uvicorn.supervisors")
+print("LOADED", *[name for name in names if name in sys.modules])
 """
 
 

@@ -34,8 +34,8 @@ from agent.llm.chat_model import ModelConfig
 from agent.llm.openai_model import OpenAIModel
 from agent.memory.storage import disk
 from gateway.app.chat_settings import build_web_tools
-from gateway.cli import main as parlour
 from gateway.errors import UserError
+from gateway.main import main as parlour
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
 from tests.faults.child import GatewayChild

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gateway.cli import main
+from gateway.main import main
 from tests.faults.shim import FaultShim, ShimMode
 
 if __name__ == "__main__":

@@ -30,6 +30,6 @@ _use_packages()
 
 def main() -> NoReturn:
     """Run the command `parlour`."""
-    from gateway.cli import main as run
+    from gateway.main import main as run
 
     run()

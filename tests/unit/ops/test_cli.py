@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from gateway import cli
 from gateway.home import SCHEMA, Home, hold_lock
+from gateway.main import main
 
 TOKEN = "PARLOUR_CHANNELS__TELEGRAM__TOKEN"
 
@@ -43,7 +43,7 @@ def parlour(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Run a command in this process; return its exit code."""
     monkeypatch.setattr(sys, "argv", ["parlour", *arguments])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     return int(ended.value.code or 0)
 
 
@@ -176,9 +176,9 @@ def test_restore_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: 
 PROBE = """
 import sys
 sys.argv = ["parlour", *sys.argv[1:]]
-from gateway import cli
+from gateway.main import main
 try:
-    cli.main()
+    main()
 except SystemExit:
     pass
 heavy = ("litellm", "openai", "starlette", "uvicorn", "gateway.app", "telegram", "slack_bolt", "discord", "aiosqlite")

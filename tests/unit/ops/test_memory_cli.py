@@ -17,9 +17,9 @@ import structlog
 
 from agent.memory.scope_names import ScopeNames, ScopeSelector, label
 from agent.memory.scopes import quote
-from gateway import cli
 from gateway.errors import UserError
 from gateway.events import SessionKey
+from gateway.main import main
 from gateway.ports import SessionRow
 from tests.fakes import other_bots
 from tests.fakes.inprocess_gateway import gateway
@@ -43,7 +43,7 @@ class CommandTerminal:
         self._monkeypatch.setattr(sys, "argv", ["parlour", *words])
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
         told = self._capsys.readouterr()
         return int(ended.value.code or 0), told.out, told.err
 
