@@ -1,4 +1,4 @@
-"""What runs when `parlour` is typed, and how its errors are shown."""
+"""The start of every `parlour` command, and the lines for its errors."""
 
 from __future__ import annotations
 

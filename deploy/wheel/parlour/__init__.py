@@ -1,4 +1,4 @@
-"""What the wheel puts beside other distributions: one package, with Parlour's own three below it.
+"""The one package that the wheel puts beside other distributions, with Parlour's own three below it.
 
 In a checkout they are top-level folders. Installed as such, `gateway`, `channels` and `agent` could overwrite somebody
 else's (Django Channels owns `channels`), so the wheel keeps them in ``parlour/packages``. Importing this package puts
