@@ -55,18 +55,27 @@ class BackupResult:
     left_out: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class BackupProgress:
+    """Files of an archive that are written so far; zeros until they are counted."""
+
+    done: int = 0  # files, the one that is being packed included
+    total: int = 0
+
+
 async def backup(
     home: Home,
     copy_journal: Callable[[Path], Awaitable[None]] | None,
     target: Path,
     *,
     still: AbstractAsyncContextManager[object] | None = None,
+    progress: BackupProgress | None = None,
 ) -> BackupResult:
     """Write an archive of the home to *target*, 0600, replacing nothing. Raises UserError when it cannot be written.
 
     *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
     *still* is held while the files are linked: inside it the projector has written what was committed and, like every
-    job, writes no file. Journal commits continue.
+    job, writes no file. Journal commits continue. *progress* is kept up to date meanwhile.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
@@ -76,7 +85,9 @@ async def backup(
             if copy_journal is not None:
                 await copy_journal(staging / home.journal.name)
         schema = schema_of(home) or SCHEMA
-        return await asyncio.to_thread(write_archive, staging, target, schema=schema, lengths=lengths)
+        return await asyncio.to_thread(
+            write_archive, staging, target, schema=schema, lengths=lengths, progress=progress
+        )
     finally:
         await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
 
@@ -158,13 +169,21 @@ def _is_left(top: str) -> bool:
     return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore", _CACHE))
 
 
-def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[str, int] | None = None) -> BackupResult:
+def write_archive(
+    source: Path,
+    target: Path,
+    *,
+    schema: int,
+    lengths: Mapping[str, int] | None = None,
+    progress: BackupProgress | None = None,
+) -> BackupResult:
     """Pack *source* (a home, or its staging) into *target*; the manifest is the last member.
 
     *lengths* cuts files that went on growing behind a link.
     """
     import tarfile  # a gateway that makes no backup does without it
 
+    progress = progress or BackupProgress()
     left_out = ["secrets/", "the search index (it is rebuilt)"]
     listed: dict[str, dict[str, object]] = {}
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -174,7 +193,9 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
                 gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6) as packed,
                 tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
             ):
-                for file in _files(source):
+                files = list(_files(source))
+                progress.total = len(files)
+                for progress.done, file in enumerate(files, 1):
                     name = file.relative_to(source).as_posix()
                     data = _contents(file, name, (lengths or {}).get(name), left_out)
                     if data is not None:

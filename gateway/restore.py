@@ -27,6 +27,7 @@ from gateway.store.adoption import OpenWork
 from gateway.store.sqlite.closed_journal import mark_adopted
 
 _STRANGE = "it contains names that no backup has"
+_VERIFYING = ".verifying-"
 _DEEPEST = 32  # folders; a home has eight
 
 
@@ -89,6 +90,20 @@ def restore(
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return contents.files
+
+
+def verify_backup(source: Path, folder: Path, *, limits: RestoreLimits | None = None) -> int:
+    """Unpack a backup below *folder*, compare it with its own list and read its journal; return the number of files.
+
+    What was unpacked is deleted again. Blocks. Raises UserError for a backup that could not be restored.
+    """
+    for left in folder.glob(f"{_VERIFYING}*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=_VERIFYING, dir=folder))
+    try:
+        return len(_unpack(source, staging, limits or RestoreLimits()).found)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _data_of(home: Home) -> Iterator[Path]:

@@ -38,6 +38,7 @@ from gateway.app.console import build_console
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import join_local_accounts, settle_scopes
+from gateway.app.machine_operations import MachineOperations
 from gateway.app.memory import (
     build_dreamer,
     build_job_runner,
@@ -135,6 +136,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         WebOperations(app),
         TurnOperations(app),
         ChatOperations(app),
+        MachineOperations(app),
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}
     if app.scope_files is not None:

@@ -67,6 +67,10 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "turns find": _admin("person", "since", "until", "limit"),
     "turns show": _admin("reference", audit=AuditRule.CALL, subject="reference"),
     "usage": _owner("by", "since"),
+    "doctor": _owner("offline"),
+    "backups list": _owner(),
+    "backups create": _owner(audit=AuditRule.CALL),
+    "backups verify": _owner("name", audit=AuditRule.CALL, subject="name"),
 }
 
 

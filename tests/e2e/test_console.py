@@ -13,6 +13,8 @@ from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from channels.web.adapter import WebChannel
 from gateway.app import build_operations
+from gateway.app.machine_operations import MachineOperations
+from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports import TurnQuery
 from tests.e2e.browser import open_page
@@ -22,7 +24,8 @@ from tests.fakes.console_people import ConsolePeople, console_people
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-IN_DOCS = ("overview-wide-light", "people-phone-dark", "turn-wide-dark", "usage-wide-light")
+IN_DOCS = ("doctor-wide-light", "overview-wide-light", "people-phone-dark", "turn-wide-dark", "usage-wide-light")
+KEEPS_IMAGES = bool(os.environ.get("PARLOUR_DOCS_IMAGES"))
 RUN_AXE = """async (tags) => {
     const { violations } = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
     return violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target} ${node.html}`));
@@ -57,7 +60,7 @@ async def picture(page: Page, name: str) -> None:
     """Compare nothing, but keep the picture for the docs where PARLOUR_DOCS_IMAGES asks for it."""
     width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert width <= 0, f"{name} is wider than its window"
-    if os.environ.get("PARLOUR_DOCS_IMAGES") and name in IN_DOCS:
+    if KEEPS_IMAGES and name in IN_DOCS:
         await page.screenshot(path=IMAGES / f"console-{name}.png")
 
 
@@ -203,10 +206,54 @@ async def test_usage_is_drawn_and_written_down(chromium: Browser, people: Consol
     await picture(page, "usage-wide-light")
 
 
+async def test_the_doctor_s_findings_come_with_the_line_to_paste(
+    chromium: Browser, people: ConsolePeople, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors first, and a button copies the line; checks that take too long are ended, and said to be."""
+    monkeypatch.delenv("PARLOUR_DOCS_IMAGES", raising=False)  # which is no setting, as the doctor would say
+    monkeypatch.setenv("PARLOUR_WEB__PORT", people.url.rstrip("/").rpartition(":")[2])
+    page = await visit(chromium, people, "doctor", permissions=["clipboard-read", "clipboard-write"])
+    await page.get_by_role("button", name="Check this machine only").press("Enter")
+    findings = page.get_by_role("table", name="Findings, the errors first")
+    await expect(findings.get_by_role("row", name="model")).to_contain_text("warning", timeout=60_000)
+    await findings.get_by_role("button", name="Copy PARLOUR_LLM__MODEL").press("Enter")
+    await expect(page.locator("#spoken")).to_have_text("copied: PARLOUR_LLM__MODEL")
+    assert await page.evaluate("navigator.clipboard.readText()") == "PARLOUR_LLM__MODEL"
+    await picture(page, "doctor-wide-light")
+    hurried = MachineOperations(people.up.app, check_within=0.0)
+    with pytest.raises(UserError, match="took more than 0 s"):
+        _ = [line async for line in hurried.doctor({"offline": True})]
+
+
+async def test_a_backup_is_written_checked_and_found_to_be_damaged(chromium: Browser, people: ConsolePeople) -> None:
+    """It stands in the list with the command that restores it; one changed byte is found; no other name is opened."""
+    page = await visit(chromium, people, "backups")
+    await page.get_by_role("button", name="Write a backup").press("Enter")
+    row = page.get_by_role("table", name="Backups, the newest first").get_by_role("row").nth(1)
+    await expect(row).to_contain_text("parlour restore /", timeout=60_000)
+    await row.get_by_role("button").press("Enter")
+    await expect(row).to_contain_text("files are whole", timeout=60_000)
+    archive = people.up.home / "backups" / await row.get_by_role("rowheader").inner_text()
+    damaged = bytearray(archive.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    archive.write_bytes(damaged)
+    await row.get_by_role("button").press("Enter")
+    await expect(row).to_contain_text("use another backup", timeout=60_000)
+    assert not list(archive.parent.glob(".verifying-*"))
+    (archive.parent / "link.tar.gz").symlink_to("/etc/passwd")
+    verify = MachineOperations(people.up.app).verify_backup
+    for name in ("../journal.db", "link.tar.gz", ".tar.gz", ""):
+        with pytest.raises(UserError, match="there is no backup"):
+            _ = [line async for line in verify({"name": name})]
+    entries = {(each.what, each.whom) for each in await people.up.app.store.access.audit(limit=20)}
+    assert {("console backups create", ""), ("console backups verify", archive.name)} <= entries
+
+
 async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsolePeople) -> None:
     """The rules of WCAG 2.2 AA over every view, light and wide, dark and on a phone; nothing is cut off."""
     turn = (await people.up.app.store.journal.find_turns(TurnQuery(chat=SessionKey("pocket", "room"))))[0].turn
-    views = ("overview", "people", "turns", f"turns/{turn[:8]}", "chats", "chats/?chat=pocket:room", "usage")
+    views = ["overview", "people", "turns", f"turns/{turn[:8]}", "chats", "chats/?chat=pocket:room", "usage"]
+    views += ["doctor", "backups"]
     found: list[str] = []
     for context in ({"viewport": WIDE}, {"viewport": PHONE, "color_scheme": "dark"}):
         page = await visit(chromium, people, script=AXE, **context)

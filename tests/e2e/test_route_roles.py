@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "console.md"
 # One real value for each part of an address, so that a refusal is a refusal and no 404 of another kind.
 PARTS = {"/assets/{name:path}": "/assets/app.js", "/console/assets/{name}": "/console/assets/console.js"}
 BODIES = {"/login": {"code": "AAAA-AAAA"}, "/conversations/{id}": {"action": "pin"}}
-ARGUMENTS = {"who": "pocket:nobody", "chat": "pocket:room", "limit": 5, "by": "day"}
+ARGUMENTS = {"who": "pocket:nobody", "chat": "pocket:room", "limit": 5, "by": "day", "offline": True}
 LAST = ("/login", "/logout")  # which end what the others need
 
 

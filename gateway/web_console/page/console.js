@@ -3,6 +3,7 @@
 import { chats } from "./chats.js";
 import { h, say } from "./elements.js";
 import { CallError, logIn, session } from "./operations.js";
+import { backups, doctor } from "./machine.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
 import { turns } from "./turns.js";
@@ -19,6 +20,8 @@ const VIEWS = {
   turns: { title: "Turns", roles: [OWNER, ADMIN], build: turns },
   chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
   usage: { title: "Usage", roles: [OWNER], build: usage },
+  doctor: { title: "Doctor", roles: [OWNER], build: doctor },
+  backups: { title: "Backups", roles: [OWNER], build: backups },
 };
 
 const by = (id) => document.getElementById(id);

@@ -7,8 +7,8 @@ export class CallError extends Error {
   }
 }
 
-/** Run an operation and return its lines. Throws CallError with a line for people. */
-export async function call(name, argumentsOfCall = {}, signal = undefined) {
+/** Run an operation and return its lines; *onLine* gets each as it comes. Throws CallError with a line for people. */
+export async function call(name, argumentsOfCall = {}, { signal, onLine = () => {} } = {}) {
   let response;
   let body;
   try {
@@ -18,7 +18,7 @@ export async function call(name, argumentsOfCall = {}, signal = undefined) {
       body: JSON.stringify(argumentsOfCall),
       signal,
     });
-    body = await response.text();
+    body = await read(response, onLine);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new CallError("The gateway does not answer. It may be restarting; try again in a moment.", 0);
@@ -47,6 +47,24 @@ export async function logIn(code) {
   } catch {
     return "The gateway does not answer.";
   }
+}
+
+/** Return the whole answer; whole lines of it are handed to *onLine* meanwhile. */
+async function read(response, onLine) {
+  let body = "";
+  let told = 0;
+  for await (const text of pieces(response.body.pipeThrough(new TextDecoderStream()).getReader())) {
+    body += text;
+    for (let end = body.indexOf("\n", told); end >= 0; told = end + 1, end = body.indexOf("\n", told)) {
+      const message = parse(body.slice(told, end), response.status)[0];
+      if (message && "line" in message) onLine(message.line);
+    }
+  }
+  return body;
+}
+
+async function* pieces(reader) {
+  for (let next = await reader.read(); !next.done; next = await reader.read()) yield next.value;
 }
 
 function parse(body, status) {

@@ -1,0 +1,156 @@
+"""Operator commands of the console for the machine: the doctor's findings, and the backups in the home."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import sys
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.app.gateway_operations import plain
+from gateway.backup import BackupProgress, BackupResult, backup
+from gateway.control import Line, Operation
+from gateway.errors import UserError
+from gateway.home import make_private
+from gateway.restore import RestoreLimits, verify_backup
+from gateway.settings.sources import HOME
+
+if TYPE_CHECKING:
+    from gateway.app.app import GatewayApp
+
+CHECK_WITHIN = 90.0  # seconds: the doctor's own checks end in 60
+_VERIFY_WITHIN = 1800.0  # seconds
+_SPARE = 1024 * 1024 * 1024  # bytes of the disk that the gateway keeps meanwhile
+_PROGRESS_EVERY = 0.5  # seconds
+_MOST_BACKUPS = 200  # that are listed
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.tar\.gz\Z")
+# The same program, whether it runs from a checkout or from a wheel; what is imported does not come from the folder
+# that the gateway was started in.
+_DOCTOR = ("-P", "-m", "parlour", "doctor", "--json")
+
+
+class MachineOperations:
+    """The operations `doctor` and `backups list|create|verify`."""
+
+    def __init__(self, app: GatewayApp, *, check_within: float = CHECK_WITHIN) -> None:
+        self._app = app
+        self._check_within = check_within
+        self._checks = asyncio.Lock()
+        self._backups = asyncio.Lock()
+        self._writing: asyncio.Task[BackupResult] | None = None
+
+    def by_name(self) -> Mapping[str, Operation]:
+        """Return the operations by name."""
+        return {
+            "doctor": self.doctor,
+            "backups list": self.list_backups,
+            "backups create": self.create_backup,
+            "backups verify": self.verify_backup,
+        }
+
+    async def doctor(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield the findings of `parlour doctor`, the failures first; with `offline`, no platform or model is called.
+
+        A separate process makes the checks, so that none can block the event loop; one that takes too long is killed.
+        """
+        if self._checks.locked():
+            raise UserError("the checks are running already; wait for them to end")
+        async with self._checks:
+            output = await self._run_doctor(is_offline=bool(arguments.get("offline")))
+        for line in output.splitlines():
+            yield json.loads(line)
+
+    async def _run_doctor(self, *, is_offline: bool) -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *_DOCTOR,
+            *(["--offline"] if is_offline else []),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, HOME: str(self._app.home.path)},
+        )
+        try:
+            async with asyncio.timeout(self._check_within):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            raise UserError(
+                f"the checks took more than {self._check_within:.0f} s; run `parlour doctor` in a terminal"
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode not in (0, 2) or not output.endswith(b"\n"):
+            raise UserError("the checks could not be made; run `parlour doctor` in a terminal")
+        return output
+
+    async def list_backups(self, _: Line) -> AsyncIterator[Line]:
+        """Yield one line per archive in the home's folder of backups, the newest first."""
+        for line in await asyncio.to_thread(_list_archives, self._app.home.backups):
+            yield line
+
+    async def create_backup(self, _: Line) -> AsyncIterator[Line]:
+        """Write a backup into the home's folder of backups: lines of progress, then one of the archive.
+
+        It is finished even if its caller leaves.
+        """
+        if self._writing is not None and not self._writing.done():
+            raise UserError("a backup is being written; wait for it to end")
+        home, progress = self._app.home, BackupProgress()
+        await asyncio.to_thread(make_private, home.backups)
+        name = f"parlour-{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}-{secrets.token_hex(2)}.tar.gz"
+        writing = backup(
+            home, self._app.store.backup, home.backups / name, still=self._app.pause_writes(), progress=progress
+        )
+        self._writing = task = asyncio.create_task(writing, name="backup")
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_PROGRESS_EVERY)
+                yield {"done": progress.done, "of": progress.total}
+            result = await task
+        except asyncio.CancelledError:  # the gateway stops
+            task.cancel()
+            raise
+        yield {
+            "name": name,
+            "files": result.files,
+            "size": result.size,
+            "left_out": list(result.left_out),
+        }
+
+    async def verify_backup(self, arguments: Line) -> AsyncIterator[Line]:
+        """Unpack a backup beside the home, compare every file with the archive's own list, and delete it again."""
+        name = str(arguments.get("name", ""))
+        folder = self._app.home.backups
+        if not _NAME.match(name) or name not in await asyncio.to_thread(_names, folder):
+            raise UserError(f"there is no backup {name[:130]!r} in {folder}")
+        if self._backups.locked():
+            raise UserError("a backup is being checked; wait for it to end")
+        async with self._backups:
+            limits = RestoreLimits(seconds=_VERIFY_WITHIN, spare=_SPARE)
+            files = await asyncio.to_thread(verify_backup, folder / name, folder, limits=limits)
+        yield {"name": name, "files": files}
+
+
+def _list_archives(folder: Path) -> list[Line]:
+    lines: list[Line] = []
+    for name in sorted(_names(folder), key=lambda each: (folder / each).stat().st_mtime, reverse=True)[:_MOST_BACKUPS]:
+        found = (folder / name).stat()
+        at = plain(datetime.fromtimestamp(found.st_mtime, UTC))
+        lines.append({"name": name, "size": found.st_size, "at": at, "restore": f"parlour restore {folder / name}"})
+    return lines
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of the archives in *folder*, links excluded."""
+    if not folder.is_dir():
+        return []
+    found = (each for each in os.scandir(folder) if _NAME.match(each.name))
+    return [each.name for each in found if each.is_file(follow_symlinks=False)]
