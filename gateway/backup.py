@@ -75,7 +75,7 @@ async def backup(
 
     *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
     *still* is held while the files are linked: inside it the projector has written what was committed and, like every
-    job, writes no file. Journal commits continue. *progress* is kept up to date meanwhile.
+    job, writes no file. Journal commits continue. *progress* is updated after each file.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))

@@ -95,7 +95,7 @@ def restore(
 def verify_backup(source: Path, folder: Path, *, limits: RestoreLimits | None = None) -> int:
     """Unpack a backup below *folder*, compare it with its own list and read its journal; return the number of files.
 
-    What was unpacked is deleted again. Blocks. Raises UserError for a backup that could not be restored.
+    The unpacked files are deleted again. Blocks. Raises UserError for a backup that could not be restored.
     """
     for left in folder.glob(f"{_VERIFYING}*"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
