@@ -76,7 +76,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         asyncio.TaskGroup() as group,
         _running(
             group,
-            app.projector.flush,
+            app.projector.close,
             projector=app.projector.run,
             background=app.background.run,
             recall=app.recall.run,

@@ -97,8 +97,8 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def test_a_history_comes_in_pages_of_bounded_bytes(session: aiohttp.ClientSession) -> None:
-    """Sixty of the longest messages: no frame is larger than a page, and the pages make up all of it, once each."""
-    lines = [line(n, f"{n} {LONG}"[: frame_codec.LONGEST_SAYING]) for n in range(60)]
+    """Dozens of the longest messages: no frame is larger than a page, and the pages make up all of it, once each."""
+    lines = [line(n, f"{n} {LONG}"[: frame_codec.LONGEST_SAYING]) for n in range(34)]
     async with serve_page(FakePageServices(lines=lines)) as served, window(served, session) as socket:
         got: list[Any] = []
         raw = await socket.receive_str()
