@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,9 @@ class LocalEmbedder:
 
 class _OnnxModel:
     def __init__(self, folder: Path, threads: int) -> None:
+        # From 1.31 on, the official build reports each session to its maker, under an id in the user's cache folder. It
+        # reads this once, when it is imported.
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         try:
             import onnxruntime
             from tokenizers import Tokenizer

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -129,6 +132,28 @@ async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     remote = build_embedder("openai/text-embedding-3-small", api_key="secret-key")
     assert remote is not None
     assert "secret-key" not in repr(remote._inner)
+
+
+_LOAD = """
+from pathlib import Path
+from agent.memory.search.embedding.local_embedder import LocalEmbedder
+from gateway.errors import SettingsError
+try:
+    LocalEmbedder(Path("nowhere")).embed_now(["a"])
+except SettingsError as error:
+    print(error)
+"""
+
+
+def test_a_local_model_reports_to_nobody(tmp_path: Path) -> None:
+    """The official build of onnxruntime sends reports under an id in the user's cache folder: here it makes none."""
+    pytest.importorskip("onnxruntime")
+    # It stays silent by itself where CI is set.
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", _LOAD]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    assert "no embedding model in nowhere" in done.stdout
+    assert [*tmp_path.rglob("*")] == []
 
 
 class EmbeddingReply:
