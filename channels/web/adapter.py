@@ -60,7 +60,8 @@ class WebChannel(FrameChannel):
 
     def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__(context, now=now)
-        self.logins = WebLogins(context.state, now=now)
+        self.logins = WebLogins(context.state, now=now, is_shared=context.is_shared)
+        context.state.when_cached_changed(self._close_ended_windows)
         self._open: dict[str, set[ClientConnection]] = {}  # by the digest of the login
         self._people: dict[str, set[ClientConnection]] = {}  # every window of a person
         self.conversations = context.conversations
@@ -96,7 +97,7 @@ class WebChannel(FrameChannel):
             raise UserError(f"{OWNER!r} is the name of the owner; omit --as to log in as the owner")
         if name and not is_name(name):
             raise UserError(f"{name!r} is not a valid name; use at most 32 of a-z, 0-9, dots and dashes, such as ann")
-        return self.logins.issue_code(name or OWNER)
+        return await self.logins.issue_code(name or OWNER)
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
         """Return the active logins: `who`, the number of `browsers`, and `until` when."""
@@ -127,6 +128,13 @@ class WebChannel(FrameChannel):
         """End *login*, and close what it has open."""
         await self.logins.leave(login)
         self._close_windows_of(login)
+
+    def _close_ended_windows(self) -> None:
+        """Close what has open a login that was ended at another gateway."""
+        for digest, windows in self._open.items():
+            if digest and not self.logins.is_stored(digest):
+                for window in windows:
+                    window.close()
 
     def _close_windows_of(self, login: StoredLogin) -> None:
         for window in self._open.get(login.digest, ()):

@@ -1,7 +1,9 @@
 """Login codes of the page, and the logins they create.
 
-A code is kept only in memory and is valid once, for ten minutes. A login is a random token in a cookie; the channel's
-state holds its SHA-256 and expiry, so that the stored state cannot be used to log in.
+A code is valid once, for ten minutes. A login is a random token in a cookie. Both are notes of the channel's state: a
+SHA-256 with a name and an expiry. That of a token cannot be used to log in. A code is short, so that whoever reads the
+store could find one by trial while it is valid. Where several gateways share the store, both are valid at each of them;
+wrong tries are counted by each.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from gateway.errors import StoreUnavailable
 from gateway.net.addresses import network_of
 from gateway.ports import ChannelState
+from gateway.ports.channel import CACHED_NOTES
 
 ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something else
 CODE_LENGTH = 8
@@ -30,7 +35,9 @@ _MOST_ADDRESSES = 100_000  # whose wrong tries are kept
 WRONG_WINDOW = timedelta(minutes=1)
 MOST_CODES = 10
 MOST_LOGINS = 100
-NOTE = "logins"
+_LOGIN = f"{CACHED_NOTES}login."
+_CODE = "code."
+_OLD_NOTE = "logins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}\Z")
 
 
@@ -44,7 +51,7 @@ class LoginOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredLogin:
-    """A browser that gave a good code."""
+    """A browser that gave a good code, or a code that is out; *digest* is of its secret."""
 
     digest: str
     who: str
@@ -66,24 +73,34 @@ def is_name(text: str) -> bool:
 
 
 class WebLogins:
-    """The codes that are out, and the browsers that are in."""
+    """The codes that are out, and the browsers that are in, at every gateway that shares the store."""
 
-    def __init__(self, state: ChannelState, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        state: ChannelState,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        is_shared: bool = False,
+    ) -> None:
+        """Keep them in *state*; if it *is_shared*, other gateways add and remove some."""
         self._state = state
+        self._is_shared = is_shared
         self._now = now
-        self._codes: dict[str, tuple[str, datetime]] = {}  # sha256 -> who, until
         self._tries: dict[str, list[datetime]] = {}  # wrong ones of the last minute, by network
-        self.wrong = 0  # tries since the start
-        self._logins: dict[str, StoredLogin] | None = None
+        self.wrong = 0  # tries since the start, here
+        self._has_old_note = True  # as far as is known
         self._writing = asyncio.Lock()
 
-    def issue_code(self, who: str) -> str:
+    async def issue_code(self, who: str) -> str:
         """Return a new code for *who*, as people read it: ``ABCD-EFGH``."""
-        self._drop_old_codes()
-        while len(self._codes) >= MOST_CODES:
-            del self._codes[next(iter(self._codes))]
         code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
-        self._codes[_digest(code)] = (who, self._now() + CODE_LIFE)
+        async with self._writing:
+            known = await self._codes()
+            valid = sorted((each for each in known if each.until > self._now()), key=lambda each: each.until)
+            for old in {*known} - {*valid[1 - MOST_CODES :]}:
+                self._state.forget(_CODE + old.digest)
+            new = StoredLogin(_digest(code), who, self._now() + CODE_LIFE)
+            await self._state.save(_CODE + new.digest, _encode(new))
         return f"{code[:4]}-{code[4:]}"
 
     async def enter(self, code: str, address: str = "") -> tuple[LoginOutcome, str]:
@@ -91,36 +108,46 @@ class WebLogins:
         network = network_of(address)
         if self._is_locked(network):
             return LoginOutcome.LOCKED, ""
-        self._drop_old_codes()
         # Looked up by digest, so the time this takes says nothing about the codes that are out.
-        found = self._codes.pop(_digest(_normal(code)), None)
-        if found is None:
+        name = _CODE + _digest(_normal(code))
+        stored = await self._state.take(name)
+        found = _decode(name, stored) if stored is not None else None
+        if found is None or found.until <= self._now():
             self._note_wrong(network)
             return LoginOutcome.WRONG, ""
-        return LoginOutcome.WELCOME, await self._let_in(found[0])
+        return LoginOutcome.WELCOME, await self._let_in(found.who)
 
     async def find(self, token: str) -> StoredLogin | None:
         """Return the login that *token* stands for, if it still counts."""
         if not token:
             return None
-        login = (await self._load()).get(_digest(token))
-        return login if login is not None and login.until > self._now() else None
+        await self._split_old_note()
+        digest = _digest(token)
+        if self._is_shared and not self.is_stored(digest):
+            # It may be a moment old, and from another gateway: reading brings the notes in memory up to date.
+            with suppress(StoreUnavailable):
+                await self._state.load(_LOGIN + digest)
+        login = self._login(digest)
+        return login if login is not None and self.counts(login) else None
 
     def counts(self, login: StoredLogin) -> bool:
         """Return True while *login* is valid."""
-        return bool(self._logins and login.digest in self._logins) and login.until > self._now()
+        return self.is_stored(login.digest) and login.until > self._now()
+
+    def is_stored(self, digest: str) -> bool:
+        """Return True unless the login with *digest* was ended, here or at another gateway."""
+        return _LOGIN + digest in self._state.cached()
 
     async def leave(self, login: StoredLogin) -> None:
         """End *login* for good."""
-        async with self._writing:
-            logins = dict(await self._load())
-            if logins.pop(login.digest, None) is not None:
-                await self._save(logins)
+        if self.is_stored(login.digest):
+            await self._state.save(_LOGIN + login.digest, None)
 
     async def active_logins(self) -> Sequence[ActiveLogin]:
         """Return the users who are logged in, each with the number of browsers and the latest expiry."""
+        await self._split_old_note()
         now, found = self._now(), dict[str, ActiveLogin]()
-        for login in (await self._load()).values():
+        for login in self._logins():
             if login.until > now:
                 before = found.get(login.who, ActiveLogin(login.who, 0, login.until))
                 found[login.who] = ActiveLogin(login.who, before.browsers + 1, max(before.until, login.until))
@@ -128,37 +155,49 @@ class WebLogins:
 
     async def end(self, who: str) -> Sequence[StoredLogin]:
         """End every login of *who*, and every code that is out for them; return the logins that were."""
-        self._codes = {digest: entry for digest, entry in self._codes.items() if entry[0] != who}
+        await self._split_old_note()
         async with self._writing:
-            logins = await self._load()
-            ended = [login for login in logins.values() if login.who == who]
-            if ended:
-                await self._save({digest: login for digest, login in logins.items() if login.who != who})
+            for code in await self._codes():
+                if code.who == who:
+                    await self._state.save(_CODE + code.digest, None)
+            ended = [login for login in self._logins() if login.who == who]
+            for login in ended:
+                await self._state.save(_LOGIN + login.digest, None)
         return ended
 
     async def _let_in(self, who: str) -> str:
+        await self._split_old_note()
         token = secrets.token_urlsafe(32)
         async with self._writing:
-            now = self._now()
-            kept = [login for login in (await self._load()).values() if login.until > now]
-            new = StoredLogin(_digest(token), who, now + LOGIN_LIFE)
-            await self._save({login.digest: login for login in [*kept, new][-MOST_LOGINS:]})
+            known = self._logins()
+            valid = sorted((each for each in known if each.until > self._now()), key=lambda each: each.until)
+            for old in {*known} - {*valid[1 - MOST_LOGINS :]}:
+                await self._state.save(_LOGIN + old.digest, None)
+            new = StoredLogin(_digest(token), who, self._now() + LOGIN_LIFE)
+            await self._state.save(_LOGIN + new.digest, _encode(new))
         return token
 
-    async def _load(self) -> dict[str, StoredLogin]:
-        if self._logins is None:
-            stored = json.loads(await self._state.load(NOTE) or "{}")
-            if self._logins is None:  # or somebody came in, or was put out, while this was read
-                self._logins = {
-                    digest: StoredLogin(digest, who, datetime.fromisoformat(until))
-                    for digest, (who, until) in stored.items()
-                }
-        return self._logins
+    def _login(self, digest: str) -> StoredLogin | None:
+        stored = self._state.cached().get(_LOGIN + digest)
+        return None if stored is None else _decode(_LOGIN + digest, stored)
 
-    async def _save(self, logins: dict[str, StoredLogin]) -> None:
-        stored = {login.digest: (login.who, login.until.isoformat()) for login in logins.values()}
-        await self._state.save(NOTE, json.dumps(stored))
-        self._logins = logins
+    def _logins(self) -> list[StoredLogin]:
+        return [_decode(name, stored) for name, stored in self._state.cached().items() if name.startswith(_LOGIN)]
+
+    async def _codes(self) -> list[StoredLogin]:
+        return [_decode(name, stored) for name, stored in (await self._state.all(_CODE)).items()]
+
+    async def _split_old_note(self) -> None:
+        """Make notes of their own of the logins that a version before 0.3 has stored in one."""
+        if not self._has_old_note:
+            return
+        async with self._writing:
+            if self._has_old_note and (stored := await self._state.load(_OLD_NOTE)) is not None:
+                for digest, (who, until) in json.loads(stored).items():
+                    login = StoredLogin(digest, who, datetime.fromisoformat(until))
+                    await self._state.save(_LOGIN + digest, _encode(login))
+                await self._state.save(_OLD_NOTE, None)
+            self._has_old_note = False
 
     def _is_locked(self, network: str) -> bool:
         horizon = self._now() - WRONG_WINDOW
@@ -173,9 +212,14 @@ class WebLogins:
         if len(self._tries) > _MOST_ADDRESSES:
             del self._tries[next(iter(self._tries))]
 
-    def _drop_old_codes(self) -> None:
-        now = self._now()
-        self._codes = {digest: entry for digest, entry in self._codes.items() if entry[1] > now}
+
+def _encode(login: StoredLogin) -> str:
+    return json.dumps([login.who, login.until.isoformat()])
+
+
+def _decode(name: str, stored: str) -> StoredLogin:
+    who, until = json.loads(stored)
+    return StoredLogin(name.rpartition(".")[2], who, datetime.fromisoformat(until))
 
 
 def _normal(code: str) -> str:

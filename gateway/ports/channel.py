@@ -111,6 +111,9 @@ class Intake(Protocol):
         ...
 
 
+CACHED_NOTES = "cached."  # how the names of notes begin that are served from memory
+
+
 class ChannelState(Protocol):
     """A channel's own small durable notes (high-water marks, login sessions), by name."""
 
@@ -122,8 +125,20 @@ class ChannelState(Protocol):
         """Store a note durably; None removes it. It may wait *within* seconds for a write that is needed anyway."""
         ...
 
+    async def take(self, name: str) -> str | None:
+        """Remove a note durably and return it. Of several callers, at any worker, one gets it; the others get None."""
+        ...
+
     def forget(self, name: str) -> None:
         """Remove a note within some seconds, with other writes; after a kill it may still be there."""
+        ...
+
+    def cached(self) -> Mapping[str, str]:
+        """Return the notes whose names begin with `CACHED_NOTES`, as of the worker's last transaction. Keep few."""
+        ...
+
+    def when_cached_changed(self, call: Callable[[], None]) -> None:
+        """Call *call* when another worker has changed notes of `cached`, of this channel or of others."""
         ...
 
     async def all(self, prefix: str) -> Mapping[str, str]:

@@ -62,6 +62,7 @@ class CachedRows(StrEnum):
     ACCESS = "access"
     LINKS = "links"
     CHOICES = "choices"
+    NOTES = "notes"  # of channels, those that `ChannelState.cached` returns
 
 
 class SharedDatabase(Database, Protocol):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gateway.events import OutboundMessage, SessionKey
+from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
 from gateway.store import session_queue, turn_commits
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
@@ -19,6 +21,7 @@ _CHOOSERS = sql(
 _PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
 _PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
 _DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
+_TAKE_NOTE = "DELETE FROM note WHERE channel = ? AND name = ? RETURNING value"
 _BODY_WITHIN = 0.1  # seconds
 _FORGET_WITHIN = 5.0  # seconds: until the chat's next message, as a rule
 
@@ -117,12 +120,32 @@ class SqlPreferences:
         await self._engine.writer.submit(store, change)
 
 
+@dataclass(slots=True)
+class ChannelNotes:
+    """The notes of every channel that are served from memory, and what is called when another worker changes some."""
+
+    by_channel: dict[str, dict[str, str]]
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def replace(self, notes: dict[str, dict[str, str]]) -> None:
+        """Take over *notes* as another worker has left them."""
+        self.by_channel = notes
+        for call in self.listeners:
+            call()
+
+    def set_note(self, channel: str, name: str, value: str | None) -> None:
+        """Set one note as it was stored; None removes it."""
+        notes = {each: old for each, old in self.by_channel.get(channel, {}).items() if each != name}
+        self.by_channel[channel] = notes if value is None else {**notes, name: value}
+
+
 class SqlChannelState:
     """One channel block's notes (see the ChannelState port)."""
 
-    def __init__(self, engine: StoreEngine, channel: str) -> None:
+    def __init__(self, engine: StoreEngine, channel: str, cached: ChannelNotes) -> None:
         self._engine = engine
         self._channel = channel
+        self._cached = cached
 
     async def load(self, name: str) -> str | None:
         """Return a note, or None."""
@@ -147,14 +170,26 @@ class SqlChannelState:
     async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
         """Store a note durably; None removes it."""
         columns = (self._channel, quote(name))
-        await self._engine.writer.submit(
-            lambda database: (
+
+        def store(database: SharedDatabase) -> None:
+            if value is None:
                 database.execute(_DROP_NOTE, columns).close()
-                if value is None
-                else database.execute(_PUT_NOTE, (*columns, quote(value))).close()
-            ),
-            within=within,
-        )
+            else:
+                database.execute(_PUT_NOTE, (*columns, quote(value))).close()
+            if name.startswith(CACHED_NOTES):
+                database.changes_cached(CachedRows.NOTES)
+
+        def change(_: object) -> None:
+            if name.startswith(CACHED_NOTES):
+                self._cached.set_note(self._channel, name, value)
+
+        await self._engine.writer.submit(store, change, within=within)
+
+    async def take(self, name: str) -> str | None:
+        """Remove a note and return it; one caller gets it."""
+        columns = (self._channel, quote(name))
+        found = await self._engine.writer.submit(lambda database: database.execute(_TAKE_NOTE, columns).fetchone())
+        return unquote(found[0]) if found is not None else None
 
     def forget(self, name: str) -> None:
         """Remove a note within some seconds."""
@@ -162,3 +197,11 @@ class SqlChannelState:
         self._engine.writer.submit_nowait(
             lambda database: database.execute(_DROP_NOTE, columns).close(), within=_FORGET_WITHIN
         )
+
+    def cached(self) -> Mapping[str, str]:
+        """Return the notes that are served from memory."""
+        return self._cached.by_channel.get(self._channel, {})
+
+    def when_cached_changed(self, call: Callable[[], None]) -> None:
+        """Call *call* when another worker has changed one of them."""
+        self._cached.listeners.append(call)

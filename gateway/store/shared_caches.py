@@ -1,9 +1,9 @@
 """Rows that every worker keeps in memory, and the editions by which it learns that another worker has changed them.
 
-Access, links of accounts and the choices of people are read at every message, so they are served from memory. A
-transaction that changes them writes a new edition. Every transaction of a worker begins with a look at the editions, in
-the statement that is its fence, and reads rows of a new edition again: a transaction's result is therefore never newer
-than the caches (docs/adr/0086-editions.md).
+Access, links of accounts and the choices of people are read at every message, and logins of the page at every request,
+so they are served from memory. A transaction that changes them writes a new edition. Every transaction of a worker
+begins with a look at the editions, in the statement that is its fence, and reads rows of a new edition again: a
+transaction's result is therefore never newer than the caches (docs/adr/0086-editions.md).
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gateway.ports.channel import CACHED_NOTES
 from gateway.store import access, account_links
 from gateway.store.access import AccessSnapshot
 from gateway.store.account_links import LinkSnapshot
 from gateway.store.database import SET_META, CachedRows, Database
-from gateway.store.row_codec import unquote
+from gateway.store.row_codec import quote, unquote
 
 EDITIONS = "SELECT string_agg(name || ' ' || value, ',' ORDER BY name) FROM meta WHERE name LIKE 'edition.%'"
+_NOTES = "SELECT channel, name, value FROM note WHERE name LIKE ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class CachedSnapshot:
     access: AccessSnapshot | None
     links: LinkSnapshot | None
     choices: dict[str, dict[str, str]] | None
+    notes: dict[str, dict[str, str]] | None
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ def read_again(database: Database, changed: Collection[str]) -> CachedSnapshot:
         access=access.load(database) if CachedRows.ACCESS in changed else None,
         links=account_links.load(database) if CachedRows.LINKS in changed else None,
         choices=load_choices(database) if CachedRows.CHOICES in changed else None,
+        notes=load_notes(database) if CachedRows.NOTES in changed else None,
     )
 
 
@@ -65,3 +69,11 @@ def load_choices(database: Database) -> dict[str, dict[str, str]]:
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         choices.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
     return choices
+
+
+def load_notes(database: Database) -> dict[str, dict[str, str]]:
+    """Return the notes that channels have in memory, by channel."""
+    notes: dict[str, dict[str, str]] = {}
+    for channel, name, value in database.execute(_NOTES, (f"{quote(CACHED_NOTES)}%",)):
+        notes.setdefault(channel, {})[unquote(name)] = unquote(value)
+    return notes

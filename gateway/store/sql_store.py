@@ -50,10 +50,10 @@ from gateway.store.jobs import SqlJobs
 from gateway.store.journal import SqlJournal
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.outbox import SqlOutbox
-from gateway.store.records import SqlChannelState, SqlPreferences, SqlTurnRecords
+from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.scope_files import SqlScopeFiles
-from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices
+from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
 from gateway.store.suspects import KilledJob, count_crash, forgive, free_controls, free_jobs, last_charged
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
@@ -101,6 +101,7 @@ class RecoveryState:
     adopted: adoption.AdoptedRange
     links: account_links.LinkSnapshot
     access: access.AccessSnapshot
+    notes: dict[str, dict[str, str]]
     killed_jobs: list[KilledJob]
     last_charged: tuple[int, ...]
 
@@ -142,6 +143,7 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
         adopted=adoption.read_range(database),
         links=account_links.load(database),
         access=access.load(database),
+        notes=load_notes(database),
         killed_jobs=killed_jobs,
         last_charged=charged,
     )
@@ -264,6 +266,7 @@ class SqlStore:
         self.alerts: AlertStore = SqlAlerts(engine)
         self.erasing: ErasureStore = SqlErasure(engine)
         self._cached = state
+        self._notes = ChannelNotes(state.notes)
         # With a journal in the home, the home's files are what is true.
         self.scope_files: ScopeFileStore | None = SqlScopeFiles(engine) if path is None else None
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
@@ -278,10 +281,12 @@ class SqlStore:
         if snapshot.choices is not None:
             self._cached.preferences.clear()
             self._cached.preferences.update(snapshot.choices)
+        if snapshot.notes is not None:
+            self._notes.replace(snapshot.notes)
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
-        return SqlChannelState(self._engine, channel)
+        return SqlChannelState(self._engine, channel, self._notes)
 
     async def wait_replaced(self) -> None:
         """Return when other gateways have taken over from this one."""

@@ -26,6 +26,7 @@ from gateway.ports import (
     PlatformEvent,
     SessionInfo,
 )
+from gateway.ports.channel import CACHED_NOTES
 from gateway.web.connections import ConnectionLimits
 from gateway.web.server import WebServer
 
@@ -53,9 +54,20 @@ class FakeState:
         else:
             self.notes[name] = value
 
+    async def take(self, name: str) -> str | None:
+        """Remove a note and return it."""
+        return self.notes.pop(name, None)
+
     def forget(self, name: str) -> None:
         """Remove a note."""
         self.notes.pop(name, None)
+
+    def cached(self) -> dict[str, str]:
+        """Return the notes that are served from memory."""
+        return {name: value for name, value in self.notes.items() if name.startswith(CACHED_NOTES)}
+
+    def when_cached_changed(self, call: Callable[[], None]) -> None:
+        """Do nothing: no other worker has these notes."""
 
 
 class FakeBlobs:

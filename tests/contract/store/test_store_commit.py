@@ -10,6 +10,7 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage
+from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import Job, JobAdvance, MessageOutcome, TurnCommit, TurnStep
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
@@ -348,3 +349,10 @@ async def test_choices_and_notes_survive(backend: StoreBackend) -> None:
         await store.state("slack").save(name, "\ud800")
     await store.state("web").save("reaction/2", "x")
     assert await store.state("slack").all("reaction/") == {"reaction/1": "\ud800", "reaction/ä": "\ud800"}
+    await store.state("web").save(f"{CACHED_NOTES}login", "ann\ud800")
+    assert store.state("slack").cached() == {}
+    await backend.kill()
+    store = await backend.open()
+    assert store.state("web").cached() == {f"{CACHED_NOTES}login": "ann\ud800"}
+    assert await store.state("web").take("reaction/2") == "x"
+    assert await store.state("web").take("reaction/2") is None

@@ -13,6 +13,7 @@ import pytest
 from gateway.errors import StoreUnavailable
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
+from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import AcceptOutcome, Job
 from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
@@ -509,3 +510,27 @@ async def test_what_one_worker_changes_the_next_transaction_of_another_knows(tea
     assert second.access.edition() == edition + 2  # what it has changed itself is not read again
     await accept(first, said(id="4"))
     assert not first.access.members()
+
+
+async def test_cached_notes_are_known_to_every_worker(team: Workers) -> None:
+    """They are served from memory; a change at one worker is told to the other, which has it by then."""
+    first, second = await team.open(), await team.open()
+    seen: list[dict[str, str]] = []
+    notes = second.state("web")
+    notes.when_cached_changed(lambda: seen.append(dict(notes.cached())))
+    await first.state("web").save(f"{CACHED_NOTES}a", "1")
+    await first.state("slack").save(f"{CACHED_NOTES}a", "of another channel")
+    await first.state("web").save("b", "not cached")
+    await until(lambda: {f"{CACHED_NOTES}a": "1"} in seen)
+    await first.state("web").save(f"{CACHED_NOTES}a", None)
+    await until(lambda: seen[-1] == {})
+    assert first.state("web").cached() == {}
+
+
+async def test_a_note_is_taken_by_one_worker(team: Workers) -> None:
+    """Of those that ask for it at once, however their transactions meet."""
+    first, second = await team.open(), await team.open()
+    for number in range(10):
+        await first.state("web").save("code", str(number))
+        found = await asyncio.gather(*(each.state("web").take("code") for each in (first, second, second)))
+        assert sorted(found, key=str) == sorted([str(number), None, None], key=str)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,6 +19,7 @@ from channels.web.logins import (
     WRONG_TRIES,
     WRONG_WINDOW,
     LoginOutcome,
+    StoredLogin,
     WebLogins,
     is_name,
 )
@@ -71,7 +74,7 @@ def logins(state: FakeState, time: AdvancedClock) -> WebLogins:
 
 async def test_a_code_lets_one_browser_in_once(logins: WebLogins) -> None:
     """The first to type it is in; the second time it is only wrong."""
-    code = logins.issue_code("owner")
+    code = await logins.issue_code("owner")
     outcome, token = await logins.enter(code)
     assert outcome is LoginOutcome.WELCOME
     login = await logins.find(token)
@@ -82,7 +85,7 @@ async def test_a_code_lets_one_browser_in_once(logins: WebLogins) -> None:
 
 async def test_a_code_is_read_as_people_type_it(logins: WebLogins) -> None:
     """Case, blanks and dashes do not matter; the letters are those nobody mistakes."""
-    code = logins.issue_code("owner")
+    code = await logins.issue_code("owner")
     assert len(code.replace("-", "")) == 8
     assert set(code) <= set(ALPHABET) | {"-"}
     assert not set("01OILl") & set(ALPHABET)
@@ -91,7 +94,7 @@ async def test_a_code_is_read_as_people_type_it(logins: WebLogins) -> None:
 
 async def test_a_code_ends_after_ten_minutes(logins: WebLogins, time: AdvancedClock) -> None:
     """Good until then, not a moment longer."""
-    early, late = logins.issue_code("owner"), logins.issue_code("owner")
+    early, late = await logins.issue_code("owner"), await logins.issue_code("owner")
     time.move(CODE_LIFE - timedelta(seconds=1))
     assert (await logins.enter(early))[0] is LoginOutcome.WELCOME
     time.move(timedelta(seconds=1))
@@ -100,7 +103,7 @@ async def test_a_code_ends_after_ten_minutes(logins: WebLogins, time: AdvancedCl
 
 async def test_guessing_is_locked_out_for_a_minute(logins: WebLogins, time: AdvancedClock) -> None:
     """After five wrong tries even the right code waits, and is not used up by waiting."""
-    code = logins.issue_code("owner")
+    code = await logins.issue_code("owner")
     for _ in range(WRONG_TRIES):
         assert (await logins.enter("AAAAAAAA"))[0] is LoginOutcome.WRONG
     assert (await logins.enter(code))[0] is LoginOutcome.LOCKED
@@ -110,9 +113,10 @@ async def test_guessing_is_locked_out_for_a_minute(logins: WebLogins, time: Adva
 
 async def test_what_is_stored_lets_nobody_in(logins: WebLogins, state: FakeState) -> None:
     """Neither code nor token stands in the notes; the digest is no token."""
-    code = logins.issue_code("owner")
+    code = await logins.issue_code("owner")
     _, token = await logins.enter(code)
-    stored = state.notes["logins"]
+    await logins.issue_code("owner")
+    stored = str(state.notes)
     assert token not in stored
     assert code.replace("-", "") not in stored
     login = await logins.find(token)
@@ -125,7 +129,7 @@ async def test_a_login_outlives_a_restart_but_not_thirty_days(
     logins: WebLogins, state: FakeState, time: AdvancedClock
 ) -> None:
     """The browser stays in until its time is over."""
-    _, token = await logins.enter(logins.issue_code("owner"))
+    _, token = await logins.enter(await logins.issue_code("owner"))
     restarted = WebLogins(state, now=time)
     assert await restarted.find(token) is not None
     time.move(LOGIN_LIFE)
@@ -134,7 +138,7 @@ async def test_a_login_outlives_a_restart_but_not_thirty_days(
 
 async def test_leaving_is_for_good(logins: WebLogins, state: FakeState, time: AdvancedClock) -> None:
     """A token that left is nobody's, here and after a restart; leaving twice is leaving once."""
-    _, token = await logins.enter(logins.issue_code("owner"))
+    _, token = await logins.enter(await logins.issue_code("owner"))
     login = await logins.find(token)
     assert login is not None
     assert logins.counts(login)
@@ -145,40 +149,39 @@ async def test_leaving_is_for_good(logins: WebLogins, state: FakeState, time: Ad
     assert await WebLogins(state, now=time).find(token) is None
 
 
-async def test_who_was_put_out_right_after_the_start_stays_out(
-    logins: WebLogins, state: FakeState, time: AdvancedClock
-) -> None:
-    """A browser whose cookie is looked up while the first look at the notes is still under way brings nobody back."""
-    _, token = await logins.enter(logins.issue_code("ann"))
-    begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_codes_and_logins_are_the_stores(logins: WebLogins, state: FakeState, time: AdvancedClock) -> None:
+    """A code that one gateway issued lets a browser in at another, once; the login and its end count at both."""
+    other = WebLogins(state, now=time)
+    code = await logins.issue_code("ann")
+    outcomes = await asyncio.gather(other.enter(code), logins.enter(code))
+    assert sorted(outcome for outcome, _ in outcomes) == [LoginOutcome.WELCOME, LoginOutcome.WRONG]
+    token = max(token for _, token in outcomes)
+    login = await logins.find(token)
+    assert login is not None
+    assert await other.find(token) == login
+    assert await logins.end("ann") == [login]
+    assert not other.counts(login)
+    assert await other.find(token) is None
 
-    class SlowOnce(FakeState):
-        async def load(self, name: str) -> str | None:
-            found = await state.load(name)
-            if not begun.is_set():
-                begun.set()
-                await go_on.wait()
-            return found
 
-        async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
-            await state.save(name, value, within=within)
-
-    again = WebLogins(SlowOnce(), now=time)
-    looking = asyncio.create_task(again.find(token), name="looking")
-    await begun.wait()
-    assert len(await again.end("ann")) == 1
-    go_on.set()
-    assert await looking is None
-    assert await again.find(token) is None
-    assert not await again.active_logins()
+async def test_logins_of_an_earlier_version_go_on(state: FakeState, time: AdvancedClock) -> None:
+    """Browsers that are in when the gateway is upgraded stay in, and can be put out."""
+    digest = hashlib.sha256(b"token").hexdigest()
+    state.notes["logins"] = json.dumps({digest: ("ann", (time() + timedelta(days=3)).isoformat())})
+    logins = WebLogins(state, now=time)
+    login = await logins.find("token")
+    assert login == StoredLogin(digest, "ann", time() + timedelta(days=3))
+    assert "logins" not in state.notes
+    assert await WebLogins(state, now=time).end("ann") == [login]
+    assert await logins.find("token") is None
 
 
 async def test_logins_and_codes_are_bounded(logins: WebLogins) -> None:
     """The oldest give way; the newest always works."""
-    tokens = [(await logins.enter(logins.issue_code("owner")))[1] for _ in range(MOST_LOGINS + 3)]
+    tokens = [(await logins.enter(await logins.issue_code("owner")))[1] for _ in range(MOST_LOGINS + 3)]
     assert await logins.find(tokens[0]) is None
     assert await logins.find(tokens[-1]) is not None
-    codes = [logins.issue_code("owner") for _ in range(20)]
+    codes = [await logins.issue_code("owner") for _ in range(20)]
     assert (await logins.enter(codes[0]))[0] is LoginOutcome.WRONG
     assert (await logins.enter(codes[-1]))[0] is LoginOutcome.WELCOME
 
@@ -191,7 +194,7 @@ async def test_no_token_is_nobody(logins: WebLogins) -> None:
 
 async def test_who_guesses_locks_nobody_else_out(logins: WebLogins) -> None:
     """Tries count by address, and by the /64 of IPv6."""
-    code = logins.issue_code("owner")
+    code = await logins.issue_code("owner")
     for n in range(WRONG_TRIES):
         await logins.enter("AAAAAAAA", f"2001:db8::{n:x}")
     assert (await logins.enter(code, "2001:db8::ffff"))[0] is LoginOutcome.LOCKED
@@ -200,7 +203,7 @@ async def test_who_guesses_locks_nobody_else_out(logins: WebLogins) -> None:
 
 async def test_many_addresses_that_guess_lock_nobody_out(logins: WebLogins) -> None:
     """A thousand addresses, five tries each, and the right code still lets its browser in."""
-    code = logins.issue_code("owner")
+    code = await logins.issue_code("owner")
     for n in range(1_000):
         for _ in range(WRONG_TRIES):
             await logins.enter("AAAAAAAA", f"198.51.{n // 250}.{n % 250}")
@@ -211,8 +214,8 @@ async def test_many_addresses_that_guess_lock_nobody_out(logins: WebLogins) -> N
 async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeState, time: AdvancedClock) -> None:
     """By person, with their browsers; ending somebody's logins ends their codes too, and nobody else's, for good."""
     for who in ("ann", "ann", "owner"):
-        await logins.enter(logins.issue_code(who))
-    unused = logins.issue_code("ann")
+        await logins.enter(await logins.issue_code(who))
+    unused = await logins.issue_code("ann")
     assert [(each.who, each.browsers) for each in await logins.active_logins()] == [("ann", 2), ("owner", 1)]
     ended = await logins.end("ann")
     assert len(ended) == 2
