@@ -16,8 +16,6 @@ from tests.fakes.postgres_server import PostgresServer
 from tests.faults.process_pool import ForkServer
 from tests.faults.test_gateways_shared import team
 
-PAGE = {"PARLOUR_WEB__LOGIN": "always"}
-
 
 class PageBrowser:
     """A browser that keeps its cookie for every gateway, as it does for one address with all of them behind it."""
@@ -28,9 +26,8 @@ class PageBrowser:
 
     async def log_in(self, gateway: GatewayProcess, code: str) -> int:
         """Give a login code; return the status."""
-        async with self._session.post(
-            f"{gateway.url}login", json={"code": code}, headers=self._headers(gateway)
-        ) as got:
+        headers = self._headers(gateway)
+        async with self._session.post(f"{gateway.url}login", json={"code": code}, headers=headers) as got:
             self.cookie = got.headers.get("Set-Cookie", self.cookie).split(";")[0]
             return got.status
 
@@ -79,7 +76,7 @@ async def test_a_login_counts_at_every_gateway(tmp_path: Path, postgres: Postgre
     postgres.empty()
     async with (
         open_server() as model,
-        team(tmp_path, postgres, zygote, model, **PAGE) as (first, second),
+        team(tmp_path, postgres, zygote, model, PARLOUR_WEB__LOGIN="always") as (first, second),
         browsers(2) as (browser, thief),
     ):
         code = await issue_code(first, "ann")
