@@ -1,9 +1,9 @@
 """Login codes of the page, and the logins they create.
 
 A code is valid once, for ten minutes. A login is a random token in a cookie. Both are notes of the channel's state: a
-SHA-256 with a name and an expiry. That of a token cannot be used to log in. A code is short, so that whoever reads the
-store could find one by trial while it is valid. Where several gateways share the store, both are valid at each of them;
-wrong tries are counted by each.
+SHA-256 with a name and an expiry. That of a token cannot be used to log in. A code is short: a reader of the store
+could find one by trial while it is valid. Where several gateways share the store, both are valid at each of them; wrong
+tries are counted by each.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class WebLogins:
         return [_decode(name, stored) for name, stored in (await self._state.all(_CODE)).items()]
 
     async def _split_old_note(self) -> None:
-        """Make notes of their own of the logins that a version before 0.3 has stored in one."""
+        """Split the note in which a version before 0.3 has stored all logins."""
         if not self._has_old_note:
             return
         async with self._writing:
@@ -217,8 +217,8 @@ def _encode(login: StoredLogin) -> str:
     return json.dumps([login.who, login.until.isoformat()])
 
 
-def _decode(name: str, stored: str) -> StoredLogin:
-    who, until = json.loads(stored)
+def _decode(name: str, value: str) -> StoredLogin:
+    who, until = json.loads(value)
     return StoredLogin(name.rpartition(".")[2], who, datetime.fromisoformat(until))
 
 
