@@ -158,6 +158,7 @@ def build_memory(
 
     if files is not None:
         files.watch(scope_lock.scopes_in_use, projector.let_go, when_fetched)
+        projector.share(store.erasing.has_unwritten, fetch)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,

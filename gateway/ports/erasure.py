@@ -31,6 +31,10 @@ class ErasureStore(Protocol):
         """Return the ids of running turns and jobs within *reach*: they may still write erased data."""
         ...
 
+    async def has_unwritten(self, scope: str) -> bool:
+        """Return True if other gateways still have to write lines of *scope* to its transcripts."""
+        ...
+
     async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
         """Pass all texts of users, bot and models through *change*: inbox, steps, records, outbox, jobs, dead letters.
 

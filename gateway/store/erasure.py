@@ -44,6 +44,7 @@ _IDLE = sql(
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = ?1 AND ended_at IS NULL)",
     "AND NOT EXISTS (SELECT 1 FROM body WHERE body.key = ?1)",
 )
+_UNWRITTEN = "SELECT DISTINCT r.key FROM body JOIN record r ON r.seq = body.seq WHERE r.scope = ?"
 _SAID = ("text", "command", "quoted", "attachments")
 _OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND sender = ? AND", _IN_KEYS)
 _ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
@@ -63,6 +64,17 @@ class SqlErasure:
             found = database.execute(_BUSY_TURNS, (keys,)).fetchall()
             found += database.execute(_BUSY_JOBS, (scope,)).fetchall()
             return frozenset(unquote(each) for (each,) in found) - reach.spare
+
+        return await self._engine.writer.submit(look)
+
+    async def has_unwritten(self, scope: str) -> bool:
+        """Return True if records of *scope* are open whose chats are not claimed by this worker."""
+        if not self._engine.claims.is_shared:
+            return False
+
+        def look(database: Database) -> bool:
+            is_ours = self._engine.has_chats(database)
+            return not all(is_ours(read_key(key)) for (key,) in database.execute(_UNWRITTEN, (quote(scope),)))
 
         return await self._engine.writer.submit(look)
 

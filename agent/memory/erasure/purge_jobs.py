@@ -192,6 +192,7 @@ class PurgeJobs:
     async def _clear_messages(
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, page: str, spare: str = ""
     ) -> WordErasureResult:
+        await self.transcripts.settle(scope)
         folder = scope_folder(self.home, scope)
         attachments = ReferencedAttachments(pattern, may_clear(requester))
         await self.transcripts.redact(folder / SESSIONS, attachments.look)

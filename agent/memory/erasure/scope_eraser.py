@@ -90,6 +90,7 @@ class ScopeEraser:
         async with self.scope_lock.hold_exclusive(job.scope):
             if not await self.transcripts.flush():
                 return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
+            await self.transcripts.settle(job.scope)
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
         await self.jobs.put(scrub_job(job.scope, self.now()))
         return None
@@ -102,6 +103,7 @@ class ScopeEraser:
         for scope in scopes:
             async with self.scope_lock.hold_exclusive(scope):
                 await _retry_until_true(self.transcripts.flush, "messages cannot be written to the transcripts")
+                await self.transcripts.settle(scope)
                 await self.erase_scope(scope)
         shared = await asyncio.to_thread(self._shared_scopes)
         chats = [scope for scope in shared if await self._erase_member(scope, frozenset([person, *accounts]))]
@@ -199,6 +201,7 @@ class ScopeEraser:
 
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope = member.scope
+        await self.transcripts.settle(scope)
         is_changed = await member.clear_transcripts(self.transcripts.redact)
         async with self.writing:
             for name in DOCUMENTS:

@@ -135,6 +135,7 @@ class WordEraser:
         and quotes of matching messages. *page* is the new snapshot epoch, by default *turn*. The staged change *spare*,
         which asks for this erasure, is kept: after a crash it is approved again.
         """
+        await self._transcripts.settle(scope)
         async with self._writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
             summaries = files = 0
@@ -157,6 +158,7 @@ class WordEraser:
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str, whole: bool = False
     ) -> ErasurePreview:
         """Return the amounts that `forget` would clear now; change nothing. Raises OSError."""
+        await self._transcripts.settle(scope)
         remembered: list[str] = []
         others = 0
         for name in DOCUMENTS:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shutil
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE = 0.5  # seconds before a transcript that cannot be written is tried again
 _LONGEST_PAUSE = 30.0
+_SETTLE_POLL, _LONGEST_SETTLE = 0.05, 15.0  # seconds; others write within 0.1, and are replaced after 5
 IDLE = timedelta(minutes=1)  # without a write until a transcript is closed
 
 
@@ -81,6 +82,8 @@ class TranscriptProjector:
         self._lock = asyncio.Lock()
         self._failing: set[str] = set()
         self._is_store_down = False
+        self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
+        self._fetch: Callable[[str], Awaitable[None]] | None = None
 
     async def run(self) -> None:
         """Project until cancelled, beginning with the records that the last run left."""
@@ -109,6 +112,28 @@ class TranscriptProjector:
         self._is_store_down = False
         self._log_outages(failed)
         return not failed
+
+    def share(self, has_unwritten: Callable[[str], Awaitable[bool]], fetch: Callable[[str], Awaitable[None]]) -> None:
+        """Have `settle` wait for other gateways: while *has_unwritten* says so; *fetch* then brings their files."""
+        self._has_unwritten, self._fetch = has_unwritten, fetch
+
+    async def settle(self, scope: str) -> None:
+        """Return when all lines of *scope* that any gateway has committed are in this home's files.
+
+        Call it before something is erased, with nothing of the scope changed. Raises StoreUnavailable when another
+        gateway does not write its lines.
+        """
+        await self.flush()
+        if self._has_unwritten is None or self._fetch is None:
+            return
+        try:
+            async with asyncio.timeout(_LONGEST_SETTLE):
+                while await self._has_unwritten(scope):
+                    await asyncio.sleep(_SETTLE_POLL)
+                    await self.flush()  # chats of a gateway that died meanwhile may be ours now
+        except TimeoutError:
+            raise StoreUnavailable("another gateway has not written its messages yet") from None
+        await self._fetch(scope)
 
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -13,7 +13,8 @@ import pytest
 
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.storage.transcript_lines import format_time, utc_now
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.transcript_lines import encode, format_time, utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
@@ -73,6 +74,44 @@ async def test_the_question_shows_amounts_and_examples_and_erases_nothing() -> N
         assert "instead of the team" in left
         assert "tea is on the table" not in left
         assert (await parlour.channel.ask("ann", "/memory pending")).startswith("No changes are waiting")
+
+
+@pytest.mark.parametrize("purge", ["", " --purge"])
+async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(purge: str) -> None:
+    """Lines of the person's other chat come while the preview waits, more while the erasure does: all of them go."""
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "hello")
+        await parlour.idle()
+        elsewhere = parlour.home / ANN / "sessions" / "pocket%3aann-elsewhere.jsonl"
+        unwritten, waits = [1], asyncio.Event()
+
+        async def has_unwritten(scope: str) -> bool:
+            if scope == ANN and unwritten:
+                waits.set()
+                return True
+            return False
+
+        async def write_elsewhere() -> None:
+            with elsewhere.open("ab") as file:
+                file.write(encode(build.message(unwritten.pop(), "t9", "user", "more tea", utc_now())))
+
+        async def ask(text: str) -> str:
+            waits.clear()
+            asking = asyncio.create_task(parlour.channel.ask("ann", text))
+            await waits.wait()
+            await write_elsewhere()
+            return await asking
+
+        async def fetch(scope: str) -> None:
+            assert (scope, unwritten) == (ANN, [])
+
+        parlour.app.projector.share(has_unwritten, fetch)
+        question = await ask(f"/forget tea{purge}")
+        assert " 1 message" in question
+        unwritten.append(2)
+        await ask(yes(question))
+        await wait_until_purged(parlour, ANN)
+        assert "more tea" not in elsewhere.read_text()
 
 
 @pytest.mark.parametrize("purge", ["", " --purge"])

@@ -1,0 +1,101 @@
+"""Lines that one gateway has committed and not yet written are waited for by an erasure at another."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.memory.scopes import scope_folder
+from agent.memory.storage import transcript_projector
+from agent.memory.storage.scope_file_sync import ScopeFileSync
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from gateway.errors import StoreUnavailable
+from gateway.events import SessionKey
+from gateway.store.sql_store import SqlStore
+from tests.fakes.shared_workers import Workers, paused
+from tests.fakes.turns import ANN, accept, answered, claim, said
+
+SCOPE = "people/telegram%3a42"
+OTHER_CHAT = SessionKey("telegram", "43")  # of the same person
+
+
+class WrittenHome:
+    """The transcripts of one gateway's home."""
+
+    def __init__(self, home: Path, store: SqlStore) -> None:
+        assert store.scope_files is not None
+        home.mkdir(exist_ok=True)
+        self.files = ScopeFileSync(home, store.scope_files)
+        self.projector = TranscriptProjector(home, store.records)
+        self.sessions = scope_folder(home, SCOPE) / "sessions"
+        store.scope_files.save_first(self.files.save)
+        self.files.watch(lambda: (SCOPE,), self.projector.let_go, lambda _: None)
+        self.projector.share(store.erasing.has_unwritten, self.files.fetch)
+
+    def text(self) -> str:
+        """Return every transcript of the scope."""
+        return "".join(path.read_text() for path in self.sessions.glob("*.jsonl"))
+
+
+async def answer_in(store: SqlStore, key: SessionKey, text: str) -> None:
+    """Accept a message, and answer it with *text* once its chat is ours."""
+    await accept(store, said(key=key))
+    async for each in store.journal.ready_sessions():
+        if each == key:
+            break
+    lease = await claim(store, key)
+    commit = answered(lease, text)
+    await store.journal.commit(lease, replace(commit, record=replace(commit.record, scope=SCOPE)))
+
+
+async def test_an_erasure_finds_lines_that_another_gateway_has_not_written(team: Workers, tmp_path: Path) -> None:
+    """Two chats of one person at two gateways: the words of the other's chat are there when they are looked for."""
+    first = await team.open()
+    homes = [WrittenHome(tmp_path / "0", first)]
+    await homes[0].files.start()
+    await answer_in(first, ANN, "I like coffee")
+    await homes[0].projector.flush()
+    second = await team.open()
+    homes.append(WrittenHome(tmp_path / "1", second))
+    await homes[1].files.start()
+    await paused(first)
+    await answer_in(second, OTHER_CHAT, "I like green tea")
+    assert await first.erasing.has_unwritten(SCOPE)
+    assert not await second.erasing.has_unwritten(SCOPE)
+    erasing = asyncio.create_task(homes[0].projector.settle(SCOPE))
+    await asyncio.sleep(0)
+    await homes[1].projector.flush()
+    await erasing
+    assert "green tea" in homes[0].text()
+    assert await homes[0].projector.redact(homes[0].sessions, lambda raw: raw.replace(b"green tea", b"_________"))
+    await homes[0].files.save((SCOPE,))
+    await homes[1].files.fetch(SCOPE)
+    assert "green tea" not in homes[1].text()
+    assert "coffee" in homes[1].text()
+
+
+async def test_a_gateway_that_cannot_write_its_lines_makes_an_erasure_wait(
+    team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said to be forgotten that is still there: the turn runs again later."""
+    monkeypatch.setattr(transcript_projector, "_LONGEST_SETTLE", 0.1)
+    first, second = await team.open(), await team.open()
+    home = WrittenHome(tmp_path, first)
+    await home.files.start()
+    await paused(first)
+    await answer_in(second, OTHER_CHAT, "I like green tea")
+    with pytest.raises(StoreUnavailable, match="has not written"):
+        await home.projector.settle(SCOPE)
+
+
+async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None:
+    """Lines of its own chats are written by the erasure itself."""
+    store = await team.open()
+    home = WrittenHome(tmp_path, store)
+    await home.files.start()
+    await answer_in(store, ANN, "I like green tea")
+    await home.projector.settle(SCOPE)
+    assert "green tea" in home.text()
