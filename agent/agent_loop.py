@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -12,12 +13,12 @@ import structlog
 
 from agent.attachments.file_names import format_size
 from agent.attachments.image_inliner import ImageInliner
-from agent.call_review import WAITING, CallResult, CallReviewer
+from agent.call_review import WAITING, CallResult
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, ToolCall
 from agent.loop_context import LoopContext
-from agent.prompt_assembly import PromptAssembler
+from agent.memory.prompt.conversation import Conversation
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
@@ -25,13 +26,14 @@ from agent.tools.sources import ResultFile, ResultPicture, encode_sources
 from agent.tools.tool import ToolContext, ToolKind, bind_recall
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
-from agent.turn_draft import StagedEffects
+from agent.turn import Turn
+from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, FileUnavailable, ModelFailed, ToolFailed
 from gateway.events import SessionKey
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
-from gateway.ports import InboxRow, JobQueue, SearchIndex, TurnLease, TurnStep
+from gateway.ports import InboxRow, JobQueue, Line, SearchIndex, TurnLease, TurnStep
 from gateway.ports.caps import CapReached, ExceededCap
 
 log = structlog.get_logger(__name__)
@@ -57,6 +59,28 @@ class StepStore(Protocol):
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""
         ...
+
+
+class CallReview(Protocol):
+    """Decides about tool calls before they run."""
+
+    async def review(self, context: LoopContext, call: ToolCall) -> CallResult | None:
+        """Return the result of a call that must not run now; None for one that runs, which is counted."""
+        ...
+
+
+class MessageRenderer(Protocol):
+    """Renders messages that arrive during a turn."""
+
+    async def render_messages(
+        self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation
+    ) -> list[Line]:
+        """Return the transcript lines of *rows*."""
+        ...
+
+
+class TurnRecording(StepStore, CallReview, MessageRenderer, Protocol):
+    """A stored turn, in place of all that a turn stores, runs and renders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +127,7 @@ class AgentLoop:
         steer: bool,
         store: StepStore,
         redact: Callable[[str], str],
-        assembler: PromptAssembler,
+        assembler: MessageRenderer,
         images: ImageInliner,
         see: PictureStore,
         search: SearchIndex,
@@ -112,7 +136,7 @@ class AgentLoop:
         memory_tools: TurnMemoryTools,
         pages: ToolResultPages,
         jobs: JobQueue,
-        reviewer: CallReviewer,
+        reviewer: CallReview,
         now: Callable[[], datetime],
     ) -> None:
         """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers.
@@ -134,6 +158,15 @@ class AgentLoop:
         self._jobs = jobs
         self._reviewer = reviewer
         self._now = now
+
+    def with_recording(self, recording: TurnRecording) -> AgentLoop:
+        """Return a loop with the same rules that stores nothing and runs no tool: *recording* has all results."""
+        loop = copy(self)
+        loop._store = recording  # noqa: SLF001 - a copy of this object
+        loop._reviewer = recording  # noqa: SLF001
+        loop._assembler = recording  # noqa: SLF001
+        loop._steer = True  # noqa: SLF001
+        return loop
 
     async def think(self, context: LoopContext) -> LoopResult:
         """Return exactly one answer, failure or exceeded cap, whatever the model does."""

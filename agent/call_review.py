@@ -79,6 +79,11 @@ class CallReviewer:
             return await self._ask(context, call, verdict)
         return None
 
+    async def verdict(self, context: LoopContext, call: ToolCall) -> CallVerdict:
+        """Return whether *call* may run, without any effect: nothing is counted, staged or asked."""
+        decisions = await self._decisions_about(context.turn, call)
+        return context.turn.profile.toolbox.verdict(call, self._facts(context, call, decisions))
+
     def _facts(self, context: LoopContext, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:
         turn, allowed = context.turn, context.turn.allowed
         kind = turn.profile.toolbox.kind_of(call)

@@ -115,6 +115,7 @@ class PromptAssembler:
             turn.zone,
             abilities=profile.toolbox.abilities,
             model=profile.model.name,
+            tools=profile.toolbox.digests,
             at=at,
             replay_from=plan.replay_from,
         )

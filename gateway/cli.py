@@ -171,6 +171,23 @@ def turn(reference: Annotated[str, typer.Argument(help="The short reference in t
     show_turn(reference)
 
 
+@app.command()
+def replay(
+    reference: Annotated[str, typer.Argument(help="The turn, as `parlour turn` names it.")],
+    model: Annotated[
+        str, typer.Option(help="Also ask this model, with the same prompt; it is sent the conversation.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run a stored turn again with its recorded answers, and show what is different today.
+
+    Nothing is stored or sent, and no tool runs. Exit code 1 if something is different.
+    """
+    from gateway.commands.replay import replay_turn
+
+    replay_turn(reference, model=model, as_json=as_json)
+
+
 @app.command("open")
 def open_page(
     console: Annotated[bool, typer.Option("--console", help="The console instead of the chat.")] = False,

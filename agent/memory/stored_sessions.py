@@ -26,7 +26,7 @@ from agent.memory.scopes import quote, rebase_reference, scope_folder, transcrip
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, read_head, transcript_of_archive
 from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
-from agent.memory.storage.transcript_reader import TranscriptBlock, read_before, read_tail
+from agent.memory.storage.transcript_reader import TranscriptBlock, anchor_index, read_before, read_tail
 from gateway.events import InboundKind, SessionKey, turn_id
 from gateway.ports import (
     DisplayedMessage,
@@ -42,6 +42,7 @@ from gateway.ports import (
 
 _READ_ATTEMPTS = 3
 _MOST_HEADS = 10_000
+_TURNS_AT_ONCE = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Turn: TypeAlias = tuple[str, Sequence[Line]]  # its id and lines, the `end` line last
@@ -95,6 +96,21 @@ class StoredSessions:
         """
         _, blocks, pending = await self._load(key, limit)
         return list(_turns(blocks, pending).values())[-limit:]
+
+    async def find_turn(self, key: SessionKey, scope: str, turn: str) -> RecordedTurn | None:
+        """Return a turn that is in a transcript file, and the window before it; None if it is in none.
+
+        The window is complete from its last replay start and snapshot on.
+        """
+        return await asyncio.to_thread(self._find_turn, key, scope, turn)
+
+    def _find_turn(self, key: SessionKey, scope: str, turn: str) -> RecordedTurn | None:
+        for _ in range(_READ_ATTEMPTS):
+            # The writer renames the file while it is read, when /new ends it or it is full.
+            with suppress(FileNotFoundError):
+                found = (_find_in_chain(chain, turn) for chain, _ in self.chains(key, scope))
+                return next(filter(None, found), None)
+        return None
 
     async def _load(
         self, key: SessionKey, limit: int
@@ -195,6 +211,36 @@ class StoredSessions:
             return ""
         path = next((path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/{name}")), None)
         return f"{path.parents[2].name}/{path.parents[1].name}" if path else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """A turn in a transcript file, and the turns before it that its prompt was made from."""
+
+    block: TranscriptBlock
+    earlier: Sequence[TranscriptBlock]
+
+
+def _find_in_chain(chain: SegmentChain, turn: str) -> RecordedTurn | None:
+    blocks: list[TranscriptBlock] = []
+    start = chain.end
+    at: int | None = None
+    while start and (at is None or not _is_window(blocks[:at])):
+        found, start = read_before(chain, start, _TURNS_AT_ONCE)
+        blocks = [*found, *blocks]
+        at = next((n for n, block in enumerate(blocks) if block.turn == turn), None)
+        if at is None:
+            blocks = []  # only what is before the turn is needed
+    return None if at is None else RecordedTurn(blocks[at], blocks[:at])
+
+
+def _is_window(blocks: Sequence[TranscriptBlock]) -> bool:
+    """Return True if *blocks* hold the last snapshot, and all turns from the last replay start on."""
+    lines = [line for block in blocks for line in block.lines]
+    anchors = [anchor_index(line) for line in lines if kind_of(line) in ("pointer", "mark")]
+    first = next((block.from_index for block in blocks if block.to_index > block.from_index), None)
+    has_snapshot = any(kind_of(line) == "snapshot" for line in lines)
+    return has_snapshot and first is not None and bool(anchors) and first <= anchors[-1]
 
 
 def _anchored(line: DisplayedMessage, scope: str) -> DisplayedMessage:

@@ -115,6 +115,7 @@ class Toolbox:
         self.schemas: tuple[Mapping[str, Any], ...] = tuple(each.schema for each in self._tools.values())
         self.overhead = estimate_messages(self.schemas)  # tokens
         self.abilities = _abilities(self._tools.values())
+        self.digests: Mapping[str, str] = {name: digest_schema(each.schema) for name, each in self._tools.items()}
 
     @classmethod
     def load(
@@ -194,13 +195,14 @@ class Toolbox:
         return self.is_repeatable(call.name) and self.kind_of(call) in _READING
 
     def review(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
-        """Return whether *call* may run. Calls that cannot run are passed: they fail with what is wrong."""
-        verdict = self._verdict(call, facts)
+        """Return whether *call* may run, and count one that may not."""
+        verdict = self.verdict(call, facts)
         if verdict.refusal or verdict.question:
             self._count(call, "refused" if verdict.refusal else "asked")
         return verdict
 
-    def _verdict(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
+    def verdict(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
+        """Return whether *call* may run. Calls that cannot run are passed: they fail with what is wrong."""
         if call.name in self._left_out:
             return CallVerdict(_error(self._unknown(call.name)).text, RefusalRule.CHAT)
         found = self._tools.get(call.name)
@@ -218,9 +220,20 @@ class Toolbox:
             return CallVerdict(text, RefusalRule.LENGTH)
         return verdict
 
+    def problem(self, call: ToolCall) -> str:
+        """Return what is wrong with *call*: its tool is unknown, or the arguments do not fit; "" if nothing is."""
+        found = self._tools.get(call.name)
+        if found is None:
+            return self._unknown(call.name)
+        try:
+            _read(found, call.arguments)
+        except ToolFailed as error:
+            return str(error)
+        return ""
+
     def schema_digest(self, call: ToolCall) -> str:
         """Return the digest of the called tool's schema."""
-        return digest_schema(self._tools[call.name].schema)
+        return self.digests[call.name]
 
     def _count(self, call: ToolCall, outcome: str) -> None:
         if self._meter is not None:

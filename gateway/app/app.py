@@ -26,6 +26,7 @@ from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from agent.tools.result_pages import ToolResultPages
+from agent.turn_replay import TurnReplayer
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog
 from gateway.app.access import AccessServices
@@ -66,6 +67,7 @@ class GatewayApp:
     meter: PrometheusRecorder
     pool: WorkerPool
     commands: CommandServices
+    replayer: TurnReplayer
     intake: GatewayIntake
     sessions: StoredSessions
     projector: TranscriptProjector

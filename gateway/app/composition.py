@@ -52,6 +52,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
+from gateway.app.replay_operations import ReplayOperations
 from gateway.app.role_resolver import has_lost_access
 from gateway.app.tool_operations import ToolOperations
 from gateway.app.turn_operations import TurnOperations
@@ -137,6 +138,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         TurnOperations(app),
         ChatOperations(app),
         MachineOperations(app),
+        ReplayOperations(app),
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}
     if app.scope_files is not None:
@@ -275,7 +277,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
 
 def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
     access, memory, channels = parts.access, parts.memory, parts.channels
-    pool, commands = build_pool(context, parts)
+    pool, commands, replayer = build_pool(context, parts)
     check_alerts = asyncio.Event()
     supervisor = _build_supervisor(context, channels, on_refusal=check_alerts.set)
     retrier = QuarantineRetrier(
@@ -295,6 +297,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         meter=context.meter,
         pool=pool,
         commands=commands,
+        replayer=replayer,
         intake=parts.intake,
         sessions=memory.sessions,
         projector=memory.projector,

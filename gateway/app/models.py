@@ -91,6 +91,12 @@ class ModelFactory:
         name = default.name if self._own else llm.model
         return ModelCatalog(default, clients, name=name, choosable=tuple(llm.models))
 
+    def build_single(self, name: str) -> ModelClient:
+        """Return a client of the model *name* alone, which learns nothing; raise SettingsError if it cannot be used."""
+        own = [each for each in self._own if each.name == name]
+        models = own or self._open((name,), setting="--model")
+        return ModelClient(models, recorder=self._recorder, meter=self._meter, now=self._now)
+
     def _client(self, models: list[ChatModel]) -> ModelClient:
         return ModelClient(
             models,

@@ -42,31 +42,36 @@ from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.text_blobs import TextBlobCache
 from agent.prompt_assembly import PromptAssembler
+from agent.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
 from agent.turn import RunningTurns
 from agent.turn_memory import TurnMemoryTools
+from agent.turn_replay import TurnReplayer
 from agent.turn_runner import TurnRunner
 from agent.turn_services import RetryingJournal, TurnServices
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
+from gateway.admission import Admitted
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices
 from gateway.app.channels import ConfiguredChannels, may_be_read
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.context import AppContext
 from gateway.app.memory import MemoryServices
-from gateway.app.models import ModelServices
+from gateway.app.models import ModelFactory, ModelServices
 from gateway.app.role_resolver import RoleResolver
 from gateway.app.usage import UsageServices
 from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.channel_history import ChannelHistory
 from gateway.chat_locales import ChatLocales
 from gateway.delivery import OutboxDispatcher
-from gateway.events import InboundMessage, SessionKey
+from gateway.events import InboundMessage, Role, SessionKey
 from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports import MessageContext
@@ -105,14 +110,55 @@ class GatewaySubsystems:
     slots: WorkerSlots
 
 
-def build_pool(context: AppContext, parts: GatewaySubsystems) -> tuple[WorkerPool, CommandServices]:
-    """Return the worker pool and the services of the commands that it runs."""
+def build_pool(context: AppContext, parts: GatewaySubsystems) -> tuple[WorkerPool, CommandServices, TurnReplayer]:
+    """Return the worker pool, the services of the commands that it runs, and what runs stored turns again."""
     journal = context.store.journal
     turns = RunningTurns(journal)
     commands = _build_command_services(context, parts, turns)
-    runner = TurnRunner(_build_turn_services(context, parts, commands))
-    pool = WorkerPool(journal, runner, turns=turns, slots=parts.slots, meter=context.meter, clock=time.monotonic)
-    return pool, commands
+    services = _build_turn_services(context, parts, commands)
+    pool = WorkerPool(
+        journal, TurnRunner(services), turns=turns, slots=parts.slots, meter=context.meter, clock=time.monotonic
+    )
+    return pool, commands, _build_replayer(context, parts, services.loop)
+
+
+def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLoop) -> TurnReplayer:
+    home, memory, unrecorded = context.home.path, parts.memory, UnrecordedCalls()
+    models = ModelFactory(context.settings, context.plugins, unrecorded, unrecorded, now=context.now)
+
+    def role_of(message: InboundMessage, facts: MessageContext) -> Role | None:
+        decision = parts.access.judge(message, facts)
+        return decision.role if isinstance(decision, Admitted) else None
+
+    return TurnReplayer(
+        loop=loop,
+        reviewer=CallReviewer(
+            outgoing=_build_outgoing(context, parts),
+            jobs=context.store.jobs,
+            caps=UncountedToolCalls(),
+            now=context.now,
+        ),
+        sessions=memory.sessions,
+        memory=ScopeMemory(home, memory.documents),
+        texts=TextBlobCache(Disk(), home),
+        profiles=parts.profiles,
+        context_of=parts.context_of,
+        role_of=role_of,
+        language=parts.locales.language,
+        zone=parts.locales.zone,
+        window=context.settings.agents.defaults.memory_window,
+        open_model=models.build_single,
+    )
+
+
+def _build_outgoing(context: AppContext, parts: GatewaySubsystems) -> OutgoingFiles:
+    return OutgoingFiles(
+        parts.memory.workspaces,
+        ReceivedFiles(context.home.path),
+        parts.blobs,
+        most=context.settings.files.max_mb * 1_000_000,
+        limit=parts.channels.file_limit,
+    )
 
 
 def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns: RunningTurns) -> CommandServices:
@@ -184,13 +230,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         return (address.key, address.visible_to) if address is not None else None
 
     received = ReceivedFiles(context.home.path)
-    outgoing = OutgoingFiles(
-        memory.workspaces,
-        received,
-        parts.blobs,
-        most=settings.files.max_mb * 1_000_000,
-        limit=parts.channels.file_limit,
-    )
+    outgoing = _build_outgoing(context, parts)
     return TurnServices(
         journal=journal,
         previews=parts.dispatcher,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -11,9 +11,10 @@ import structlog
 
 from gateway.delivery.chat_delivery import ChatDeliveryWorker
 from gateway.delivery.delivery_context import DeliveryContext, backoff, say_no_more
+from gateway.delivery.part_planner import PartPlanner
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
-from gateway.events import MessagePart, SessionKey
+from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.ports import Channel, DelayedDelivery, LinkFinder, MetricsRecorder, Outbox, Preview, TurnLease, in_english
 from gateway.text.redaction import SecretRedactor
 
@@ -167,6 +168,11 @@ class OutboxDispatcher:
         preview = TurnPreview(lease, language, channel, self._context)
         preview.start(self._tasks)
         return preview
+
+    def plan_parts(self, message: OutboundMessage) -> Sequence[MessagePart] | None:
+        """Return the parts that *message* would be sent as, without a preview; None if its channel is not open."""
+        channel = self._channels.get(message.key.channel)
+        return None if channel is None else PartPlanner(channel, self._context).plan_parts(message, None)
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if a stream in this chat would be seen now."""

@@ -116,6 +116,10 @@ class Outbox(Protocol):
         """Return everything of a chat that has not reached its end state, in order."""
         ...
 
+    async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
+        """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
+        ...
+
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
         ...

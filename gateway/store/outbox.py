@@ -139,6 +139,10 @@ class SqlOutbox:
         """Return everything of a chat that has not reached its end state, in order."""
         return await self._engine.writer.submit(lambda database: undelivered(database, key))
 
+    async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
+        """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
+        return await self._engine.writer.submit(lambda database: messages_of(database, turn))
+
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, by channel and reason, the latest first."""
         return await self._engine.writer.submit(lambda database: dead_groups(database)[:limit])
@@ -252,6 +256,13 @@ def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, .
         "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq", (write_key(key),)
     ).fetchall()
     return tuple(_delivery(database, id_, key, payload) for id_, payload in found)
+
+
+def messages_of(database: Database, turn: str) -> tuple[PendingDelivery, ...]:
+    """Return every message of *turn*, in order."""
+    ids = (f"{quote(turn)}.", f"{quote(turn)}/")  # "/" follows "."
+    found = database.execute("SELECT id, key, payload FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", ids)
+    return tuple(_delivery(database, id_, read_key(key), payload) for id_, key, payload in found.fetchall())
 
 
 def freeze(

@@ -144,6 +144,7 @@ async def _say_and_search(operator: CommandLineOperator) -> None:
     assert any("oolong" in text for text in said)
     assert [line["key"] for line in await operator.lines("sessions", "list")] == ["web:owner"]
     assert json.loads(await operator.type("turn", reference[1]))["turn"].startswith(reference[1])
+    assert (await operator.lines("replay", reference[1]))[0]["differences"] == []
     # A hit has a field `end`, which was once taken for the end of the answer.
     hits = await operator.lines("search", "oolong", "--scope", "web:owner")
     assert any("oolong" in hit["text"] for hit in hits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections import Counter, OrderedDict
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from agent.memory.documents.file_documents import EPOCH, document_path
 from agent.memory.documents.persona import DEFAULT_PERSONA
@@ -28,6 +29,21 @@ PICTURES = 20  # that ride along; with more, a new snapshot makes facts of them
 BACKGROUND_TOKENS = 12_000  # of what others said before mentions; beyond it a new snapshot drops it
 ABILITIES = "ABILITIES"
 _SCOPES_IN_MEMORY = 2_000
+
+_FILES = [{"kind": "document", "name": "a.txt", "size": 1, "text": "Text"}]
+# A line of each form that `transcript_lines` renders in a way of its own.
+_INVENTED: Mapping[str, Sequence[Line]] = {
+    "user": [
+        {"i": 0, "role": "user", "content": "a\nb", "head": "Head", "indented": True, "quoted": "c", "recall": "d"},
+        {"i": 1, "role": "user", "content": "a", "head": "Head", "files": _FILES},
+    ],
+    "assistant": [
+        {"i": 2, "role": "assistant", "content": "a", "stopped": "b", "dropped": True},
+        {"i": 3, "role": "assistant", "content": "a", "tool_calls": [], "thinking": {"model": "m"}},
+    ],
+    "tool": [{"i": 4, "role": "tool", "content": "a", "tool_call_id": "c", "name": "look"}],
+    "note": [{"kind": "delta", "text": "a"}],
+}
 
 Stamp: TypeAlias = tuple[int, int, int]  # modification time, size, inode
 
@@ -186,15 +202,17 @@ def opening(
     abilities: str,
     at: int,
     model: str = "",
+    tools: Mapping[str, str] | None = None,
     replay_from: int | None = None,
 ) -> TurnOpening:
     """Return the lines with which a turn begins: none, a delta, or a new snapshot.
 
-    A snapshot is taken on the first turn; after the window moved or something was erased; when zone, abilities,
-    *model* or the chat's persona changed; when the deltas would exceed 2,000 tokens; and with too many images or too
-    much background. *at* is the index of the turn's first message, *replay_from* the replay start with the turn's own
-    mark.
+    A snapshot is taken on the first turn; after the window moved or something was erased; when zone, abilities, *tools*
+    (digests of schemas by name), *model*, the chat's persona or the code's prompt format changed; when the deltas would
+    exceed 2,000 tokens; and with too many images or too much background. *at* is the index of the turn's first message,
+    *replay_from* the replay start with the turn's own mark.
     """
+    fields = {name: value for name, value in (("model", model), ("voice", view.voice), ("tools", tools)) if value}
     start = conversation.replay_from if replay_from is None else replay_from
     snapshot = conversation.snapshot
     if (
@@ -205,10 +223,12 @@ def opening(
         or snapshot.epoch != view.epoch
         or snapshot.voice != view.voice
         or (model and snapshot.model not in ("", model))  # older snapshots do not say
+        or (snapshot.tools and tools and snapshot.tools != tools)
+        or (snapshot.format and snapshot.format != prompt_format())
         or conversation.pictures > PICTURES
         or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
-        return _snapshot(conversation, view, zone, abilities, model, at, start)
+        return _snapshot(conversation, view, zone, abilities, fields, at, start)
     deltas = conversation.deltas
     known_rev = str(deltas[-1].get("rev", "")) if deltas else snapshot.rev
     if view.rev in (known_rev, conversation.seen_rev):
@@ -221,19 +241,25 @@ def opening(
     text = _note(added, removed)
     spent = sum(len(str(line.get("text", ""))) for line in deltas) + len(text)
     if spent > DELTA_TOKENS * CHARS_PER_TOKEN:
-        return _snapshot(conversation, view, zone, abilities, model, at, start)
+        return _snapshot(conversation, view, zone, abilities, fields, at, start)
     return TurnOpening((build.delta(view.rev, text, added, removed),))
 
 
 def _snapshot(
-    conversation: Conversation, view: MemoryView, zone: str, abilities: str, model: str, at: int, start: int
+    conversation: Conversation,
+    view: MemoryView,
+    zone: str,
+    abilities: str,
+    fields: Mapping[str, Any],
+    at: int,
+    start: int,
 ) -> TurnOpening:
+    """Return the opening with a new snapshot; *fields* are its values beside the texts."""
     texts = {name: text for name, text in {**view.texts, ABILITIES: abilities}.items() if text}
     names = {name: digest_of(text) for name, text in texts.items()}
     n = conversation.snapshot.n + 1 if conversation.snapshot else 1
     line = build.snapshot(n, names, zone, at, replay_from=start, rev=view.rev, epoch=view.epoch)
-    said = {name: value for name, value in (("model", model), ("voice", view.voice)) if value}
-    line = {**line, **said}
+    line = {**line, **fields, "format": prompt_format()}
     return TurnOpening((line,), {names[name]: text for name, text in texts.items()})
 
 
@@ -248,6 +274,21 @@ def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str
     parts += [f"{heading}\n\n{texts[name]}" for name, heading in _HEADINGS.items() if texts.get(name)]
     parts.append(f"Times are in the zone {snapshot.zone}.")
     return "\n\n".join(parts)
+
+
+@lru_cache(maxsize=1)
+def prompt_format() -> Mapping[str, str]:
+    """Return a digest of how this code writes each part of a prompt: system prompt, and messages by role.
+
+    It is made from invented lines, so that no text of people can be guessed from it. If two releases have the same
+    digests, they send the same bytes for the same lines.
+    """
+    texts = {name: f"# {name}\nText" for name in (*_NAMES, ABILITIES)}
+    invented = PromptSnapshot(n=1, zone="UTC", at=0, replay_from=0, rev="", epoch="", texts=texts)
+    written: dict[str, object] = {"system": [system_prompt(invented), system_prompt(replace(invented, texts={}))]}
+    for name, lines in _INVENTED.items():
+        written[name] = build.to_prompt(lines)
+    return {name: digest_of(json.dumps(value, ensure_ascii=False))[:16] for name, value in written.items()}
 
 
 def nest_headings(text: str) -> str:

@@ -42,6 +42,8 @@ class PromptSnapshot:
     epoch: str  # changes when something of the scope is forgotten
     model: str = ""  # the model it was taken for; "" = unknown
     voice: str = ""  # that the operator decided instead of SOUL.md; "" = none
+    tools: Mapping[str, str] = field(default_factory=dict)  # digests of their schemas by name; empty = unknown
+    format: Mapping[str, str] = field(default_factory=dict)  # `prompt_format` of the code that took it; empty = unknown
     texts: Mapping[str, str]
 
     @property
@@ -64,8 +66,14 @@ def snapshot_of(line: Line, texts: Mapping[str, str]) -> PromptSnapshot | None:
         epoch=str(line.get("epoch", "")),
         model=str(line.get("model", "")),
         voice=str(line.get("voice", "")),
+        tools=_strings(line.get("tools")),
+        format=_strings(line.get("format")),
         texts={name: texts[digest] for name, digest in names.items()},
     )
+
+
+def _strings(value: object) -> dict[str, str]:
+    return {str(name): str(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
 
 
 def digests_of(line: Line) -> list[str]:
