@@ -14,6 +14,7 @@ from agent.memory.consolidation.consolidation_jobs import archive_now
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
+from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.privacy_service import PrivacyService
@@ -111,6 +112,7 @@ class MemoryCommandServices:
     """Read, change, erase and export the messages and the memory of a scope."""
 
     documents: MemoryService
+    editor: ChatMemoryEditor
     staging: StagedChangeStore
     erasure: EraseService
     dreams: DreamService

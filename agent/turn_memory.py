@@ -60,7 +60,7 @@ class TurnMemoryTools:
             account=turn.account.name,
             turn=turn.id,
             call=call,
-            may_all=_may_all(turn),
+            may_all=may_edit_all(turn),
             is_tainted=is_tainted,
         )
 
@@ -83,7 +83,9 @@ class TurnMemoryTools:
             pattern = ErasurePattern.of(words, turn.language)
             if pattern is None:
                 raise ToolFailed(f"give words of at least {SHORTEST} characters, or a short text in double quotes")
-            requester = ErasureRequester(account=turn.account, sender=turn.message.sender.id, may_all=_may_all(turn))
+            requester = ErasureRequester(
+                account=turn.account, sender=turn.message.sender.id, may_all=may_edit_all(turn)
+            )
             preview = await self._erasure.word_eraser.preview(turn.scope, pattern, requester, turn="")
             found = preview.result
             if not found.total:
@@ -99,7 +101,8 @@ class TurnMemoryTools:
         return ask
 
 
-def _may_all(turn: Turn) -> bool:
+def may_edit_all(turn: Turn) -> bool:
+    """Return True if the turn's sender may change lines that other people added."""
     return not turn.is_shared or turn.role.covers(Role.ADMIN)
 
 

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 
 from agent.commands import approvals
+from agent.commands.change_text import format_change, format_source
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
 from agent.commands.memory_lists import first_change, list_history, list_notes
-from agent.memory.documents.version_store import (
-    APPROVED,
-    ARCHIVED,
-    BY_HAND,
-    CONSOLIDATION,
-    IMPORTED,
-    UNARCHIVED,
-    DocumentVersion,
-)
-from agent.memory.dream.dream_service import FORGET, RESTORE
-from agent.memory.dream.dream_state import DREAM
-from agent.memory.jobs.chat_edits import EDIT_CAUSE
-from agent.memory.jobs.memory_jobs import LONGEST_FACT, REMEMBER, remember_job
+from agent.memory.documents.version_store import DocumentVersion
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.staged_changes import MEMORY
+from agent.memory.editing.text_operations import ReplaceLines
+from agent.memory.jobs.chat_edits import ChatEditRequest
+from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
-from agent.memory.versioning.memory_service import UNDO, LineOrigin, NoSuchVersion, UndoConflict
+from agent.memory.versioning.memory_service import LineOrigin, NoSuchVersion, UndoConflict
+from agent.turn_memory import may_edit_all
+from gateway.errors import ToolFailed
 from gateway.events import Role
-from gateway.i18n.formats import format_moment
 
-_LONGEST_QUOTE = 200
 _LONGEST_SHOWN = 6_000  # characters of memory that one answer shows
 
 
@@ -49,7 +42,11 @@ _UNDO = CommandNeed(shared=Role.ADMIN, single=Role.OWNER)
 _DECIDE = CommandNeed(shared=Role.ADMIN, unless=approvals.is_about_own)
 
 
-@command("memory", control_words=approvals.WORDS, words={"undo": _UNDO, "approve": _DECIDE, "reject": _DECIDE})
+@command(
+    "memory",
+    control_words=approvals.WORDS,
+    words={"undo": _UNDO, "correct": CommandNeed(single=Role.OWNER), "approve": _DECIDE, "reject": _DECIDE},
+)
 async def memory(context: CommandContext) -> CommandReply:
     """Show what is remembered here, the changes and the origin of a line, or undo a change."""
     word, _, rest = context.args.partition(" ")
@@ -116,24 +113,34 @@ async def _undo(context: CommandContext, sha: str) -> str:
     return context.translate("memory.undone")
 
 
+async def _correct(context: CommandContext, rest: str) -> str:
+    """Replace a remembered line: its words, then ``=>`` or a new line, then the new words."""
+    old, _, new = (part.strip() for part in rest.partition("\n" if "\n" in rest else " => "))
+    new = " ".join(new.split())
+    if not old or not new:
+        return context.translate("memory.correct_what")
+    if len(new) > LONGEST_FACT:
+        return context.translate("memory.too_long", most=LONGEST_FACT)
+    request = ChatEditRequest(
+        scope=context.scope,
+        account=context.account.name,
+        turn=context.turn.id,
+        call="correct",
+        may_all=may_edit_all(context.turn),
+    )
+    for name in (MEMORY, "USER.md"):
+        try:
+            await context.services.memory.editor.edit(request, [DocumentEdit(name, ReplaceLines(old, new))])
+        except ToolFailed:  # the line is not there, or is not theirs to change; its text is for a model
+            continue
+        return context.translate("memory.corrected")
+    return context.translate("memory.not_corrected")
+
+
 async def _usage(context: CommandContext, _: str) -> str:
     return context.translate("memory.usage")
 
 
-_CAUSES = {  # by the beginning of a version's cause; a longer one before its prefix
-    BY_HAND: "memory.cause_hand",
-    REMEMBER: "memory.cause_remember",
-    EDIT_CAUSE: "memory.cause_edit",
-    UNDO: "memory.cause_undo",
-    CONSOLIDATION: "memory.cause_consolidation",
-    RESTORE: "memory.cause_restore",
-    DREAM: "memory.cause_dream",
-    APPROVED: "memory.cause_approved",
-    IMPORTED: "memory.cause_imported",
-    ARCHIVED: "memory.cause_archived",
-    UNARCHIVED: "memory.cause_unarchived",
-    FORGET: "memory.cause_forget",
-}
 Act = Callable[[CommandContext, str], Awaitable[str | CommandReply]]
 _ACTS: Mapping[str, Act] = {
     "": _show,
@@ -145,6 +152,7 @@ _ACTS: Mapping[str, Act] = {
     "diff": _diff,
     "why": _why,
     "undo": _undo,
+    "correct": _correct,
     "pending": approvals.pending,
     "approve": approvals.approve,
     "reject": approvals.reject,
@@ -152,29 +160,9 @@ _ACTS: Mapping[str, Act] = {
 
 
 def _change(context: CommandContext, version: DocumentVersion) -> str:
-    """Return one line: the change's name, time and cause."""
-    return f"`{version.short}` {_local(context, version.at)}: {_cause(context, version)}"
-
-
-def _local(context: CommandContext, at: datetime) -> str:
-    return format_moment(at, context.turn.zone, context.language)
-
-
-def _cause(context: CommandContext, version: DocumentVersion) -> str:
-    sentence = next((each for begins, each in _CAUSES.items() if version.why.startswith(begins)), "memory.cause_other")
-    return context.translate(sentence, what=version.why.rpartition(" ")[2][:40])
+    return format_change(version, zone=context.turn.zone, language=context.language)
 
 
 def _origin(context: CommandContext, origin: LineOrigin) -> str:
-    lines = [f"> {origin.line}", _change(context, origin.version)]
-    if origin.message is not None:
-        who = origin.message.name or context.translate("memory.somebody")
-        lines.append(context.translate("memory.said", who=who, quote=_short(origin.message.text)))
-    if origin.entry is not None:
-        lines.append(context.translate("memory.summary", quote=_short(origin.entry.content)))
-    return "\n".join(lines)
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST_QUOTE else f"{flat[:_LONGEST_QUOTE]}…"
+    source = format_source(origin, zone=context.turn.zone, language=context.language)
+    return f"> {origin.line}\n{source}"

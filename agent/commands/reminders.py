@@ -14,6 +14,7 @@ from agent.reminders.quiet_hours import QUIET, QuietHours
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import Reminder, job_prefix
 from agent.reminders.reminder_access import ReminderAccess, snooze_reminder
+from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role
 from gateway.i18n.formats import format_moment
 
@@ -38,7 +39,7 @@ async def reminders(context: CommandContext) -> CommandReply:
         case "resume":
             return await _resume(context, rest)
         case "move":
-            return await _move_zone(context)
+            return await (_move(context, rest) if rest else _move_zone(context))
         case "leave":
             return CommandReply(text=context.translate("reminders.zone_left"), settles=True)
         case _:
@@ -115,6 +116,25 @@ async def _stop(context: CommandContext, id_: str) -> CommandReply:
     base = _base(rows)
     text = context.translate("reminders.stopped", what=short(base.text))
     return CommandReply(text=text, settles=True, ends=(job_prefix(base.id),))
+
+
+async def _move(context: CommandContext, rest: str) -> CommandReply:
+    """Move a reminder to another local time; a rule goes on from there."""
+    id_, _, at = rest.partition(" ")
+    rows = await _find(context, id_)
+    if isinstance(rows, CommandReply):
+        return rows
+    base = _base(rows)
+    try:
+        moved = _access(context).reschedule(base, at)
+    except ToolFailed:  # its text is for a model
+        return context.private_reply("reminders.move_when")
+    return CommandReply(
+        text=context.translate("reminders.moved", what=short(base.text), when=_when(context, moved)),
+        settles=True,
+        ends=(job_prefix(base.id),),
+        jobs=(moved.to_job(context.scope),),
+    )
 
 
 async def _resume(context: CommandContext, id_: str) -> CommandReply:

@@ -65,6 +65,7 @@ class WebChannel(FrameChannel):
         self._open: dict[str, set[ClientConnection]] = {}  # by the digest of the login
         self._people: dict[str, set[ClientConnection]] = {}  # every window of a person
         self.conversations = context.conversations
+        self.panels = context.panels
         self.searches = PersonSlots(1, waiting_limit=2)
         self._shelf = ServedFiles()
         self.downloads = PersonSlots(MOST_DOWNLOADS)

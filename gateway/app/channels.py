@@ -33,6 +33,7 @@ from gateway.ports import (
 from gateway.ports.channel_support import SupportsCommandPrefix
 from gateway.ports.conversations import ConversationStore
 from gateway.ports.entry_points import load_entry_points
+from gateway.ports.person_panels import PersonPanels
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverrides
 
@@ -105,6 +106,7 @@ async def open_channels(
     intake: Intake,
     sessions: SessionReader,
     conversations: ConversationStore,
+    panels: PersonPanels,
     blobs: BlobStore,
     *,
     language: Callable[[SessionKey], str],
@@ -129,6 +131,7 @@ async def open_channels(
                     blobs=blobs,
                     sessions=sessions,
                     conversations=conversations,
+                    panels=panels,
                     open_messages=open_messages,
                     language=language,
                     folder=settings.home / "uploads" / name,

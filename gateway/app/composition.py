@@ -50,6 +50,7 @@ from gateway.app.memory import (
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
+from gateway.app.person_panels import GatewayPersonPanels
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
 from gateway.app.replay_operations import ReplayOperations
@@ -208,7 +209,13 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     if has_channels:
         channels = await stack.enter_async_context(
             open_channels(
-                context, intake, memory.sessions, memory.stored_conversations, blobs, language=locales.language
+                context,
+                intake,
+                memory.sessions,
+                memory.stored_conversations,
+                GatewayPersonPanels(context, memory, locales),
+                blobs,
+                language=locales.language,
             )
         )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)

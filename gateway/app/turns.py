@@ -180,6 +180,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
         ),
         memory=MemoryCommandServices(
             documents=memory.service,
+            editor=memory.editor,
             staging=memory.staging,
             erasure=memory.erasure,
             dreams=memory.dreams,

@@ -14,6 +14,7 @@ from gateway.ports.conversations import ConversationStore
 from gateway.ports.files import BlobStore
 from gateway.ports.locales import in_english
 from gateway.ports.memory import SessionReader
+from gateway.ports.person_panels import PersonPanels
 
 
 class IntakeVerdict(StrEnum):
@@ -269,6 +270,7 @@ class ChannelContext:
     blobs: BlobStore  # the bytes of parts that are files
     sessions: SessionReader  # stored messages, for channels that show history
     conversations: ConversationStore | None = None  # for channels where a person has several
+    panels: PersonPanels | None = None  # for channels that show what is kept of a person
     open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids of unanswered messages
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat
     folder: Path | None = None  # for the channel's files; created by the first write

@@ -4,6 +4,7 @@ import { Attachments } from "./attachments.js";
 import { Chat, LOCALE } from "./chat.js";
 import { Conversations } from "./conversations.js";
 import { CommandMenu, listenForHelp } from "./help.js";
+import { Panels } from "./panels.js";
 import { Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
 import { listenForSettings } from "./settings.js";
@@ -17,6 +18,7 @@ const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a mes
 
 const chat = new Chat(words, submit, edit, press, (before) => wire.send({ type: "look", before }));
 const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
+const panels = new Panels(words, submit);
 const drafts = new Map(); // conversation -> what was typed in it and not sent
 const menu = new CommandMenu(words, fit);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
@@ -85,6 +87,7 @@ const handlers = {
   message(frame) {
     chat.message(frame);
     welcome();
+    panels.refresh();
     if (isLanguageChanged && frame.kind === "notice") location.reload();
     if (chat.hasEnded(frame)) wire.send({ type: "look" }); // the history knows where the new conversation begins
   },
@@ -291,6 +294,7 @@ by("leave").addEventListener("click", async () => {
   by("leave").hidden = true;
   pending?.write([]);
   conversations.forget();
+  panels.close();
   forgetPictures();
   endEdit(false);
   drafts.clear();

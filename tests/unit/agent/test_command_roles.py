@@ -54,6 +54,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "memory why tea": (OPEN, OPEN),
     "memory pending": (OPEN, OPEN),
     "memory undo abc": (OPEN, ADMIN),
+    "memory correct tea => coffee": (OPEN, OPEN),  # the line of another member only by an admin
     "memory approve abc": (OPEN, ADMIN),
     "memory reject abc": (OPEN, ADMIN),
     "model": (OPEN, OPEN),

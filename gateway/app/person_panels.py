@@ -1,0 +1,67 @@
+"""What the bot keeps of a person, read for the page's panels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent.commands.change_text import format_source
+from agent.reminders.reminder import reminders_in
+from gateway.app.chat_settings import build_scope_guess
+from gateway.app.context import AppContext
+from gateway.app.memory import MemoryServices
+from gateway.events import SessionKey
+from gateway.i18n.formats import format_moment
+from gateway.ports import LocaleProvider
+from gateway.ports.person_panels import MOST_LINES, LineSource, ReminderEntry
+
+
+class GatewayPersonPanels:
+    """Implements `PersonPanels` with the services of `/memory` and `/reminders`."""
+
+    def __init__(self, context: AppContext, memory: MemoryServices, locales: LocaleProvider) -> None:
+        self._memory = memory
+        self._jobs = context.store.jobs
+        self._locales = locales
+        self._scopes = build_scope_guess(context.settings.memory.isolation, context.store.links, context.platforms)
+
+    async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
+        """Return the remembered lines without headings and bullets, pending writes included."""
+        async with self._memory.scope_lock.hold_shared(lambda: self._scope(key)) as scope:
+            await self._memory.jobs.settle(scope)
+            texts = await self._memory.service.displayed_documents(scope)
+        lines = [_plain(line) for text in texts.values() for line in text.splitlines() if not line.startswith("#")]
+        return list(dict.fromkeys(filter(None, lines)))[:MOST_LINES]
+
+    async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
+        """Return the source of a remembered line; None if there is no such line."""
+        async with self._memory.scope_lock.hold_shared(lambda: self._scope(key)) as scope:
+            origins = await self._memory.service.why(scope, line, limit=MOST_LINES)
+        found = next((each for each in origins if _plain(each.line) == line), None)
+        if found is None:
+            return None
+        text = format_source(found, zone=self._locales.zone(scope), language=self._locales.language(key))
+        return LineSource(text, found.version.short)
+
+    async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
+        """Return the reminders that are not over, the next one first."""
+        found = [each for each in reminders_in(await self._jobs.pending_in(self._scope(key))) if not each.is_fired]
+        language = self._locales.language(key)
+        return [
+            ReminderEntry(
+                id=each.id,
+                text=each.text,
+                at=each.at,
+                when=f"{format_moment(each.due, each.zone, language)} {each.zone}",
+                repeat=each.repeat,
+                is_paused=bool(each.paused),
+            )
+            for each in sorted(found, key=lambda each: each.due)
+        ]
+
+    def _scope(self, key: SessionKey) -> str:
+        return self._scopes(key)[0]
+
+
+def _plain(line: str) -> str:
+    text = line.strip()
+    return text[2:].strip() if text[:2] in ("- ", "* ") else text

@@ -1,0 +1,47 @@
+"""What the bot keeps of a person, for channels that show it in panels; commands change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.events import SessionKey
+
+MOST_LINES = 500  # of a panel; the memory itself is limited to fewer
+
+
+@dataclass(frozen=True, slots=True)
+class LineSource:
+    """Where a remembered line comes from."""
+
+    text: str  # Markdown, in the language of the chat
+    change: str  # the version that brought it, as `/memory undo` takes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderEntry:
+    """A reminder that is still to come, or is paused."""
+
+    id: str
+    text: str
+    at: str  # local wall time of the next slot, ISO
+    when: str  # the same in words, with its time zone
+    repeat: str = ""  # its rule
+    is_paused: bool = False
+
+
+class PersonPanels(Protocol):
+    """Reads the memory and the reminders of the person whose direct chat *key* is."""
+
+    async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
+        """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
+        ...
+
+    async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
+        """Return the source of a remembered line; None if there is no such line."""
+        ...
+
+    async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
+        """Return the reminders, the next one first."""
+        ...

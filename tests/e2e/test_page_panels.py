@@ -1,0 +1,154 @@
+"""The panels of memory and reminders in a real browser before the whole gateway."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Locator, Page, expect
+
+from agent.reminders.recurrence import slot_of
+from agent.reminders.reminder import SAY, Reminder
+from gateway.events import SessionKey
+from gateway.i18n import translate
+from tests.e2e.browser import open_browser
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+LINE = "My <b>boat</b> is called Nora"
+SCOPE = "people/web%3aowner"
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Start the module's browser."""
+    async with open_browser() as browser:
+        yield browser
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+async def visit(browser: Browser, up: InProcessGateway) -> Page:
+    """Open the page and wait until it is connected."""
+    page = await browser.new_page()
+    page.on("pageerror", _raise)
+    await page.goto(up.app.web.url)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    return page
+
+
+def button(within: Page | Locator, key: str) -> Locator:
+    """Return the button with the words *key*."""
+    return within.get_by_role("button", name=translate(f"web.{key}"), exact=True)
+
+
+async def take_picture(page: Page, name: str) -> None:
+    """Save a picture of the page where `PARLOUR_SCREENSHOTS` says."""
+    if folder := os.environ.get("PARLOUR_SCREENSHOTS"):
+        await page.screenshot(path=Path(folder) / f"page-{name}.png")
+
+
+async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium: Browser) -> None:
+    """A line as it was said, its source, the corrected line, the undone change, and the question of forgetting."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await visit(chromium, up)
+        panel = page.locator("#memory")
+        await button(page, "memory").click()
+        await expect(panel.locator(".empty")).to_have_text(translate("web.memory_empty"))
+        await button(panel, "close").click()
+        await page.locator("#text").fill(f"/remember {LINE}")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.notice")).to_have_count(1)
+        await button(page, "memory").click()
+        line = panel.locator("li")
+        await expect(line.locator("p").first).to_have_text(LINE)
+        await button(line, "memory_why").click()
+        await expect(line.locator(".source")).to_contain_text(translate("memory.cause_remember"))
+        await expect(line.locator(".source")).to_contain_text("Nora")
+        await take_picture(page, "memory-wide-light")
+        await page.emulate_media(color_scheme="dark")
+        await page.set_viewport_size({"width": 360, "height": 740})
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        await take_picture(page, "memory-phone-dark")
+        # Corrected: the panel is read again with the answer.
+        await button(line, "memory_correct").click()
+        await line.locator("input").fill("My boat is called Ada")
+        await line.locator("input").press("Enter")
+        await expect(line.locator("p").first).to_have_text("My boat is called Ada")
+        await button(line, "memory_why").click()
+        await button(line, "memory_undo").click()
+        await expect(line.locator("p").first).to_have_text(LINE)
+        # Escape leaves the field, not the panel.
+        await button(line, "memory_correct").click()
+        await line.locator("input").press("Escape")
+        await expect(line.locator("input")).to_have_count(0)
+        await button(line, "memory_forget").click()
+        await expect(panel).to_be_hidden()
+        await page.locator(".buttons .choice").first.click()
+        await up.idle()
+        await page.locator("#sidebar-toggle").click()
+        await button(page, "memory").click()
+        await expect(panel.locator(".empty")).to_have_text(translate("web.memory_empty"))
+
+
+async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
+    """Each with its time; moved to another one, which the store has; cancelled, and gone."""
+    async with gateway(model=HeldScriptModel()) as up:
+        now = datetime.now(UTC).replace(second=0, microsecond=0)
+        reminder = Reminder(
+            id="raaaaaaaa",
+            key=SessionKey("web", "owner"),
+            by="owner",
+            person="web%3aowner",
+            kind=SAY,
+            text="water the <i>roses</i>",
+            at=slot_of(now + timedelta(days=2), "UTC"),
+            zone="UTC",
+            set_at=now,
+            source="t.1",
+        )
+        await up.app.store.jobs.put(reminder.to_job(SCOPE))
+        page = await visit(chromium, up)
+        await button(page, "reminders").click()
+        entry = page.locator("#reminders li")
+        await expect(entry.locator("p").first).to_have_text("water the <i>roses</i>")
+        await take_picture(page, "reminders-wide-light")
+        await button(entry, "reminder_move").click()
+        slot = slot_of(now + timedelta(days=9), "UTC")[:16]
+        await entry.locator("input").fill(slot)
+        before = await entry.locator("p").nth(1).inner_text()
+        await button(entry, "save").click()
+        await expect(entry.locator("p").nth(1)).not_to_have_text(before)
+        (job,) = [each for each in await up.app.store.jobs.pending_in(SCOPE) if each.kind == "remind"]
+        assert str(job.payload["at"]).startswith(slot)
+        await button(entry, "reminder_cancel").click()
+        await expect(page.locator("#reminders .empty")).to_have_text(translate("web.reminders_empty"))
+        assert not [each for each in await up.app.store.jobs.pending_in(SCOPE) if each.kind == "remind"]
+
+
+async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
+    """What the owner is remembered by, another login on the page is neither shown nor told the source of."""
+    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+        channel = up.app.channels["web"]
+        found = {}
+        for who in ("", "ann"):
+            page = await (await chromium.new_context()).new_page()
+            await page.goto(f"{up.app.web.url}#code={await channel.issue_code(who)}")  # type: ignore[attr-defined]
+            await page.locator("#code").press("Enter")
+            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+            if not who:
+                await page.locator("#text").fill("/remember my boat is called Nora")
+                await page.locator("#text").press("Enter")
+                await expect(page.locator(".line.notice")).to_have_count(1)
+            line = "memory/source?line=my+boat+is+called+Nora"
+            ask = "async (paths) => Promise.all(paths.map(async (each) => (await fetch(each)).text()))"
+            found[who] = await page.evaluate(ask, ["memory", line])
+        assert all("Nora" in each for each in found[""])
+        assert found["ann"] == ['{"lines":[]}', "{}"]
