@@ -73,7 +73,7 @@ export class Panels {
       return;
     }
     const { text, change } = await answer.json();
-    source.textContent = text;
+    source.textContent = text.replace(/^`(\w+)`/, "$1"); // the name of the change, as Markdown has it
     why.replaceWith(this.button(this.words.memory_undo, () => this.say(`/memory undo ${change}`)));
     item.querySelector("button").focus();
   }
