@@ -119,7 +119,7 @@ async def _stop(context: CommandContext, id_: str) -> CommandReply:
 
 
 async def _move(context: CommandContext, rest: str) -> CommandReply:
-    """Move a reminder to another local time; a rule goes on from there."""
+    """Move a reminder to another local time; a rule continues from there."""
     id_, _, at = rest.partition(" ")
     rows = await _find(context, id_)
     if isinstance(rows, CommandReply):

@@ -1,4 +1,4 @@
-"""HTTP routes of the panels: what is remembered about the visitor, where each line comes from, and the reminders.
+"""HTTP routes of the panels: the lines that are remembered about the visitor, their sources, and the reminders.
 
 They only read. The page changes things with the commands that people type, so that rights, order and the audit are
 those of the commands.

@@ -1,4 +1,4 @@
-"""What the bot keeps of a person, read for the page's panels."""
+"""Memory and reminders of a person, read for the page's panels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GatewayPersonPanels:
         return list(dict.fromkeys(filter(None, lines)))[:MOST_LINES]
 
     async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
-        """Return the source of a remembered line; None if there is no such line."""
+        """Return the source of a remembered line, None for an unknown line."""
         async with self._memory.scope_lock.hold_shared(lambda: self._scope(key)) as scope:
             origins = await self._memory.service.why(scope, line, limit=MOST_LINES)
         found = next((each for each in origins if _plain(each.line) == line), None)

@@ -1,4 +1,4 @@
-"""What the bot keeps of a person, for channels that show it in panels; commands change it."""
+"""Memory and reminders of a person, for channels that show them in panels; commands change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_LINES = 500  # of a panel; the memory itself is limited to fewer
 
 @dataclass(frozen=True, slots=True)
 class LineSource:
-    """Where a remembered line comes from."""
+    """Source of a remembered line."""
 
     text: str  # Markdown, in the language of the chat
     change: str  # the version that brought it, as `/memory undo` takes it
@@ -39,7 +39,7 @@ class PersonPanels(Protocol):
         ...
 
     async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
-        """Return the source of a remembered line; None if there is no such line."""
+        """Return the source of a remembered line, None for an unknown line."""
         ...
 
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
