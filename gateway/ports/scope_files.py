@@ -70,6 +70,10 @@ class ScopeFileStore(Protocol):
         """Return the state that was set, "" at first, and True if turns have been answered with this database."""
         ...
 
+    async def begin_state(self, state: str) -> str:
+        """Store *state* if none was set, and return the one that is set: of several gateways, one is first."""
+        ...
+
     async def set_state(self, state: str) -> None:
         """Store whether the database is authoritative yet."""
         ...

@@ -19,6 +19,8 @@ PIECE_BYTES = 256 * 1024
 _READ_BYTES = 4 * 1024 * 1024  # in one operation, so that other operations need not wait longer
 _STATE = "memory"
 _SET_STATE = upsert_sql("scope_state", "name", "value")
+_BEGIN_STATE = "INSERT INTO scope_state (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_READ_STATE = "SELECT value FROM scope_state WHERE name = ?"
 _BEGIN = "INSERT INTO scope (scope, version) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _MOVE = "UPDATE scope SET version = ? WHERE scope = ? AND version = ?"
 _PUT_FILE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", keys=2)
@@ -86,11 +88,20 @@ class SqlScopeFiles:
         """Return the state, and True if turns have been answered."""
 
         def look(database: Database) -> tuple[str, bool]:
-            found = database.execute("SELECT value FROM scope_state WHERE name = ?", (_STATE,)).fetchone()
+            found = database.execute(_READ_STATE, (_STATE,)).fetchone()
             record = database.execute("SELECT 1 FROM record LIMIT 1").fetchone()
             return (str(found[0]) if found is not None else ""), record is not None
 
         return await self._engine.writer.submit(look)
+
+    async def begin_state(self, state: str) -> str:
+        """Store the state if there is none; return the one that is stored."""
+
+        def begin(database: Database) -> str:
+            database.execute(_BEGIN_STATE, (_STATE, state))
+            return str(database.execute(_READ_STATE, (_STATE,)).fetchone()[0])
+
+        return await self._engine.writer.submit(begin)
 
     async def set_state(self, state: str) -> None:
         """Store the state."""
@@ -103,7 +114,7 @@ class SqlScopeFiles:
 
 def memory_of(database: Database) -> tuple[str, Mapping[str, str]]:
     """Return the state, and the version of every scope."""
-    found = database.execute("SELECT value FROM scope_state WHERE name = ?", (_STATE,)).fetchone()
+    found = database.execute(_READ_STATE, (_STATE,)).fetchone()
     versions = database.execute("SELECT scope, version FROM scope").fetchall()
     return (str(found[0]) if found is not None else ""), {unquote(scope): version for scope, version in versions}
 

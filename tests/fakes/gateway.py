@@ -56,6 +56,11 @@ class GatewayProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Return True once its log is closed: it ended, or was killed."""
+        return self._reading is None or self._reading.done()
+
     async def start(self) -> None:
         """Start it and return when it says that it is ready; an early end fails with its log."""
         self._ready.clear()

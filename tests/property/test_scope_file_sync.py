@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
@@ -37,14 +37,19 @@ class LossyStore:
         self.saves = 0
         self.fails_at = 0
         self.is_done_first = False
+        self.looking: asyncio.Barrier | None = None
+        self.when_listed: Callable[[], Awaitable[None]] | None = None
 
     async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
         """Return the versions."""
         return await self._store.versions(scopes)
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
-        """Return the files."""
-        return await self._store.files(scope)
+        """Return the files; something may happen before they are read."""
+        found = await self._store.files(scope)
+        if self.when_listed is not None and scope:
+            await self.when_listed()
+        return found
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes."""
@@ -64,8 +69,15 @@ class LossyStore:
         raise StoreUnavailable("the connection is lost")
 
     async def state(self) -> tuple[str, bool]:
-        """Return the state."""
-        return await self._store.state()
+        """Return the state, to all who look at the same time."""
+        found = await self._store.state()
+        if self.looking is not None:
+            await self.looking.wait()
+        return found
+
+    async def begin_state(self, state: str) -> str:
+        """Begin with the state, unless there is one."""
+        return await self._store.begin_state(state)
 
     async def set_state(self, state: str) -> None:
         """Store the state."""
@@ -365,3 +377,43 @@ async def test_after_a_power_cut_every_file_is_fetched_again(tmp_path: Path, mon
         sync = await opened(home, store)
         assert (home / ANN / "USER.md").read_bytes() == b"first"
         await sync.close()
+
+
+async def test_empty_homes_start_at_the_same_time(tmp_path: Path) -> None:
+    """Each joins the memory that one of them began, and has it at its next start too, with what was written since."""
+    async with database(tmp_path) as store:
+        homes = [tmp_path / f"home{number}" for number in range(3)]
+        store.looking = asyncio.Barrier(len(homes))
+        syncs = await asyncio.gather(*(opened(home, store) for home in homes))
+        store.looking = None
+        note = homes[0] / "people" / "ann" / "memory" / "MEMORY.md"
+        note.parent.mkdir(parents=True)
+        note.write_text("a fact")
+        await syncs[0].save(["people/ann"])
+        for sync in syncs:
+            await sync.close()
+        for home in homes:
+            await (await opened(home, store)).close()
+            assert (home / note.relative_to(homes[0])).read_text() == "a fact"
+
+
+async def test_a_start_fetches_what_grows_at_another_gateway(tmp_path: Path) -> None:
+    """A transcript that is written between its listing and its reading is listed again, and fetched whole."""
+    async with database(tmp_path) as store:
+        writer = await opened(tmp_path / "first", store)
+        transcript = tmp_path / "first" / "people" / "ann" / "sessions" / "ann.jsonl"
+        transcript.parent.mkdir(parents=True)
+        transcript.write_text("one\n")
+        await writer.save(["people/ann"])
+
+        async def grow() -> None:
+            with transcript.open("a") as file:
+                file.write("two\n")
+            store.when_listed = None
+            await writer.save(["people/ann"])
+
+        store.when_listed = grow
+        reader = await opened(tmp_path / "second", store)
+        assert (tmp_path / "second/people/ann/sessions/ann.jsonl").read_text() == "one\ntwo\n"
+        for sync in (writer, reader):
+            await sync.close()

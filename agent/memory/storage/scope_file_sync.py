@@ -306,9 +306,10 @@ class ScopeFileSync:
                     f"the database has conversations, but no memory yet, and {self._home} has none: it is in the home"
                     " of the machine where the gateway ran before. Start it there once, which stores it"
                 )
-            kind, id_ = ADOPTING, self._cache.begin()
-            await self._store.set_state(f"{ADOPTING}:{id_}")
-        elif self._cache.id != id_:
+            # A home without memory has nothing to store: gateways with such homes can start at the same time.
+            wanted = ADOPTING if local else STORED
+            kind, _, id_ = (await self._store.begin_state(f"{wanted}:{self._cache.begin()}")).partition(":")
+        if self._cache.id != id_:
             if kind == ADOPTING:
                 raise UserError("the memory is being stored from another home: start the gateway there once more")
             if local:
@@ -390,6 +391,18 @@ class ScopeFileSync:
             return False
         if cached.files and not _is_same(cached, actual):
             log.warning("memory.edits_dropped", scope=scope)  # another gateway, or a kill, came after them
+        for _ in range(_TRIES):
+            try:
+                await self._fetch_files_of(cached, actual)
+            except _Damaged:  # another gateway has changed it since its files were listed
+                actual = await asyncio.to_thread(self._scan, cached)
+            else:
+                return True
+        raise _conflict_again(scope)
+
+    async def _fetch_files_of(self, cached: _CachedScope, actual: Mapping[str, FileSignature]) -> None:
+        """Make the home's copy of a scope, where *actual* files are, the database's."""
+        scope, known = cached.scope, self._cache_file()
         self._has_fetched = True
         version, stored = await self._store.files(scope)
         wanted = {each.path: each for each in stored}
@@ -407,7 +420,6 @@ class ScopeFileSync:
         cached.files = await asyncio.to_thread(_finish_files, folder, stored)
         await asyncio.to_thread(known.save, scope, "", {})
         await asyncio.to_thread(known.save, scope, version, cached.files)
-        return True
 
     async def _catch_up(self, scope: str) -> None:
         """Fetch what others have changed in *scope* while this gateway runs."""

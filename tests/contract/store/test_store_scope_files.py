@@ -97,9 +97,10 @@ async def test_files_move_between_scopes_at_once_and_an_empty_scope_leaves_no_na
 
 
 async def test_the_state_survives_a_restart(files: SqlScopeFiles, backend: StoreBackend) -> None:
-    """So do the files."""
+    """So do the files. Of two gateways that begin, the first is the one."""
     assert await files.state() == ("", False)
-    await files.set_state("adopting:1")
+    assert await files.begin_state("adopting:1") == "adopting:1"
+    assert await files.begin_state("adopting:2") == "adopting:1"
     await files.set_state("stored:1")
     await files.save([ScopeChange(scope=ANN, was="", version="v1", changes=[whole("x", b"ann", "v1")])])
     await backend.kill()
