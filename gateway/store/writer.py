@@ -177,8 +177,10 @@ class BatchWriter:
     the same one); a later batch opens it again, with backoff.
     """
 
-    def __init__(self, open_thread: ThreadOpener) -> None:
+    def __init__(self, open_thread: ThreadOpener, *, longest_delay: float = _LONGEST_DELAY) -> None:
+        """*longest_delay* is that of the backoff, in seconds."""
         self.commits = 0
+        self._longest_delay = longest_delay
         self._open_thread = open_thread
         self._loop = asyncio.get_running_loop()
         self._connection: WriterThread | None = None
@@ -331,7 +333,7 @@ class BatchWriter:
     def _back_off(self) -> None:
         # The first attempt after a fault is free; a disk that stays full is asked less and less often.
         self._retry_at = self._loop.time() + self._delay
-        self._delay = min(max(2 * self._delay, _FIRST_DELAY), _LONGEST_DELAY)
+        self._delay = min(max(2 * self._delay, _FIRST_DELAY), self._longest_delay)
 
     async def _reconnect(self) -> WriterThread | None:
         if self._loop.time() < self._retry_at:

@@ -4,7 +4,8 @@ python -m tests.faults.gateways --workers 4 --chats 100 --seconds 300 --kill-eve
 
 A random gateway is killed at each interval and started again; then PostgreSQL is killed, `--server-kills` times. When
 every message is answered, the database, the platform and the transcripts that a new gateway fetches are compared with
-what people wrote. The last line says what is lost, doubled without a mark or out of order; the exit code is 1 if any is.
+what people wrote. The last line counts what is lost, doubled without a mark or out of order; the exit code is 1 if
+anything is.
 """
 
 from __future__ import annotations
@@ -239,6 +240,14 @@ class ChaosRun:
         self.report.turns = distinct
         if turns != distinct:
             self._wrong("doubled", turns - distinct, "turn records")
+        self._audit_turns()
+        for table in ("dead", "claim", "worker"):
+            if (found := query(f"SELECT count(*) FROM {table}")) != [(0,)]:  # noqa: S608
+                self._wrong("other", found[0][0], "rows in", table)
+
+    def _audit_turns(self) -> None:
+        """Each inbox row belongs to one turn, and the turns of a session follow its rows."""
+        query = self._server.query
         rows: Counter[int] = Counter()
         last: dict[str, int] = {}
         for key, inbox in query("SELECT key, inbox FROM record ORDER BY seq"):
@@ -255,9 +264,6 @@ class ChaosRun:
                 self._wrong("doubled", "inbox row", row, "has", times, "turns")
         if len(known) != self.report.messages:
             self._wrong("other", len(known), "rows for", self.report.messages, "messages")
-        for table in ("dead", "claim", "worker"):
-            if (found := query(f"SELECT count(*) FROM {table}")) != [(0,)]:  # noqa: S608
-                self._wrong("other", found[0][0], "rows in", table)
 
     def _audit_platform(self) -> None:
         shown: dict[int, list[str]] = {}

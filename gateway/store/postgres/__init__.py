@@ -22,6 +22,7 @@ from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.postgres.thread import PostgresThread
+from gateway.store.postgres.worker_locks import RETRY
 from gateway.store.shared_caches import SharedCaches, read_again
 from gateway.store.sql_store import SqlStore, assemble, end_idle_run
 from gateway.store.sqlite import FILE
@@ -87,7 +88,7 @@ async def open_database(
             raise
         return connection
 
-    writer = BatchWriter(partial(PostgresThread.open, connector))
+    writer = BatchWriter(partial(PostgresThread.open, connector), longest_delay=RETRY.total_seconds())
     await writer.open()
     cap_writer = BatchWriter(partial(PostgresThread.open, partial(connect_caps, url, worker.name))) if shares else None
     try:

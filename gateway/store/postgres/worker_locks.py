@@ -10,6 +10,9 @@ from gateway.store.workers import DEAD_AFTER, HEARTBEAT
 
 _DEAD_AFTER = DEAD_AFTER // timedelta(microseconds=1)
 _MISSED = 2 * HEARTBEAT // timedelta(microseconds=1)  # since the last heartbeat: one was missed
+RETRY = HEARTBEAT  # at most, between two attempts to connect to a server that is down
+# After a failure of the server all are silent. Who is back first gives the others as long to come back.
+_RETURNED = (2 * HEARTBEAT + RETRY) // timedelta(microseconds=1)
 _OF_WORKER = "hashtextextended(current_schema() || '/' || {}, 0)"
 _TAKE = sql("SELECT pg_try_advisory_lock(", _OF_WORKER.format("?"), ")")
 _GIVE = sql("SELECT pg_advisory_unlock(", _OF_WORKER.format("?"), ")")
@@ -31,6 +34,9 @@ _LIVE = sql(  # before schema 9 there is no column `shares`
     _HELD, "WHERE name != ? AND (? = 0 OR coalesce(to_jsonb(worker) ->> 'shares', '0') = '0')",
     "ORDER BY started_at LIMIT 1",
 )  # fmt: skip
+_CONNECTED_SINCE = (
+    "SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+)
 _OTHERS = "SELECT name, beat_at FROM worker WHERE name != ?"
 
 
@@ -63,14 +69,17 @@ def describe_live(database: Database, worker: str, *, shares: bool) -> str:
 def take_dead(database: Database, worker: str, *, shares: bool) -> list[str]:
     """Return the other workers that are dead, with their locks taken, so that none of them can come back.
 
-    A worker is dead when its lock is free and a heartbeat was missed; one that hangs loses its session first. Where
-    the database is not shared, those who start have seen already that no other is alive.
+    A worker is dead when its lock is free and a heartbeat was missed; one that hangs loses its session first. Who has
+    just connected takes nobody for dead yet. Where the database is not shared, those who start have seen already that
+    no other is alive.
     """
     others = database.execute(_OTHERS, (worker,)).fetchall()
     if not others:
         return []
     now = server_time(database)
     silent = [(name, now - beat_at) for name, beat_at in others if not shares or now - beat_at > _MISSED]
+    if shares and silent and now - database.execute(_CONNECTED_SINCE).fetchone()[0] < _RETURNED:
+        return []
     if any(silence > _DEAD_AFTER for _, silence in silent):
         end_sessions(database, worker)
     return [name for name, _ in silent if take_lock(database, name)]

@@ -124,6 +124,7 @@ async def team(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Asy
     monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
     monkeypatch.setattr(workers, "HEARTBEAT", timedelta(days=1))
     monkeypatch.setattr(worker_locks, "_MISSED", HOUR)  # however slow the machine is
+    monkeypatch.setattr(worker_locks, "_RETURNED", 0)
     monkeypatch.setattr(worker_locks, "_DEAD_AFTER", 3 * HOUR)
     monkeypatch.setattr(claims, "POLL", timedelta(seconds=0.05))
     LossyConnection.is_lossy = False

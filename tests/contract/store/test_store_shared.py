@@ -19,11 +19,11 @@ from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store import claims
 from gateway.store.database import Database, SharedDatabase
-from gateway.store.postgres import open_database
+from gateway.store.postgres import open_database, worker_locks
 from gateway.store.postgres.schema import read_workers
-from gateway.store.sql_store import SqlStore, share_work
+from gateway.store.sql_store import SqlStore, look_again, share_work
 from gateway.store.writer import Operation
-from tests.fakes.shared_workers import LossyConnection, Workers, paused, until
+from tests.fakes.shared_workers import HOUR, LossyConnection, Workers, paused, until
 from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, parts_of, receipt, said
 
 HOLDERS = "SELECT name, worker FROM claim ORDER BY name"
@@ -237,6 +237,25 @@ async def until_open(store: SqlStore) -> None:
             with suppress(StoreUnavailable):
                 return await store.check()
             await asyncio.sleep(0.02)
+
+
+async def test_after_a_failure_of_the_server_nobody_is_taken_for_dead(
+    team: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All have missed heartbeats and lost their locks: who is back first waits for the others, then takes over."""
+    first, second = await team.open(), await team.open()
+    monkeypatch.setattr(worker_locks, "_RETURNED", HOUR)
+    await team.kill(second)
+    team.silence(first)
+    team.cut(first)
+    with suppress(StoreUnavailable):  # of the session that was lost
+        await accept(first, said(id="1"))
+    await accept(first, said(id="2"))
+    await first._engine.writer.submit(lambda database: look_again(database, first._engine))
+    assert len(read_workers(team.server.url)[0]) == 2
+    monkeypatch.setattr(worker_locks, "_RETURNED", 0)
+    await first._engine.writer.submit(lambda database: look_again(database, first._engine))
+    assert [each.name for each in read_workers(team.server.url)[0]] == [first._engine.owner]
 
 
 async def test_claims_whose_reply_was_lost_are_known_again(team: Workers) -> None:
