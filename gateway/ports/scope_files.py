@@ -71,7 +71,7 @@ class ScopeFileStore(Protocol):
         ...
 
     async def begin_state(self, state: str) -> str:
-        """Store *state* if none was set, and return the one that is set: of several gateways, one is first."""
+        """Store *state* unless one is stored; return the stored one, which may be of another gateway."""
         ...
 
     async def set_state(self, state: str) -> None:

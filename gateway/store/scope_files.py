@@ -95,7 +95,7 @@ class SqlScopeFiles:
         return await self._engine.writer.submit(look)
 
     async def begin_state(self, state: str) -> str:
-        """Store the state if there is none; return the one that is stored."""
+        """Store the state unless one is stored; return the stored one."""
 
         def begin(database: Database) -> str:
             database.execute(_BEGIN_STATE, (_STATE, state))

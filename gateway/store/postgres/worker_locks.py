@@ -69,9 +69,9 @@ def describe_live(database: Database, worker: str, *, shares: bool) -> str:
 def take_dead(database: Database, worker: str, *, shares: bool) -> list[str]:
     """Return the other workers that are dead, with their locks taken, so that none of them can come back.
 
-    A worker is dead when its lock is free and a heartbeat was missed; one that hangs loses its session first. Who has
-    just connected takes nobody for dead yet. Where the database is not shared, those who start have seen already that
-    no other is alive.
+    A worker is dead when its lock is free and a heartbeat was missed; one that hangs loses its session first. A worker
+    that has just connected takes no other for dead. Where the database is not shared, those who start have seen
+    already that no other is alive.
     """
     others = database.execute(_OTHERS, (worker,)).fetchall()
     if not others:
