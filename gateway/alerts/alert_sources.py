@@ -149,19 +149,21 @@ class DeadLetterSource:
 class DiskSource:
     """Free space on the home's disk."""
 
-    def __init__(self, home: Path, now: Callable[[], datetime]) -> None:
+    def __init__(self, home: Path, now: Callable[[], datetime], *, of: str = "") -> None:
+        """*of* ends the cause's name, where several gateways have a disk each."""
         self._home = home
         self._now = now
+        self._cause = f"disk{of}"
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
         """Ask the file system, off the loop."""
         total, _, free = await asyncio.to_thread(shutil.disk_usage, self._home)
         if not total or free >= LITTLE_SPACE:
-            return [Observation(cause="disk", since=self._now())]
+            return [Observation(cause=self._cause, since=self._now())]
         is_full = free < TOO_LITTLE_SPACE
         return [
             Observation(
-                cause="disk",
+                cause=self._cause,
                 since=self._now(),
                 stage=2 if is_full else 1,
                 line="alerts.disk_full" if is_full else "alerts.disk_low",
@@ -203,22 +205,24 @@ class CapSource:
 class QuarantineSource:
     """Events that were set aside, as their folder tells; it is read only when it changed."""
 
-    def __init__(self, folder: Path, now: Callable[[], datetime]) -> None:
+    def __init__(self, folder: Path, now: Callable[[], datetime], *, of: str = "") -> None:
+        """*of* ends the cause's name, where several gateways have a folder each."""
         self._folder = folder
         self._now = now
+        self._cause = f"set-aside{of}"
         self._changed: int | None = None
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Return newly quarantined events. Those that existed before the first check are not reported."""
         changed = await asyncio.to_thread(self._age)
-        known = causes.get("set-aside")
+        known = causes.get(self._cause)
         if known is not None and changed == self._changed:
             return []
         events = await asyncio.to_thread(list_events, self._folder, _EVENTS)
         newest = max((event.at for event in events), default="-")
         self._changed = changed
         if known is None:
-            return [Observation(cause="set-aside", since=self._now(), mark=newest)]
+            return [Observation(cause=self._cause, since=self._now(), mark=newest)]
         fresh = [event for event in events if event.at > known.mark]
         if not fresh:
             return []
@@ -227,7 +231,7 @@ class QuarantineSource:
         last = max(fresh, key=lambda event: event.at)
         return [
             Observation(
-                cause="set-aside",
+                cause=self._cause,
                 since=self._now(),
                 happened=len(fresh),
                 line="alerts.set_aside",
@@ -246,21 +250,25 @@ class QuarantineSource:
 class CrashSource:
     """Unclean stops, counted once per start."""
 
-    def __init__(self, unclean_stops: int, now: Callable[[], datetime]) -> None:
-        """*unclean_stops*: the number in a row before this start; 0 after a clean stop."""
+    def __init__(self, unclean_stops: int, now: Callable[[], datetime], *, of: str = "") -> None:
+        """*unclean_stops*: the number in a row before this start; 0 after a clean stop.
+
+        *of* ends the cause's name, where several gateways start.
+        """
         self._stops = unclean_stops
         self._now = now
+        self._cause = f"killed{of}"
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Return the stops that were not reported."""
-        known = causes.get("killed")
+        known = causes.get(self._cause)
         before = int(known.mark or 0) if known else 0
         if self._stops == before:
             return []
         happened = max(self._stops - before, 0)
         return [
             Observation(
-                cause="killed",
+                cause=self._cause,
                 since=self._now(),
                 happened=happened,
                 line="alerts.killed",

@@ -42,6 +42,27 @@ class NotificationKind(StrEnum):
     HAPPENED = "happened"
 
 
+def merge_stages(
+    before: Alert | None, observation: Observation, gateway: str, gateways: Collection[str]
+) -> tuple[Observation, Mapping[str, int]]:
+    """Return *observation* with the worst stage that any gateway sees, and the stages by gateway.
+
+    *gateway* has made it; stages that were seen by others than the running *gateways* are dropped. A trouble ends when
+    none sees it.
+    """
+    seen_by = dict(before.seen_by) if before is not None else {}
+    if observation.stage is None or observation.is_gone:
+        return observation, {} if observation.is_gone else seen_by
+    seen_by = {name: stage for name, stage in seen_by.items() if name in gateways and name != gateway}
+    worst = max(seen_by.values(), default=0)
+    if observation.stage:
+        seen_by[gateway] = observation.stage
+    if before is None or worst <= observation.stage:
+        return observation, seen_by
+    described = replace(observation, line=before.line, fields=before.fields, level=before.level)
+    return replace(described, stage=worst), seen_by
+
+
 def update_alert(before: Alert | None, observation: Observation, now: datetime) -> Alert:
     """Return the cause's state after *observation*, before any notification."""
     alert = before or Alert(cause=observation.cause, since=observation.since)

@@ -19,6 +19,7 @@ from gateway.alerts.alert_state import (
     due_notification,
     mark_notified,
     mark_undelivered,
+    merge_stages,
     update_alert,
 )
 from gateway.alerts.owner_directory import OwnerDirectory
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY = timedelta(seconds=15)
 _LOST_EVERY = timedelta(minutes=10)  # what was told is looked after so often
+_CONFLICTS = 3  # with other gateways, at one look
 _TRIES = timedelta(seconds=30)  # for one source; a disk that hangs must not silence the others
 
 Source: TypeAlias = Callable[[Mapping[str, Alert]], Awaitable[Sequence[Observation]]]
@@ -48,7 +50,11 @@ class AlertRecipients:
 
 
 class AlertMonitor:
-    """Looks every few seconds, and at once when `nudge` is called. One per gateway; it alone writes its causes."""
+    """Looks every few seconds, and at once when `wake` is called. One per gateway.
+
+    Of several gateways on one database, each reads the causes again before it looks, and the first that stores a
+    change sends its notifications. A trouble is there while one of them sees it.
+    """
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class AlertMonitor:
         self._meter = meter
         self._now = now
         self._causes: dict[str, Alert] | None = None
+        self._gateways: frozenset[str] = frozenset()  # that watch, where there are several
         self._hurry = check_now or asyncio.Event()
         self._looked_after: datetime | None = None  # when it was last seen what arrived
         self._broken: set[str] = set()  # sources that failed, each said once
@@ -94,8 +101,10 @@ class AlertMonitor:
     async def check_once(self) -> None:
         """Check all sources once. State that cannot be stored is observed again next time."""
         try:
-            if self._causes is None:
+            if self._causes is None or self._store.gateway:
                 self._causes = {alert.cause: alert for alert in await self._store.all()}
+            if self._store.gateway:
+                self._gateways = await self._store.gateways()
             await self._count_lost(self._causes)
             taken: set[str] = set()
             for name, source in self._sources.items():
@@ -104,7 +113,9 @@ class AlertMonitor:
                     await self._take(seen, self._causes)
             # Alerts that wait for their hour or for a reachable owner are sent without a new observation.
             for alert in [alert for cause, alert in self._causes.items() if cause not in taken]:
-                await self._take(Observation(cause=alert.cause, since=alert.since, stage=None), self._causes)
+                is_gone = bool(alert.seen_by) and not self._gateways & alert.seen_by.keys()
+                observation = Observation(cause=alert.cause, since=alert.since, stage=None, is_gone=is_gone)
+                await self._take(observation, self._causes)
         except StoreUnavailable as error:
             log.warning("alerts.wait_for_store", reason=str(error))
 
@@ -117,7 +128,8 @@ class AlertMonitor:
         dead = await self._store.dead(sent) if sent else frozenset()
         for cause, alert in [(cause, alert) for cause, alert in causes.items() if dead & {*alert.owners.notices}]:
             causes[cause] = replace(alert, owners=mark_undelivered(alert.owners, dead))
-            await self._store.note(causes[cause], at=now)
+            if not await self._store.note(causes[cause], before=alert, at=now):
+                continue  # another gateway has
             log.warning("alert.lost", cause=cause, owners=len(dead & {*alert.owners.notices}))
         self._looked_after = now
 
@@ -136,11 +148,23 @@ class AlertMonitor:
         return found
 
     async def _take(self, observation: Observation, causes: dict[str, Alert]) -> None:
+        for _ in range(_CONFLICTS):
+            if await self._take_once(observation, causes):
+                return
+            causes |= {alert.cause: alert for alert in await self._store.all()}
+            if observation.mark:
+                return  # what happened since the other gateway's mark is asked for at the next look
+
+    async def _take_once(self, observation: Observation, causes: dict[str, Alert]) -> bool:
+        """Store the cause's new state and its notifications; False if another gateway has changed it before."""
         now = self._now()
         before = causes.get(observation.cause)
         if before is None and not observation.stage and not observation.happened and not observation.mark:
-            return
-        alert = update_alert(before, observation, now)
+            return True
+        seen_by: Mapping[str, int] = {}
+        if self._store.gateway:
+            observation, seen_by = merge_stages(before, observation, self._store.gateway, self._gateways)
+        alert = replace(update_alert(before, observation, now), seen_by=seen_by)
         to_owners, to_monitor = due_notification(alert, alert.owners, now), due_notification(alert, alert.monitor, now)
         ways = await self._to.ways.reachable_owners(about=channel_of(alert)) if to_owners is not None else ()
         notices = [self._notice(alert, to_owners, at) for at in ways] if to_owners is not None else []
@@ -153,8 +177,8 @@ class AlertMonitor:
             )
         if to_monitor is not None:
             after = replace(after, monitor=mark_notified(alert, alert.monitor, to_monitor, now, notices=("log",)))
-        if after != before:
-            await self._store.note(after, notices=notices, posts=posts, at=now)
+        if after != before and not await self._store.note(after, before=before, notices=notices, posts=posts, at=now):
+            return False
         causes[observation.cause] = after
         if to_monitor is not None:
             self._raise(alert, to_monitor)
@@ -162,6 +186,7 @@ class AlertMonitor:
             log.info("alert.told", cause=alert.cause, news=to_owners.value, owners=len(ways))
         if posts:
             self._to.posted.set()
+        return True
 
     def _notice(self, alert: Alert, what: NotificationKind, at: OwnerAddress) -> OutboundMessage:
         language, zone = self._to.locale_of(at.key)

@@ -74,17 +74,19 @@ def build_alerts(
     def wrong_logins() -> Mapping[str, int]:
         return {name: each.wrong_codes for name, each in channels.channels.items() if isinstance(each, SupportsLogin)}
 
+    # Of several gateways, some conditions are of one machine or home; all others are of the whole.
+    of = f".{origin.host}:{home.path}" if store.alerts.gateway else ""
     watch = AlertMonitor(
         store.alerts,
         {
-            "killed": CrashSource(context.unclean_stops, now),
+            "killed": CrashSource(context.unclean_stops, now, of=of),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
             "delivery": DelaySource(parts.dispatcher.delayed, supervisor.states, now),
             "model": parts.model_health,
             "given up": DeadLetterSource(store.alerts, now),
-            "disk": DiskSource(home.path, now),
+            "disk": DiskSource(home.path, now, of=of),
             "cap": CapSource(installation_usage, now),
-            "quarantine": QuarantineSource(home.quarantine, now),
+            "quarantine": QuarantineSource(home.quarantine, now, of=of),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
             "owner codes": BurstSource(
                 "owner-codes", "alerts.owner_codes", lambda: access.claims.wrong, now, many=_GUESSES

@@ -38,6 +38,7 @@ class Alert:
     mark: str = ""  # read position of its source
     owners: NotificationState = NotificationState()
     monitor: NotificationState = NotificationState()
+    seen_by: Mapping[str, int] = field(default_factory=dict)  # stages by gateway, where several watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +62,42 @@ class AbandonedTurn:
 
 
 class AlertStore(Protocol):
-    """Durable notification state, so that a gateway that restarts repeatedly does not repeat its notifications."""
+    """Durable notification state, so that a gateway that restarts repeatedly does not repeat its notifications.
+
+    Several gateways on one database share it, so that each notification is sent by one of them.
+    """
+
+    gateway: str  # name of this one among several; "" = it is the only one
+
+    async def gateways(self) -> frozenset[str]:
+        """Return the names of the gateways that run."""
+        ...
 
     async def all(self) -> tuple[Alert, ...]:
         """Return every cause that was ever noted, the latest trouble first."""
         ...
 
     async def note(
-        self, alert: Alert, *, notices: Sequence[OutboundMessage] = (), posts: Sequence[str] = (), at: datetime
-    ) -> None:
+        self,
+        alert: Alert,
+        *,
+        before: Alert | None = None,
+        notices: Sequence[OutboundMessage] = (),
+        posts: Sequence[str] = (),
+        at: datetime,
+    ) -> bool:
         """Store *alert* with its *notices* in the outbox and its *posts* in the queue, in one transaction.
 
-        Notices are deduplicated by id, so the call is idempotent.
+        Notices are deduplicated by id, so the call is idempotent. Of several gateways the first stores: return False,
+        without effect, if its cause is not stored as *before* any more.
         """
         ...
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
-        """Return the posts that are due, in order. A postponed post delays those behind it."""
+        """Return the posts that are due, in order. A postponed post delays those behind it.
+
+        Of several gateways, only the one that got them has them for the next minute.
+        """
         ...
 
     async def mark_posted(self, post: WebhookPost) -> None:

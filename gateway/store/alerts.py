@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +19,10 @@ OURS = "a"  # a notice's id begins with it where a turn's begins with t
 STRANGERS = "s"  # prefix of replies to unknown senders, whose delivery raises no alert
 
 _PUT = upsert_sql("alert", "cause", "since", "payload")
+_GATEWAYS = "SELECT name FROM worker"
+_ONE = "SELECT cause, since, payload FROM alert WHERE cause = ?"
+_LEASE_POST = "UPDATE alert_post SET due_at = ? WHERE seq = ?"
+_POST_LEASE = timedelta(minutes=1)  # of one gateway among several; a call ends sooner
 _QUEUE = "INSERT INTO alert_post (body, at, due_at) VALUES (?, ?, ?)"
 _QUEUED = "SELECT seq, body, at, attempts, due_at FROM alert_post ORDER BY seq LIMIT ?"
 _GIVEN_UP = (
@@ -43,36 +47,59 @@ class SqlAlerts:
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
+        self.gateway = engine.owner if engine.worker.shares else ""
+
+    async def gateways(self) -> frozenset[str]:
+        """Return the names of the listed workers."""
+        found = await self._engine.writer.submit(lambda database: database.execute(_GATEWAYS).fetchall())
+        return frozenset(name for (name,) in found)
 
     async def all(self) -> tuple[Alert, ...]:
         """Return every cause that was ever noted."""
         return await self._engine.writer.submit(load_alerts)
 
     async def note(
-        self, alert: Alert, *, notices: Sequence[OutboundMessage] = (), posts: Sequence[str] = (), at: datetime
-    ) -> None:
+        self,
+        alert: Alert,
+        *,
+        before: Alert | None = None,
+        notices: Sequence[OutboundMessage] = (),
+        posts: Sequence[str] = (),
+        at: datetime,
+    ) -> bool:
         """Store *alert* with its notices and posts, in one transaction."""
         row, now = (alert.cause, micros(alert.since), _write(alert)), micros(at)
 
-        def store(database: Database) -> list[SessionKey]:
+        def store(database: Database) -> bool:
+            if self.gateway:
+                found = database.execute(_ONE, (alert.cause,)).fetchone()
+                if (_read(*found) if found is not None else None) != before:
+                    return False
             database.execute(_PUT, row)
             database.executemany(_QUEUE, [(body, now, now) for body in posts])
             for notice in notices:
                 enqueue(database, notice)
-            return [notice.key for notice in notices]
+            return True
 
-        await self._engine.writer.submit(store, self._wake)
+        def wake(is_stored: bool) -> None:
+            for notice in notices if is_stored else ():
+                self._engine.wake_chat(notice.key)
 
-    def _wake(self, keys: Sequence[SessionKey]) -> None:
-        for key in keys:
-            self._engine.wake_chat(key)
+        return await self._engine.writer.submit(store, wake)
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
         """Return the posts that are due, in order."""
-        found = await self._engine.writer.submit(lambda database: database.execute(_QUEUED, (limit,)).fetchall())
-        ready = takewhile(lambda columns: columns[4] <= micros(due), found)
+        now, until = micros(due), micros(due + _POST_LEASE)
+
+        def take(database: Database) -> list[Any]:
+            ready = list(takewhile(lambda columns: columns[4] <= now, database.execute(_QUEUED, (limit,)).fetchall()))
+            if self.gateway:
+                database.executemany(_LEASE_POST, [(until, columns[0]) for columns in ready])
+            return ready
+
+        found = await self._engine.writer.submit(take)
         return tuple(
-            WebhookPost(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries, _ in ready
+            WebhookPost(seq=seq, body=body, at=moment(at), attempts=tries) for seq, body, at, tries, _ in found
         )
 
     async def mark_posted(self, post: WebhookPost) -> None:
@@ -128,6 +155,7 @@ def _write(alert: Alert) -> str:
         "mark": alert.mark,
         "owners": _encode_state(alert.owners),
         "monitor": _encode_state(alert.monitor),
+        "seen_by": dict(alert.seen_by),
     }
     return write_json(fields)
 
@@ -149,6 +177,7 @@ def _read(cause: str, since: int, payload: str) -> Alert:
         mark=fields["mark"],
         owners=_read_heard(fields["owners"]),
         monitor=_read_heard(fields["monitor"]),
+        seen_by=fields.get("seen_by", {}),  # older rows have none
     )
 
 
