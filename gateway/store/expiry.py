@@ -1,7 +1,13 @@
-"""Retention: texts are blanked after a week, keys removed after a month, dead letters after a quarter."""
+"""Retention: texts are blanked after a week, keys removed after a month, dead letters after a quarter.
+
+What has ended is found by reading all rows in the order of their numbers, every few hours and some at a time, so that
+the writer is never long away from turns. Indices by time of end would cost every message a page each instead.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
@@ -10,53 +16,122 @@ from gateway.store import access, inbox, outbox
 from gateway.store.cap_counts import prune_cap_counts
 from gateway.store.database import SET_META, Database
 from gateway.store.outbox import KEEP
-from gateway.store.row_codec import moment
+from gateway.store.row_codec import moment, sql
 from gateway.store.usage import fold, prune_cap_notices
 
 KEEP_DEAD = timedelta(days=90)
 
+ROWS_AT_ONCE = 2_000  # a few milliseconds
+
 _MARK = "SELECT value FROM meta WHERE name = 'blanked_until'"
+_EXPIRE_NOTES = (
+    "UPDATE inbox SET state = 'stopped', ended_at = accepted_at "
+    "WHERE ended_at IS NULL AND state = 'noted' AND turn = '' AND accepted_at < ?"
+)
+_ENDED_WITHIN = "seq >= ? AND seq < ? AND ended_at >= ? AND ended_at < ?"
+_FORGET = (
+    "DELETE FROM inbox WHERE seq >= ? AND seq < ? AND ended_at IS NOT NULL AND ended_at < ? "
+    # The highest number stays, so that no number is given twice.
+    "AND seq < (SELECT max(seq) FROM inbox) RETURNING seq"
+)
+_NAME_BEHIND = "SELECT name FROM dedupe WHERE name > ? ORDER BY name LIMIT 1 OFFSET ?"
+_FORGET_KEYS = (
+    "DELETE FROM dedupe WHERE name > ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.seq = dedupe.seq)"
+)
 
 
 def _micros(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
 
 
-def prune(database: Database, now: int, blank_after: timedelta = BLANK_AFTER, *, zone: str = "UTC") -> int:
-    """Blank and remove what is past its time; a texts' week is looked at once, from where the last look ended.
+@dataclass(frozen=True, slots=True)
+class PruneTimes:
+    """The limits of one pruning: microseconds since 1970, except the numbers of rows."""
+
+    now: int
+    since: int  # the texts of what ended before it are blank already
+    until: int  # of what ended before it the texts go
+    keep: int  # of what ended before it the rows go
+    inbox: tuple[int, int]  # first and last number
+    outbox: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """Rows of a table by number."""
+
+    table: str
+    first: int
+    end: int  # the number behind the last
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Return the first number and the one behind the last."""
+        return self.first, self.end
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedSpan:
+    """The result for one span."""
+
+    changed: int  # rows
+    forgotten: int = 0  # the highest number of a removed inbox row
+
+
+def begin_prune(database: Database, now: int, blank_after: timedelta = BLANK_AFTER) -> PruneTimes:
+    """Return the limits of a pruning, and end the notes that no later turn fetched."""
+    found = database.execute(_MARK).fetchone()
+    keep = now - _micros(KEEP)
+    database.execute(_EXPIRE_NOTES, (keep,))
+    return PruneTimes(
+        now=now,
+        since=int(found[0]) if found is not None else 0,
+        until=now - _micros(blank_after),
+        keep=keep,
+        inbox=database.execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM inbox").fetchone(),
+        outbox=database.execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM outbox").fetchone(),
+    )
+
+
+def spans(times: PruneTimes) -> Iterator[RowSpan]:
+    """Yield the spans to look at, each in a transaction of its own."""
+    for table, (first, last) in (("inbox", times.inbox), ("outbox", times.outbox)):
+        for start in range(first, last + 1, ROWS_AT_ONCE):
+            yield RowSpan(table, start, min(start + ROWS_AT_ONCE, last + 1))
+
+
+def prune_span(database: Database, span: RowSpan, times: PruneTimes) -> PrunedSpan:
+    """Blank and remove what has ended within *span*."""
+    if span.table == "outbox":
+        return PrunedSpan(outbox.purge(database, (times.since, times.until), times.keep, span.limits))
+    blanked = inbox.blank_ended(database, _ENDED_WITHIN, *span.limits, times.since, times.until)
+    gone = database.execute(_FORGET, (*span.limits, times.keep)).fetchall()
+    return PrunedSpan(blanked + len(gone), max((seq for (seq,) in gone), default=0))
+
+
+def prune_keys(database: Database, after: str, forgotten: int) -> str | None:
+    """Remove keys of inbox rows up to the number *forgotten* that are gone, from the name *after* on.
+
+    Returns the name to go on from; None at the end.
+    """
+    found = database.execute(_NAME_BEHIND, (after, ROWS_AT_ONCE)).fetchone()
+    limit, last = ("", ()) if found is None else ("AND name <= ?", found)
+    database.execute(sql(_FORGET_KEYS, limit), (after, forgotten, *last))
+    return found[0] if found is not None else None
+
+
+def finish_prune(database: Database, times: PruneTimes, *, zone: str = "UTC") -> int:
+    """Remove what is past its time elsewhere; remember how far texts are blank. Returns the number of rows.
 
     Of usage a day's sums of *zone* stay for good.
     """
-    found = database.execute(_MARK).fetchone()
-    since, until = int(found[0]) if found is not None else 0, now - _micros(blank_after)
-    keep = now - _micros(KEEP)
-    count = _prune_inbox(database, since, until, keep)
-    count += outbox.purge(database, (since, until), keep)
-    count += fold(database, moment(keep), ZoneInfo(zone)) + prune_cap_notices(database, now)
-    count += prune_cap_counts(database, now)
+    count = fold(database, moment(times.keep), ZoneInfo(zone)) + prune_cap_notices(database, times.now)
+    count += prune_cap_counts(database, times.now)
     count += database.execute(
         "DELETE FROM record WHERE at < ? AND seq NOT IN (SELECT seq FROM body) AND seq < (SELECT max(seq) FROM record)",
-        (keep,),
+        (times.keep,),
     ).rowcount
-    count += database.execute("DELETE FROM dead WHERE at < ?", (now - _micros(KEEP_DEAD),)).rowcount
-    count += access.prune(database, now)
-    database.execute(SET_META, ("blanked_until", str(max(since, until))))
+    count += database.execute("DELETE FROM dead WHERE at < ?", (times.now - _micros(KEEP_DEAD),)).rowcount
+    count += access.prune(database, times.now)
+    database.execute(SET_META, ("blanked_until", str(max(times.since, times.until))))
     return count
-
-
-def _prune_inbox(database: Database, since: int, until: int, keep: int) -> int:
-    # Notes that no later turn fetched expire.
-    database.execute(
-        "UPDATE inbox SET state = 'stopped', ended_at = accepted_at "
-        "WHERE ended_at IS NULL AND state = 'noted' AND turn = '' AND accepted_at < ?",
-        (keep,),
-    )
-    blanked = inbox.blank_ended(database, "ended_at >= ? AND ended_at < ?", since, until)
-    gone = database.execute(
-        "DELETE FROM inbox WHERE ended_at IS NOT NULL AND ended_at < ? "
-        # The highest number stays, so that no number is given twice.
-        "AND seq < (SELECT max(seq) FROM inbox) RETURNING seq",
-        (keep,),
-    ).fetchall()
-    database.executemany("DELETE FROM dedupe WHERE seq = ?", gone)
-    return blanked + len(gone)

@@ -33,6 +33,7 @@ from gateway.store.row_codec import (
 from gateway.store.session_queue import check_lease
 
 KEEP = timedelta(days=30)  # keys of ended messages
+_ALL_ROWS = (0, 2**62)
 _RETRY_SECONDS = 1.0
 _RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
 
@@ -151,7 +152,9 @@ class SqlOutbox:
         """Blank the texts of what ended before *older_than*; remove the rows another 23 days later."""
         blank_before = micros(older_than)
         forget_before = micros(older_than - (KEEP - BLANK_AFTER))
-        return await self._engine.writer.submit(lambda database: purge(database, (0, blank_before), forget_before))
+        return await self._engine.writer.submit(
+            lambda database: purge(database, (0, blank_before), forget_before, _ALL_ROWS)
+        )
 
 
 # `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.
@@ -443,19 +446,22 @@ def _blank(payload: str) -> str:
     return write_json({**fields, "text": ""})
 
 
-def purge(database: Database, blank: tuple[int, int], forget_before: int) -> int:
-    """Blank the texts of messages that ended within *blank*, remove those that ended before another time."""
+def purge(database: Database, blank: tuple[int, int], forget_before: int, rows: tuple[int, int]) -> int:
+    """Blank the texts of messages that ended within *blank*, remove those that ended before another time.
+
+    *rows* are the first number to look at and the one behind the last.
+    """
     found = database.execute(
-        "SELECT payload, seq FROM outbox WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ?", blank
+        "SELECT payload, seq FROM outbox WHERE seq >= ? AND seq < ? AND ended_at >= ? AND ended_at < ?", (*rows, *blank)
     )
     blanked = [(_blank(payload), seq) for payload, seq in found]
     database.executemany("UPDATE outbox SET payload = ? WHERE seq = ?", blanked)
     nothing = write_json({"text": ""})
     database.executemany("UPDATE part SET payload = ? WHERE message = ?", [(nothing, seq) for _, seq in blanked])
     gone = database.execute(
-        "DELETE FROM outbox WHERE ended_at IS NOT NULL AND ended_at < ? "
+        "DELETE FROM outbox WHERE seq >= ? AND seq < ? AND ended_at IS NOT NULL AND ended_at < ? "
         "AND seq < (SELECT max(seq) FROM outbox) RETURNING seq",
-        (forget_before,),
+        (*rows, forget_before),
     ).fetchall()
     database.executemany("DELETE FROM part WHERE message = ?", gone)
     return len(blanked) + len(gone)

@@ -326,10 +326,17 @@ class SqlStore:
         await asyncio.to_thread(self._copy, target)
 
     async def prune(self) -> int:
-        """Remove what is past its time."""
-        now, limits = self._engine.now(), self._engine.limits
-        blank_after, zone = limits.blank_after, limits.zone
-        return await self._engine.writer.submit(lambda database: expiry.prune(database, now, blank_after, zone=zone))
+        """Remove what is past its time, in many short transactions; one that is interrupted is done again whole."""
+        now, limits, submit = self._engine.now(), self._engine.limits, self._engine.writer.submit
+        times = await submit(lambda database: expiry.begin_prune(database, now, limits.blank_after))
+        count = forgotten = 0
+        for span in expiry.spans(times):
+            pruned = await submit(partial(expiry.prune_span, span=span, times=times))
+            count, forgotten = count + pruned.changed, max(forgotten, pruned.forgotten)
+        name: str | None = "" if forgotten else None
+        while name is not None:
+            name = await submit(partial(expiry.prune_keys, after=name, forgotten=forgotten))
+        return count + await submit(lambda database: expiry.finish_prune(database, times, zone=limits.zone))
 
     async def close(self, *, has_served: bool = True) -> None:
         """Write what is queued, then close; streams end."""

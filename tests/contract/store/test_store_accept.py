@@ -13,6 +13,7 @@ from gateway.errors import UnreadableEvent
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
 from gateway.ports.store import Store, StoreLimits
+from gateway.store import expiry
 from gateway.store.inbox import LONGEST_ID
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
@@ -324,6 +325,25 @@ async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
     assert story is not None
     assert [(dead.id, dead.reason) for dead in story.dead] == [(f"inbox:{lease.rows[0].seq}", "poison")]
     assert story.inbox[0]["state"] == "dead"
+
+
+async def test_pruning_takes_all_rows_a_few_at_a_time(backend: StoreBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ended ones nothing stays behind at the edge of a transaction; one that still waits stays, with its key."""
+    monkeypatch.setattr(expiry, "ROWS_AT_ONCE", 2)
+    store = await backend.open()
+    for n in range(3):
+        await answer(store, said(id=f"a{n}"), "answer")
+    await accept(store, said("waiting", key=BOB, id="open"))
+    for n in range(4):
+        await answer(store, said(id=f"b{n}"), "answer")
+    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    backend.wall.advance(days=31)
+    await store.prune()
+    # The newest row stays, so that its number is not given again.
+    kept = {"open", "b3"}
+    for id_ in ("a0", "a1", "a2", "open", "b0", "b1", "b2", "b3"):
+        found = await accept(store, said("again", key=BOB if id_ == "open" else ANN, id=id_))
+        assert (id_, found.outcome is AcceptOutcome.DUPLICATE) == (id_, id_ in kept)
 
 
 async def test_texts_go_after_a_week_and_keys_after_a_month(backend: StoreBackend) -> None:

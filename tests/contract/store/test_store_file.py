@@ -119,6 +119,18 @@ async def test_newer_data_is_refused_untouched(tmp_path: Path) -> None:
     assert (tmp_path / FILE).read_bytes() == before
 
 
+@pytest.mark.parametrize("first", [0, 11])
+def test_a_file_has_no_index_that_only_pruning_would_read(first: int, tmp_path: Path) -> None:
+    """A new file is without them, and one of the version before loses them: each would cost every message a page."""
+    path = tmp_path / FILE
+    with closing(schema.connect(path)) as database:
+        schema.prepare(database, path, MIGRATIONS[:first])
+        schema.prepare(database, path)
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert not names & {"inbox_ended", "outbox_ended", "dedupe_seq"}
+    assert "inbox_open" in names
+
+
 def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
     """One that fails leaves the file at its version."""
     path = tmp_path / FILE
