@@ -1,7 +1,7 @@
 """Retention: texts are blanked after a week, keys removed after a month, dead letters after a quarter.
 
-What has ended is found by reading all rows in the order of their numbers, every few hours and some at a time, so that
-the writer is never long away from turns. Indices by time of end would cost every message a page each instead.
+All rows are read in the order of their numbers, every few hours and some at a time, so that turns never wait long for
+the writer. Indices by time of end would cost every message a page each instead.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PrunedSpan:
     """The result for one span."""
 
     changed: int  # rows
-    forgotten: int = 0  # the highest number of a removed inbox row
+    newest_gone: int = 0  # the highest number of a removed inbox row
 
 
 def begin_prune(database: Database, now: int, blank_after: timedelta = BLANK_AFTER) -> PruneTimes:
@@ -94,7 +94,7 @@ def begin_prune(database: Database, now: int, blank_after: timedelta = BLANK_AFT
 
 
 def spans(times: PruneTimes) -> Iterator[RowSpan]:
-    """Yield the spans to look at, each in a transaction of its own."""
+    """Yield the spans to look at, one for each transaction."""
     for table, (first, last) in (("inbox", times.inbox), ("outbox", times.outbox)):
         for start in range(first, last + 1, ROWS_AT_ONCE):
             yield RowSpan(table, start, min(start + ROWS_AT_ONCE, last + 1))
@@ -109,14 +109,14 @@ def prune_span(database: Database, span: RowSpan, times: PruneTimes) -> PrunedSp
     return PrunedSpan(blanked + len(gone), max((seq for (seq,) in gone), default=0))
 
 
-def prune_keys(database: Database, after: str, forgotten: int) -> str | None:
-    """Remove keys of inbox rows up to the number *forgotten* that are gone, from the name *after* on.
+def prune_keys(database: Database, after: str, newest_gone: int) -> str | None:
+    """Remove keys of inbox rows up to the number *newest_gone* that are gone, from the name *after* on.
 
     Returns the name to go on from; None at the end.
     """
     found = database.execute(_NAME_BEHIND, (after, ROWS_AT_ONCE)).fetchone()
     limit, last = ("", ()) if found is None else ("AND name <= ?", found)
-    database.execute(sql(_FORGET_KEYS, limit), (after, forgotten, *last))
+    database.execute(sql(_FORGET_KEYS, limit), (after, newest_gone, *last))
     return found[0] if found is not None else None
 
 

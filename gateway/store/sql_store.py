@@ -329,13 +329,13 @@ class SqlStore:
         """Remove what is past its time, in many short transactions; one that is interrupted is done again whole."""
         now, limits, submit = self._engine.now(), self._engine.limits, self._engine.writer.submit
         times = await submit(lambda database: expiry.begin_prune(database, now, limits.blank_after))
-        count = forgotten = 0
+        count = newest_gone = 0
         for span in expiry.spans(times):
             pruned = await submit(partial(expiry.prune_span, span=span, times=times))
-            count, forgotten = count + pruned.changed, max(forgotten, pruned.forgotten)
-        name: str | None = "" if forgotten else None
+            count, newest_gone = count + pruned.changed, max(newest_gone, pruned.newest_gone)
+        name: str | None = "" if newest_gone else None
         while name is not None:
-            name = await submit(partial(expiry.prune_keys, after=name, forgotten=forgotten))
+            name = await submit(partial(expiry.prune_keys, after=name, newest_gone=newest_gone))
         return count + await submit(lambda database: expiry.finish_prune(database, times, zone=limits.zone))
 
     async def close(self, *, has_served: bool = True) -> None:
