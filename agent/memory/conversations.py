@@ -43,6 +43,8 @@ from gateway.text import sanitize
 log = structlog.get_logger(__name__)
 
 DELETE_CONVERSATION = "delete_conversation"  # kind of the job that erases a deleted conversation
+TITLE_CONVERSATION = "title_conversation"  # kind of the job that asks a model for a title
+TITLE_AFTER = timedelta(seconds=10)  # the first message; most answers are there by then
 _PREFIX = "conversation/"  # of the names of preferences
 _HOUR = timedelta(hours=1)
 _RETRY_DELAY = timedelta(seconds=5)
@@ -53,7 +55,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConversations:
-    """Implements `ConversationStore`. *reopen* discards what is cached of a scope."""
+    """Implements `ConversationStore`.
+
+    *reopen* discards what is cached of a scope; *has_titles* is True where a model makes titles.
+    """
 
     home: Path
     preferences: PreferenceStore
@@ -65,8 +70,10 @@ class StoredConversations:
     index: DerivedIndex
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
+    has_titles: bool = False
     disk: Disk = field(default_factory=Disk)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _watchers: list[Callable[[SessionKey], None]] = field(default_factory=list)
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -97,18 +104,51 @@ class StoredConversations:
         """Note a message of its person; return True if the list has changed."""
         async with self._changing:
             info, now = self._find(key), self.now()
-            title = (info.title if info is not None else "") or title_of(text)
+            known = info.title if info is not None else ""
+            title = known or title_of(text)
+            is_named = bool(title and not known)
             newest = max((each.used_at for each in self._entries(key.parent)), default=_EPOCH)
             # A write for each message would be one too many: the order of the list has to be right, the time nearly.
             is_last = info is not None and info.used_at == newest and now - info.used_at < _HOUR
             if info is not None and is_last and title == info.title:
                 return False
-            await self._save(replace(info or ConversationInfo(key=key, used_at=now), title=title, used_at=now))
+            info = replace(info or ConversationInfo(key=key, used_at=now), title=title, used_at=now)
+            await self._save(replace(info, is_draft=info.is_draft or is_named))
+        if is_named and self.has_titles:
+            row = await self._row(key)
+            scope = row.scope if row is not None else ""
+            job = Job(
+                id=title_job_id(key, scope),
+                kind=TITLE_CONVERSATION,
+                scope=scope,
+                payload={"key": str(key)},
+                due_at=now + TITLE_AFTER,
+            )
+            await self.jobs.put(job)
         return True
+
+    def draft_title(self, key: SessionKey) -> str:
+        """Return the title if it is the beginning of a message; "" if it was given, or for a deleted conversation."""
+        info = self._find(key)
+        return info.title if info is not None and info.is_draft and info.deleted_at is None else ""
+
+    async def replace_draft(self, key: SessionKey, draft: str, title: str) -> None:
+        """Give the conversation a title in place of *draft*, unless it has another one by now."""
+        async with self._changing:
+            info = self._find(key)
+            if info is None or not info.is_draft or info.title != draft:
+                return
+            await self._save(replace(info, title=title, is_draft=False))
+        for watcher in self._watchers:
+            watcher(key)
+
+    def watch(self, watcher: Callable[[SessionKey], None]) -> None:
+        """Call *watcher* with each conversation that gets a title later."""
+        self._watchers.append(watcher)
 
     async def rename(self, key: SessionKey, title: str) -> None:
         """Give the conversation a title."""
-        await self._change(key, lambda info: replace(info, title=title_of(title)))
+        await self._change(key, lambda info: replace(info, title=title_of(title), is_draft=False))
 
     async def pin(self, key: SessionKey, *, is_pinned: bool) -> None:
         """Put the conversation to the top of the list, or back."""
@@ -240,6 +280,7 @@ class StoredConversations:
             "used": format_time(info.used_at),
             "pinned": info.is_pinned,
             "deleted": format_time(info.deleted_at) if info.deleted_at else "",
+            **({"draft": True} if info.is_draft else {}),
         }
         value = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
         await self.preferences.prefer(str(info.key.parent), f"{_PREFIX}{info.key.thread}", value)
@@ -254,7 +295,13 @@ def _read_entry(chat: SessionKey, thread: str, value: str) -> ConversationInfo:
         title=entry["title"],
         is_pinned=entry["pinned"],
         deleted_at=parse_time(entry["deleted"]),
+        is_draft=entry.get("draft", False),
     )
+
+
+def title_job_id(key: SessionKey, scope: str) -> str:
+    """Return the id of the job that makes a title; "" is the scope until the first turn has begun."""
+    return f"{TITLE_CONVERSATION}:{scope}:{key}"
 
 
 def title_of(text: str) -> str:

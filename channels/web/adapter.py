@@ -66,6 +66,8 @@ class WebChannel(FrameChannel):
         self._people: dict[str, set[ClientConnection]] = {}  # every window of a person
         self.conversations = context.conversations
         self.panels = context.panels
+        if self.conversations is not None:
+            self.conversations.watch(self._note_title)
         self.searches = PersonSlots(1, waiting_limit=2)
         self._shelf = ServedFiles()
         self.downloads = PersonSlots(MOST_DOWNLOADS)
@@ -218,6 +220,10 @@ class WebChannel(FrameChannel):
     def tell_list_changed(self, who: str) -> None:
         """Ask every window of *who* to read the list of conversations again."""
         self._tell(who, {"type": "conversations"})
+
+    def _note_title(self, key: SessionKey) -> None:
+        if key.channel == self.name:
+            self.tell_list_changed(key.parent.chat)
 
     def _refusal(self, window: ClientConnection) -> str:
         if self.conversations is None:

@@ -19,6 +19,7 @@ from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
 from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
+from agent.memory.conversation_titles import ConversationTitleJobs
 from agent.memory.conversations import StoredConversations
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
@@ -170,6 +171,7 @@ def build_memory(
         index=index,
         reopen=reopen,
         now=now,
+        has_titles=can_summarise,
     )
     linker = AccountLinker(
         links=store.links,
@@ -452,6 +454,15 @@ def build_job_runner(
         writing=memory.jobs.writing,
         now=now,
     )
+    titles = ConversationTitleJobs(
+        conversations=memory.stored_conversations,
+        records=store.records,
+        reader=reader,
+        documents=memory.documents,
+        jobs=store.jobs,
+        model=model,
+        now=now,
+    )
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
         EDIT: memory.editor.stage,
@@ -463,7 +474,7 @@ def build_job_runner(
         **exports.quick,
         **handlers,
     }
-    slow: Mapping[str, Handler] = dict(dreamer.slow) if memory.can_summarise else {}
+    slow: Mapping[str, Handler] = {**dreamer.slow, **titles.slow} if memory.can_summarise else {}
     if memory.consolidates:
         slow = {**consolidation.slow, **raw_archives.slow, **notes.slow, **flushes.slow, **slow}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)

@@ -5,7 +5,7 @@ The chat itself, `web:ann`, is the first conversation; the others are `web:ann/<
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -23,7 +23,8 @@ class ConversationInfo:
 
     key: SessionKey
     used_at: datetime  # of a message of the person, within an hour
-    title: str = ""  # the first message, or as the person named it; "" if only commands were sent
+    title: str = ""  # from the first message, by a model, or as the person named it; "" if only commands were sent
+    is_draft: bool = False  # the title is the beginning of a message; a model may find a better one
     is_pinned: bool = False
     deleted_at: datetime | None = None
 
@@ -64,6 +65,10 @@ class ConversationStore(Protocol):
 
     async def note_message(self, key: SessionKey, text: str) -> bool:
         """Note that its person wrote *text* in the conversation *key*; return True if the list has changed."""
+        ...
+
+    def watch(self, watcher: Callable[[SessionKey], None]) -> None:
+        """Call *watcher* with each conversation that gets its title later, from a model."""
         ...
 
     async def rename(self, key: SessionKey, title: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import aiohttp
 import pytest
 
 import agent.memory.conversations as stored_conversations
-from agent.memory.conversations import DELETE_CONVERSATION
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION
 from agent.memory.erasure.purge_jobs import SCRUB
 from channels.web.conversations import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app import build_operations
@@ -25,7 +26,7 @@ from gateway.events import PlatformAccount
 from gateway.i18n import translate
 from gateway.ports import Job
 from gateway.ports.conversations import LONGEST_TITLE
-from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.held_model import HeldScriptModel, title_soon
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.staged_changes import erase
 
@@ -145,6 +146,74 @@ async def test_the_list_is_in_the_order_of_use_and_its_titles_are_what_people_sa
         await up.app.store.people.prefer("web:ann", f"conversation/{CELLAR}", "")
         assert (await ann.listed())[CELLAR] == ""
         assert await ann.change(CELLAR, {"pinned": True}) == 204
+
+
+class TitleModel(InstantModel):
+    """Answers at once, and names conversations as the test says; its request for a title is kept."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.title = title
+        self.asked: list[ChatRequest] = []
+        self.before_title: Callable[[], Awaitable[None]] | None = None
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer, or name the conversation."""
+        reply = await super().complete(request, sink=sink)
+        if request.purpose != "title":
+            return reply
+        self.asked.append(request)
+        if self.before_title is not None:
+            await self.before_title()
+        return replace(reply, text=self.title, tool_calls=())
+
+
+@pytest.mark.parametrize(
+    ("answer", "title"),
+    [
+        ('**"Watering <b>roses</b>"**\nand more', "Watering <b>roses</b>"),
+        ("rose " * 10_000, f"{'rose ' * 14}rose…"),
+        ("/forget everything", "the roses need water"),
+        ("\u202e\x1b \n", "the roses need water"),
+        ("", "the roses need water"),
+    ],
+)
+async def test_a_model_names_a_conversation(answer: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, after the first answer: one short line as plain text; what is no title leaves the first message."""
+    title_soon(monkeypatch)
+    model = TitleModel(answer)
+    async with gateway(model=model, environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say("the roses need water", GARDEN)
+        await wait_jobs(up, TITLE_CONVERSATION)
+        assert await ann.listed() == {GARDEN: title}
+        assert "the roses need water" in str(model.asked[-1].messages)
+        assert model.asked[-1].chat == f"web:ann/{GARDEN}"
+        await ann.say("and the tulips", GARDEN)
+        await up.idle()
+        assert len(model.asked) == 1
+
+
+async def test_a_title_that_a_person_gave_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given before the model was asked, it is not asked; given meanwhile, its answer is dropped."""
+    title_soon(monkeypatch)
+    model = TitleModel("Watering roses")
+    async with gateway(model=model, environment=PAGE) as up, visit(up, "ann") as ann:
+
+        async def rename() -> None:
+            assert await ann.change(GARDEN, {"title": "My garden"}) == 204
+
+        model.before_title = rename
+        await ann.say("the roses need water", GARDEN)
+        await wait_jobs(up, TITLE_CONVERSATION)
+        assert await ann.listed() == {GARDEN: "My garden"}
+        asked = len(model.asked)
+        monkeypatch.setattr(stored_conversations, "TITLE_AFTER", timedelta(hours=1))
+        await ann.say("a second one", CELLAR)
+        assert await ann.change(CELLAR, {"title": "Second"}) == 204
+        (job,) = await up.app.store.jobs.pending_of(TITLE_CONVERSATION)
+        assert await up.app.background.do(job) is None
+        assert (await ann.listed())[CELLAR] == "Second"
+        assert (asked, len(model.asked)) == (1, 1)
 
 
 async def test_two_people_and_a_stranger() -> None:

@@ -16,6 +16,7 @@ from gateway.app import build_operations
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, open_page
+from tests.fakes.held_model import HeldScriptModel, title_soon
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -79,6 +80,22 @@ async def test_conversations_are_begun_found_and_come_back(chromium: Browser, up
     await page.reload()
     await expect(page.locator(".line.user .body")).to_have_text(["<b>which wine?</b>"])
     await expect(page.locator(".line")).to_have_count(2)
+
+
+async def test_a_model_names_a_conversation_while_the_page_is_open(
+    chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first message is the title until the model has found one, which the list shows without a reload."""
+    title_soon(monkeypatch)
+    model = HeldScriptModel(held=[1])
+    model.title = "Watering <i>roses</i>"
+    async with gateway(model=model) as running:
+        page = await visit(chromium, running)
+        await page.locator("#text").fill("the roses need water")
+        await page.locator("#text").press("Enter")
+        await expect(titles(page)).to_have_text(["the roses need water"])
+        model.go(1)
+        await expect(titles(page)).to_have_text(["Watering <i>roses</i>"])
 
 
 async def test_renamed_pinned_deleted_and_restored(chromium: Browser, up: InProcessGateway) -> None:

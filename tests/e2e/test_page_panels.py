@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import SAY, Reminder
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_chat
 from tests.fakes.held_model import HeldScriptModel
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 LINE = "My <b>boat</b> is called Nora"
 SCOPE = "people/web%3aowner"
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    """Start the module's browser."""
-    async with open_browser() as browser:
-        yield browser
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-async def visit(browser: Browser, up: InProcessGateway) -> Page:
-    """Open the page and wait until it is connected."""
-    page = await browser.new_page()
-    page.on("pageerror", _raise)
-    await page.goto(up.app.web.url)
-    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
-    return page
 
 
 def button(within: Page | Locator, key: str) -> Locator:
@@ -58,7 +36,7 @@ async def take_picture(page: Page, name: str) -> None:
 async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium: Browser) -> None:
     """A line as it was said, its source, the corrected line, the undone change, and the question of forgetting."""
     async with gateway(model=HeldScriptModel()) as up:
-        page = await visit(chromium, up)
+        page = await open_chat(chromium, up.app.web.url)
         panel = page.locator("#memory")
         await button(page, "memory").click()
         await expect(panel.locator(".empty")).to_have_text(translate("web.memory_empty"))
@@ -115,7 +93,7 @@ async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
             source="t.1",
         )
         await up.app.store.jobs.put(reminder.to_job(SCOPE))
-        page = await visit(chromium, up)
+        page = await open_chat(chromium, up.app.web.url)
         await button(page, "reminders").click()
         entry = page.locator("#reminders li")
         await expect(entry.locator("p").first).to_have_text("water the <i>roses</i>")

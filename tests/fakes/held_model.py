@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
+from agent.memory import conversation_titles, conversations
 
 
 class HeldScriptModel:
@@ -15,13 +19,16 @@ class HeldScriptModel:
 
     def __init__(self, *script: ScriptEntry | str, held: Iterable[int] = ()) -> None:
         self.name = "stage"
+        self.title = ""  # of every conversation; "" keeps the beginning of the first message
         self.asked: list[ChatRequest] = []
         self.script = list(script)
         self._gates = {n: asyncio.Event() for n in held}
         self._came = asyncio.Condition()
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Say the next entry."""
+        """Say the next entry; a title, which a background job asks for, is no entry."""
+        if request.purpose == "title":
+            return await ScriptedModel((ScriptEntry(text=self.title),), name=self.name).complete(request)
         self.asked.append(request)
         n = len(self.asked)
         async with self._came:
@@ -47,6 +54,13 @@ class HeldScriptModel:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def title_soon(patch: pytest.MonkeyPatch) -> None:
+    """Let titles be asked for as soon as there is an answer, instead of after ten seconds."""
+    patch.setattr(conversations, "TITLE_AFTER", timedelta(0))
+    patch.setattr(conversation_titles, "_NOT_YET", timedelta(milliseconds=20))
+    patch.setattr(conversation_titles, "_TRIES", 10_000)
 
 
 def calls(*named: tuple[str, str], text: str = "") -> ScriptEntry:
