@@ -35,6 +35,7 @@ class GatewayPersonPanels:
     async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
         """Return the source of a remembered line, None for an unknown line."""
         async with self._memory.scope_lock.hold_shared(lambda: self._scope(key)) as scope:
+            await self._memory.jobs.settle(scope)
             origins = await self._memory.service.why(scope, line, limit=MOST_LINES)
         found = next((each for each in origins if _plain(each.line) == line), None)
         if found is None:
