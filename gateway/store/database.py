@@ -107,8 +107,12 @@ class StoreConnection(SharedDatabase, Protocol):
         """Return True if the batch failed because of another worker's transaction, and may be run again as it is."""
         ...
 
-    def scrub(self) -> bool:
-        """Leave nothing in the files but what the rows say; False if it must be tried again. Outside a transaction."""
+    def scrub_parts(self) -> Sequence[str]:
+        """Return the parts of the data that `scrub` takes one after the other, so that others wait for one at most."""
+        ...
+
+    def scrub(self, part: str) -> bool:
+        """Leave nothing in the files of *part* but its rows; False if it must be tried again. Outside a transaction."""
         ...
 
     def close(self) -> None:

@@ -152,10 +152,12 @@ class SqlErasure:
     async def scrub(self) -> bool:
         """Rebuild the file without what was deleted, and empty its log."""
         await self._engine.save_files(None)
-        is_done = await self._engine.writer.submit_exclusive(lambda connection: connection.scrub())
-        if not is_done:
-            log.info("store.scrub_later")
-        return is_done
+        submit = self._engine.writer.submit_exclusive
+        for part in await submit(lambda connection: connection.scrub_parts()):  # turns are stored between two of them
+            if not await submit(lambda connection, part=part: connection.scrub(part)):  # type: ignore[misc]
+                log.info("store.scrub_later")
+                return False
+        return True
 
     async def _in_pieces(self, step: Callable[[Database, int], tuple[int, int]]) -> int:
         """Run *step* over ranges of rows until none are left; return the number of changed rows."""

@@ -24,7 +24,7 @@ _SECONDS = 30.0
 _ALONE, _CHILDREN_TOO = (11, 12), (11, 12, 13, 14)  # fields of /proc/<pid>/stat behind the name
 EMPTY = (
     "SELECT string_agg(statement, ';') FROM (SELECT format('DELETE FROM %I', tablename) AS statement FROM pg_tables "
-    "WHERE schemaname = 'public' AND tablename != 'schema_version' UNION ALL "
+    "WHERE schemaname = 'public' AND tablename != 'schema_version' AND tablename NOT LIKE 'scope_piece_%' UNION ALL "
     "SELECT format('ALTER SEQUENCE %I RESTART', sequencename) FROM pg_sequences WHERE last_value IS NOT NULL) AS each"
 )
 _DROP = "DROP DATABASE IF EXISTS {} (FORCE)"

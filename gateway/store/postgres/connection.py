@@ -35,6 +35,10 @@ _CONFLICT_CODES = ("40001", "40P01")
 _FAULT_CODES = ("25006", "55P03")
 # Against removal; heartbeats do not wait for it.
 _FENCE = sql("SELECT (", EDITIONS, ") FROM worker WHERE name = ? FOR KEY SHARE")
+_PARTS = sql(  # names as the server quotes them
+    "SELECT coalesce(inhrelid::regclass, name::regclass)::text FROM unnest(?::text[]) WITH ORDINALITY AS t(name, n)",
+    "LEFT JOIN pg_inherits ON inhparent = name::regclass ORDER BY n, inhrelid",
+)  # fmt: skip
 _TEXT_TABLES = ("inbox", "step", "body", "outbox", "part", "dead", "job", "preference", "note", "audit", "alert")
 
 
@@ -181,14 +185,17 @@ class PostgresConnection:
         """Return True if *error* says that another worker's transaction came first: ours may be run again."""
         return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICT_CODES
 
-    def scrub(self) -> bool:
-        """Rewrite the tables that hold texts without what was deleted from them.
+    def scrub_parts(self) -> Sequence[str]:
+        """Return the tables that hold texts and files; of a partitioned one its partitions."""
+        return [name for (name,) in self.execute(_PARTS, ([*_TEXT_TABLES, *TABLES],))]
+
+    def scrub(self, part: str) -> bool:
+        """Rewrite the table *part* without what was deleted from it.
 
         The write-ahead log and its archives are the server's, and keep what they have for as long as it says.
         """
         try:
-            for table in (*_TEXT_TABLES, *TABLES):
-                self.execute(f"VACUUM (FULL) {table}")
+            self.execute(f"VACUUM (FULL) {part}")
         except psycopg.errors.LockNotAvailable as error:
             log.warning("store.scrub_failed", error=str(error).strip())
             return False

@@ -71,7 +71,11 @@ class SqliteConnection(sqlite3.Connection):
         """Return False: a transaction locks out all others."""
         return False
 
-    def scrub(self) -> bool:
+    def scrub_parts(self) -> Sequence[str]:
+        """Return the file's one part."""
+        return ("journal",)
+
+    def scrub(self, part: str) -> bool:  # noqa: ARG002 - as the engines have it
         """Rebuild the file without what was deleted and empty its log; False while another process reads it."""
         with self._impatient():
             pages, size = (self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))

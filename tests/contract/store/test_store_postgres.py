@@ -6,7 +6,8 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.app.context import open_store as open_configured
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.ports.erasure import ErasureFilter
 from gateway.ports.journal import AcceptOutcome
+from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 from gateway.ports.store import StoreLimits
 from gateway.settings import load_settings
 from gateway.store.database import Database
@@ -302,6 +304,46 @@ async def test_erased_words_leave_the_tables_files(store: SqlStore, server: Post
     assert await store.erasing.scrub()
     server.query("CHECKPOINT")
     assert not server.files_with(b"canarysecret")
+
+
+async def test_a_scrub_lets_turns_pass_between_its_parts(store: SqlStore, server: PostgresServer) -> None:
+    """The table of files is rewritten in partitions; a table of before, which has none, as a whole."""
+    parts = await store._engine.writer.submit_exclusive(lambda connection: connection.scrub_parts())
+    assert sum(part.startswith("scope_piece_") for part in parts) == len(parts) - 14
+    assert "scope_piece" not in parts
+    scrubbing = asyncio.create_task(store.erasing.scrub())
+    await asyncio.sleep(0)
+    await store.check()
+    assert not scrubbing.done()
+    assert await scrubbing
+    server.query("CREATE SCHEMA before; CREATE TABLE before.scope_piece (data TEXT)")
+    try:
+        with closing(PostgresConnection(schema.open_session(server.url))) as connection:
+            connection.execute("SET search_path = before, public")
+            assert [part for part in connection.scrub_parts() if "piece" in part] == ["scope_piece"]
+            assert connection.scrub("scope_piece")
+    finally:
+        server.query("DROP SCHEMA before CASCADE")
+
+
+async def test_erased_files_leave_the_tables_files(store: SqlStore, server: PostgresServer) -> None:
+    """Whichever partition the scope is in."""
+    if not server.is_ours:
+        pytest.skip("the server's files are not ours to read")
+    assert store.scope_files is not None
+    kept = []
+    for n in range(4):
+        file = StoredFile(path="sessions/x.jsonl", size=11, replaced="v", modified=0)
+        changes = [StoredFileChange(file=file, start=0, data=b"canaryfile%d" % n)]
+        kept.append(ScopeChange(scope=f"people/{n}", was="", version="v", changes=changes, removed=()))
+    assert await store.scope_files.save(kept) is None
+    server.query("CHECKPOINT")
+    assert server.files_with(b"canaryfile")
+    gone = [replace(each, was="v", version="", changes=(), removed=("sessions/x.jsonl",)) for each in kept]
+    assert await store.scope_files.save(gone) is None
+    assert await store.erasing.scrub()
+    server.query("CHECKPOINT")
+    assert not server.files_with(b"canaryfile")
 
 
 def _without(value: object) -> object:
