@@ -29,9 +29,12 @@ _UNFINISHED = (PartState.PENDING, PartState.SENDING, PartState.UNKNOWN)
 class ChatDeliveryWorker:
     """Delivers what one chat has, until it has nothing left."""
 
-    def __init__(self, key: SessionKey, channel: Channel, context: DeliveryContext) -> None:
+    def __init__(
+        self, key: SessionKey, channel: Channel, send_turns: SupportsSendTurns | None, context: DeliveryContext
+    ) -> None:
         self._key = key
         self._channel = channel
+        self._send_turns = send_turns  # the same channel, if its chats wait for each other
         self._context = context
         self._cutter = PartPlanner(channel, context)
         self._part_sender = PartSender(channel, context)
@@ -92,13 +95,13 @@ class ChatDeliveryWorker:
     async def _wait_turn(self, delivery: PendingDelivery) -> bool:
         """Wait until the channel lets this chat send; return True if that took time, or the gateway stops."""
         is_sent = bool(delivery.parts) and not any(row.state in _UNFINISHED for row in delivery.parts)
-        if is_sent or not isinstance(self._channel, SupportsSendTurns):
+        if is_sent or self._send_turns is None:
             return False
         if self._context.stopping.is_set():
             return True
         self._waiting = asyncio.current_task()
         try:
-            return await self._channel.wait_turn(self._key)
+            return await self._send_turns.wait_turn(self._key)
         finally:
             self._waiting = None
 
@@ -167,7 +170,7 @@ class ChatDeliveryWorker:
         """Return True if another part can be sent at once: one that has to wait is not marked as sending."""
         if self._context.stopping.is_set() or self._context.pauses.remaining(self._key)[0]:
             return False
-        return not isinstance(self._channel, SupportsSendTurns) or self._channel.try_turn(self._key)
+        return self._send_turns is None or self._send_turns.try_turn(self._key)
 
     async def _put_off(self, part: MessagePart, error: RetryLater) -> None:
         """Wait as long as the platform asks, at least, for this chat only; never gives up."""

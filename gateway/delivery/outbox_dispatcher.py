@@ -15,7 +15,17 @@ from gateway.delivery.part_planner import PartPlanner
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports import Channel, DelayedDelivery, LinkFinder, MetricsRecorder, Outbox, Preview, TurnLease, in_english
+from gateway.ports import (
+    Channel,
+    DelayedDelivery,
+    LinkFinder,
+    MetricsRecorder,
+    Outbox,
+    Preview,
+    SupportsSendTurns,
+    TurnLease,
+    in_english,
+)
 from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
@@ -64,6 +74,8 @@ class OutboxDispatcher:
             redactor=redactor or SecretRedactor(),
             on_missing_file=on_missing_file,
         )
+        # Asked once: for each message it would be 2 % of what a turn costs.
+        self._send_turns = {name: each for name, each in channels.items() if isinstance(each, SupportsSendTurns)}
         self._workers: dict[SessionKey, ChatDeliveryWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._missing: set[str] = set()  # channels that are not configured, each said once
@@ -129,7 +141,9 @@ class OutboxDispatcher:
         elif key in self._workers:
             self._workers[key].is_woken = True
         elif self._tasks is not None and not self._context.stopping.is_set():
-            worker = self._workers[key] = ChatDeliveryWorker(key, channel, self._context)
+            worker = self._workers[key] = ChatDeliveryWorker(
+                key, channel, self._send_turns.get(key.channel), self._context
+            )
             self._context.working.add(key)
             self._tasks.create_task(self._work(key, worker), name=f"worker {key}")
 
