@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -92,6 +93,7 @@ class GatewayApp:
     quarantine_retrier: QuarantineRetrier
     console: WebConsole | None  # None = no page is enabled
     web: WebServer
+    restart: asyncio.Event | None = None  # set to stop, and to start again; None where the caller cannot start again
     started_at: float = field(default_factory=time.monotonic)
 
     def readiness(self) -> Mapping[str, bool | None]:

@@ -55,6 +55,7 @@ from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
 from gateway.app.replay_operations import ReplayOperations
 from gateway.app.role_resolver import has_lost_access
+from gateway.app.setup_operations import SetupOperations
 from gateway.app.tool_operations import ToolOperations
 from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
@@ -140,6 +141,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         ChatOperations(app),
         MachineOperations(app),
         ReplayOperations(app),
+        SetupOperations(app),
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}
     if app.scope_files is not None:

@@ -33,8 +33,11 @@ _LAST_DELIVERIES = timedelta(seconds=3)  # for turns committed during the stop; 
 
 async def run(
     settings: Settings, *, plugins: ExtraPlugins | None = None, ready: Callable[[GatewayApp], None] | None = None
-) -> None:
-    """Run the gateway until SIGTERM, SIGINT or SIGHUP; *ready* is called once the first message can come."""
+) -> bool:
+    """Run the gateway until SIGTERM, SIGINT or SIGHUP; *ready* is called once the first message can come.
+
+    Return True if an operation has asked for a restart.
+    """
     raise_open_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -45,10 +48,21 @@ async def run(
         loop.add_signal_handler(name, stop.set)
     try:
         async with open_app(settings, plugins=plugins) as app:
-            await serve(app, stop, ready=ready)
+            app.restart = restart = asyncio.Event()
+            stopping = asyncio.create_task(_stop_after(restart, stop), name="restart")
+            try:
+                await serve(app, stop, ready=ready)
+            finally:
+                stopping.cancel()
+            return restart.is_set()
     finally:
         for name in stops:
             loop.remove_signal_handler(name)
+
+
+async def _stop_after(restart: asyncio.Event, stop: asyncio.Event) -> None:
+    await restart.wait()
+    stop.set()
 
 
 async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[GatewayApp], None] | None = None) -> None:

@@ -170,7 +170,7 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]
         minutes = max(0, int((datetime.now(UTC) - answered_at).total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` calls it now (costs a few tokens)"
         return [DoctorFinding(FindingLevel.OK, "model", line, "answers")]
-    from gateway.commands.init_model import try_model
+    from gateway.app.model_trial import try_model
 
     names = {"": llm.model, **(settings.llm.models if asks_model else {})}  # the models of llm.models only with --model
     calls = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in names]

@@ -17,27 +17,23 @@ from gateway.commands.init_config import (
     InitConfig,
     as_list,
     as_text,
-    block_of,
-    changes_of,
-    error_lines,
     validation_message,
 )
 from gateway.commands.init_model_step import ModelStep
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, TerminalPrompter, UnattendedPrompter, choose_next
-from gateway.commands.init_writer import Path_, SettingChanges, names_of
 from gateway.commands.people import claim_line
-from gateway.doctor import verify
+from gateway.doctor import installed_setups, verify
 from gateway.errors import ParlourError, UserError
 from gateway.home import is_held
 from gateway.i18n.time_zones import find_zone
 from gateway.logs import configure_logs
-from gateway.ports.entry_points import load_entry_points
 from gateway.ports.setup import SetupLevel, SetupQuestion, SupportsSetup
 from gateway.settings import ChannelSettings, InstalledPlugins, check_settings
 from gateway.settings.error_messages import error_line
 from gateway.settings.setting_names import environment_name
 from gateway.settings.setting_types import valid_zone
 from gateway.settings.settings_model import machine_zone
+from gateway.settings_writer import Path_, SettingChanges, block_of, changes_of, error_lines, names_of
 
 _LEAVES = frozenset({"no", "skip"})  # typed as the answer to any question of a platform
 
@@ -254,16 +250,6 @@ class InitWizard:
             is_ours = str(self._config.home.path) == "/data" and Path("/.dockerenv").exists()
             start = "docker compose up --detach" if is_ours else "parlour run"
             self._prompter.say(f"Next: run `{start}`. `parlour doctor` checks everything again.")
-
-
-def installed_setups() -> dict[str, SupportsSetup]:
-    """Return every installed kind that can be set up by questions."""
-    setups = {}
-    for point in load_entry_points("parlour.channels"):
-        kind = point.load()
-        if isinstance(kind, SupportsSetup):
-            setups[point.name] = kind
-    return setups
 
 
 def offer_ownership(prompter: InitPrompter) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from gateway.commands.init_prompts import InitPrompter
-from gateway.commands.init_writer import Path_, SettingChanges, SettingsFileWriter, Value, WrittenFile
 from gateway.errors import SettingsError, UserError
 from gateway.home import make_private, write_private
 from gateway.settings import InstalledPlugins, home_of
-from gateway.settings.error_messages import error_line, errors_by_path, explain_error
+from gateway.settings.error_messages import errors_by_path, explain_error
 from gateway.settings.resolve import normalize_names
 from gateway.settings.setting_types import split_list
 from gateway.settings.sources import SettingLeaf, find_file, read_environment, read_file, read_secret_file, read_secrets
+from gateway.settings_writer import Path_, SettingChanges, SettingsFileWriter, Value, WrittenFile
 
 DRAFT = ".init-answers.json"  # in the home, in no backup
 
@@ -112,31 +111,6 @@ class InitConfig:
                 self._prompter.say(line, look="wrong")
 
 
-def block_of(kind: str, present: Mapping[Path_, object]) -> str:
-    """Return the name of the block of *kind*: the one there is, or the kind's own."""
-    if any(path[:2] == ("channels", kind) for path in present):
-        return kind
-    names = (
-        path[1] for path, value in present.items() if path[0] == "channels" and path[2:] == ("kind",) and value == kind
-    )
-    return next(names, kind)
-
-
-def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], model: Any = None) -> SettingChanges:
-    """Return answers as settings changes; a value is written as a list where its model has a list."""
-    changes = SettingChanges()
-    for name, answer in answers.items():
-        path = (*group, name)
-        if name in secret:
-            if answer:
-                changes.secret[path] = answer
-        elif isinstance(getattr(model, name, None), tuple):
-            changes.plain[path] = [str(each) for each in getattr(model, name)]
-        elif answer:
-            changes.plain[path] = answer
-    return changes
-
-
 def validation_message(model: type[BaseModel], setting: str, answer: str) -> str:
     """Return the error line of one answer; otherwise ""."""
     try:
@@ -146,14 +120,6 @@ def validation_message(model: type[BaseModel], setting: str, answer: str) -> str
             if path and path[0] == setting:
                 return explain_error(error, answer)
     return ""
-
-
-def error_lines(errors: ValidationError, values: Mapping[str, object]) -> list[str]:
-    """Return a line per mistake."""
-    return [
-        error_line(".".join(path), explain_error(error, values.get(path[0]) if path else None))
-        for path, error in errors_by_path(errors)
-    ]
 
 
 def as_text(value: object) -> str:

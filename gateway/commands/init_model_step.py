@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from gateway.commands.init_config import InitConfig, changes_of, error_lines
+from gateway.commands.init_config import InitConfig
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, choose_next
-from gateway.commands.init_writer import SettingChanges
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings.llm import LlmSettings
+from gateway.settings_writer import SettingChanges, changes_of, error_lines
 
 _OFFLINE = ("", "none", "offline", "no")
 _OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
@@ -84,7 +84,7 @@ class ModelStep:
 
     def _model_at_address(self, model: str, api_base: str, api_key: str) -> str:
         """Return *model* as litellm names it behind *api_base*; ask again for one that the server does not list."""
-        from gateway.commands.init_model import is_misspelt, list_models
+        from gateway.app.model_trial import is_misspelt, list_models
 
         names = asyncio.run(list_models(api_base, api_key, proxy=self._config.proxy))
         own = model.removeprefix(_OWN_SERVER)
@@ -99,7 +99,7 @@ class ModelStep:
         return f"{_OWN_SERVER}{own}"
 
     def _try_model(self, answers: Mapping[str, str]) -> tuple[str, SetupFinding | None]:
-        from gateway.commands.init_model import try_model
+        from gateway.app.model_trial import try_model
 
         try:
             llm = LlmSettings.model_validate({name: value for name, value in answers.items() if value})

@@ -38,7 +38,10 @@ def run_gateway() -> None:
     gc.disable()  # until everything is imported: a sixth of the start's time would be spent for nothing
     from gateway.app import run
 
-    _run(run(settings, ready=_announce))
+    if _run(run(settings, ready=_announce)):
+        # The same process, so that what supervises it notices nothing; Python closes its files and sockets.
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
 
 
 def _announce(app: GatewayApp) -> None:

@@ -41,6 +41,19 @@ async def check_platforms(settings: Settings, environment: Mapping[str, str]) ->
             yield from_platform(f"channel {name}", finding)
 
 
+def installed_setups() -> dict[str, setup.SupportsSetup]:
+    """Return every installed platform that can be set up by questions. Blocks: it imports them."""
+    found: dict[str, setup.SupportsSetup] = {}
+    for point in load_entry_points("parlour.channels"):
+        try:
+            plugin: Any = point.load()
+        except ImportError:  # its library is not installed; the doctor says so
+            continue
+        if isinstance(plugin, setup.SupportsSetup):
+            found[point.name] = plugin
+    return found
+
+
 async def check_proxy(address: str) -> DoctorFinding:
     """Check that the proxy answers and accepts us, so that its error is not taken for the platform's."""
     wrong = await probe_proxy(address)

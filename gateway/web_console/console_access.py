@@ -71,6 +71,10 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "backups list": _owner(),
     "backups create": _owner(audit=AuditRule.CALL),
     "backups verify": _owner("name", audit=AuditRule.CALL, subject="name"),
+    "setup status": _owner(),
+    "setup model": _owner("model", "api_base", "api_key", audit=AuditRule.CALL, subject="model"),
+    "setup platform": _owner("platform", "answers", audit=AuditRule.CALL, subject="platform"),
+    "setup restart": _owner(audit=AuditRule.CALL),
 }
 
 

@@ -24,7 +24,10 @@ from tests.fakes.console_people import ConsolePeople, console_people
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-IN_DOCS = ("doctor-wide-light", "overview-wide-light", "people-phone-dark", "turn-wide-dark", "usage-wide-light")
+IN_DOCS = (
+    *("doctor-wide-light", "overview-wide-light", "people-phone-dark"),
+    *("setup-wide-light", "turn-wide-dark", "usage-wide-light"),
+)
 KEEPS_IMAGES = bool(os.environ.get("PARLOUR_DOCS_IMAGES"))
 RUN_AXE = """async (tags) => {
     const { violations } = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
@@ -249,11 +252,30 @@ async def test_a_backup_is_written_checked_and_found_to_be_damaged(chromium: Bro
     assert {("console backups create", ""), ("console backups verify", archive.name)} <= entries
 
 
+async def test_what_the_setup_refuses_is_not_saved(people: ConsolePeople) -> None:
+    """Another platform, other questions, lines that are none; and a gateway of another program is not stopped."""
+    for arguments, error in (
+        ({"platform": "icq", "answers": {}}, "is not a platform"),
+        ({"platform": "telegram", "answers": {"webhook_url": "https://evil.example"}}, "answers must be an object"),
+        ({"platform": "telegram", "answers": {"token": "1:A\n2"}}, "one line"),
+        ({"platform": "telegram", "answers": {"token": "x" * 4_001}}, "at most 4000 characters"),
+        ({"platform": "telegram", "answers": {"token": ""}}, "is required"),
+        ({"platform": "telegram", "answers": {"token": "no-token-canary"}}, "Nothing was saved"),
+    ):
+        status, body = await people.call("owner", "setup platform", **arguments)
+        assert (status, error in body, "canary" in body) == (400, True, False), body
+    for arguments, error in (({"model": ""}, "name the model"), ({"model": "ofline"}, "Nothing was saved")):
+        status, body = await people.call("owner", "setup model", **arguments)
+        assert (status, error in body) == (400, True), body
+    assert "started by another program" in (await people.call("owner", "setup restart"))[1]
+    assert not list(people.up.home.glob("parlour.yaml")) + list(people.up.home.glob("secrets"))
+
+
 async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsolePeople) -> None:
     """The rules of WCAG 2.2 AA over every view, light and wide, dark and on a phone; nothing is cut off."""
     turn = (await people.up.app.store.journal.find_turns(TurnQuery(chat=SessionKey("pocket", "room"))))[0].turn
     views = ["overview", "people", "turns", f"turns/{turn[:8]}", "chats", "chats/?chat=pocket:room", "usage"]
-    views += ["doctor", "backups"]
+    views += ["doctor", "setup", "backups"]
     found: list[str] = []
     for context in ({"viewport": WIDE}, {"viewport": PHONE, "color_scheme": "dark"}):
         page = await visit(chromium, people, script=AXE, **context)

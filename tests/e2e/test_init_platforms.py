@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.init import InitOptions, InitWizard, installed_setups
+from gateway.commands.init import InitOptions, InitWizard
+from gateway.doctor import installed_setups
 from gateway.settings import load_settings
 from tests.e2e.test_init import ScriptedPrompts, files
 from tests.fakes.discord_server import DiscordServer, open_discord

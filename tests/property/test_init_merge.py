@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.commands.init_writer import SettingChanges, merge_settings_text
 from gateway.settings.yaml_loader import parse_yaml
+from gateway.settings_writer import SettingChanges, merge_settings_text
 
 FILE = Path("/home/parlour.yaml")
 NAMES = st.sampled_from(["llm", "model", "channels", "telegram", "allowFrom", "web", "port", "owners", "x-y"])

@@ -6,6 +6,7 @@ import { CallError, logIn, session } from "./operations.js";
 import { backups, doctor } from "./machine.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
+import { setup } from "./setup.js";
 import { turns } from "./turns.js";
 import { usage } from "./usage.js";
 
@@ -21,6 +22,7 @@ const VIEWS = {
   chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
   usage: { title: "Usage", roles: [OWNER], build: usage },
   doctor: { title: "Doctor", roles: [OWNER], build: doctor },
+  setup: { title: "Set-up", roles: [OWNER], build: setup },
   backups: { title: "Backups", roles: [OWNER], build: backups },
 };
 

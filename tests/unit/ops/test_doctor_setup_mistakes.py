@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import time_machine
 
-from gateway.commands.init_model import try_model
+from gateway.app.model_trial import try_model
 from gateway.doctor import DoctorFinding, FindingLevel, check_machine
 from gateway.ports import setup
 from gateway.settings import check_settings

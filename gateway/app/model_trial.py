@@ -1,4 +1,4 @@
-"""Verification of a model by one small real call, for `parlour init` and `parlour doctor`."""
+"""Verification of a model by one small real call, for `parlour init`, the console and `parlour doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writer of `parlour init`: changes are merged into the settings file, and each secret gets a file."""
+"""Writer of `parlour init` and the console: changes are merged into the settings file, and each secret gets a file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
@@ -26,6 +27,7 @@ from gateway.errors import SettingsError, UserError
 from gateway.home import Home, make_private, write_private
 from gateway.preflight import home_mistake
 from gateway.settings import InstalledPlugins, check_settings
+from gateway.settings.error_messages import error_line, errors_by_path, explain_error
 from gateway.settings.resolve import normalize_names
 from gateway.settings.setting_names import snake
 from gateway.settings.sources import HOME, find_file, read_secrets, read_text
@@ -270,6 +272,39 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def block_of(kind: str, present: Mapping[Path_, object]) -> str:
+    """Return the name of the block of *kind*: the one there is, or the kind's own."""
+    if any(path[:2] == ("channels", kind) for path in present):
+        return kind
+    names = (
+        path[1] for path, value in present.items() if path[0] == "channels" and path[2:] == ("kind",) and value == kind
+    )
+    return next(names, kind)
+
+
+def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], model: Any = None) -> SettingChanges:
+    """Return answers as settings changes; a value is written as a list where its model has a list."""
+    changes = SettingChanges()
+    for name, answer in answers.items():
+        path = (*group, name)
+        if name in secret:
+            if answer:
+                changes.secret[path] = answer
+        elif isinstance(getattr(model, name, None), tuple):
+            changes.plain[path] = [str(each) for each in getattr(model, name)]
+        elif answer:
+            changes.plain[path] = answer
+    return changes
+
+
+def error_lines(errors: ValidationError, values: Mapping[str, object]) -> list[str]:
+    """Return a line per mistake."""
+    return [
+        error_line(".".join(path), explain_error(error, values.get(path[0]) if path else None))
+        for path, error in errors_by_path(errors)
+    ]
 
 
 def names_of(files: Sequence[WrittenFile]) -> Iterator[str]:

@@ -1,0 +1,233 @@
+"""Operations of the console's set-up assistant: a model and platforms, verified by real calls before they are saved."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.control import Line, Operation
+from gateway.doctor import installed_setups, verify
+from gateway.errors import UserError
+from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.settings import InstalledPlugins, check_settings
+from gateway.settings.llm import OFFLINE, LlmSettings
+from gateway.settings.resolve import normalize_names
+from gateway.settings.sources import HOME, read_environment
+
+if TYPE_CHECKING:  # imported when something is set up
+    from gateway.app.app import GatewayApp
+    from gateway.settings_writer import SettingChanges
+
+_LONGEST = 4_000  # characters of an answer
+_OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
+_MOST_SHOWN = 12
+
+
+class SetupOperations:
+    """The operations `setup status|model|platform|restart`. Secrets go into files and into no answer."""
+
+    def __init__(self, app: GatewayApp) -> None:
+        self._app = app
+        self._run = secrets.token_hex(8)  # differs after a restart
+        self._writes = asyncio.Lock()
+
+    def by_name(self) -> Mapping[str, Operation]:
+        """Return the operations by name."""
+        return {
+            "setup status": self.status,
+            "setup model": self.set_model,
+            "setup platform": self.set_platform,
+            "setup restart": self.restart,
+        }
+
+    async def status(self, _: Line) -> AsyncIterator[Line]:
+        """Yield the model, and each platform with its channels and questions. No secret is in the line."""
+        llm, channels = self._app.settings.llm, self._app.settings.channels
+        platforms = []
+        for name, setup in sorted((await asyncio.to_thread(installed_setups)).items()):
+            blocks = [block for block, each in channels.items() if each.kind == name and each.enabled]
+            block = channels[blocks[0]] if blocks else None
+            platforms.append(
+                {
+                    "name": name,
+                    "title": setup.title,
+                    "steps": list(setup.steps),
+                    "channels": [{"name": each, "is_ready": self._app.readiness().get(each)} for each in blocks],
+                    "questions": [
+                        {
+                            "setting": each.setting,
+                            "text": each.text,
+                            "help": each.help,
+                            "is_secret": each.is_secret,
+                            "is_optional": each.is_optional or bool(each.default),
+                            "default": each.default,
+                            "value": "" if each.is_secret else _text(getattr(block, each.setting, "")),
+                        }
+                        for each in setup.questions()
+                    ],
+                }
+            )
+        yield {
+            "run": self._run,
+            "can_restart": self._app.restart is not None,
+            "model": llm.model if llm.model != OFFLINE else "",
+            "api_base": str(llm.api_base or ""),
+            "has_key": llm.api_key is not None,
+            "platforms": platforms,
+        }
+
+    async def set_model(self, arguments: Line) -> AsyncIterator[Line]:
+        """Call the model once and save it if it answers; `api_key` gets a secret file."""
+        from pydantic import ValidationError
+
+        from gateway.app.model_trial import try_model
+        from gateway.settings_writer import changes_of, error_lines
+
+        answers = {name: _answer(arguments, name) for name in ("model", "api_base", "api_key")}
+        key = answers["api_key"]
+        if not answers["model"]:
+            raise UserError("name the model, such as openai/gpt-5")
+        saved, base = self._app.settings.llm.api_key, str(self._app.settings.llm.api_base or "")
+        if not key and saved is not None:
+            if answers["api_base"] != base:
+                raise UserError("the saved key is for another address; enter one for this (any, if it needs none)")
+            key = saved.get_secret_value()
+        if answers["api_base"]:
+            answers["model"] = await self._name_at_address(answers["model"], answers["api_base"], key)
+        given = {name: value for name, value in {**answers, "api_key": key}.items() if value}
+        try:
+            llm = LlmSettings.model_validate(given)
+        except ValidationError as error:
+            raise _user_error(error_lines(error, {**given, "api_key": ""}), [key]) from None
+        finding = await try_model(llm, proxy=self._app.settings.proxy_address)
+        _require([finding], [key])
+        changes = changes_of(("llm",), answers, secret=("api_key",))
+        if base and not answers["api_base"]:
+            changes.plain["llm", "api_base"] = ""
+        await self._write(changes)
+        yield {"findings": [finding.text], "needs_restart": True}
+
+    async def _name_at_address(self, model: str, api_base: str, key: str) -> str:
+        """Return *model* as litellm names it behind *api_base*; raise UserError if the server lists others only."""
+        from gateway.app.model_trial import is_misspelt, list_models
+
+        names = await list_models(api_base, key, proxy=self._app.settings.proxy_address)
+        own = model.removeprefix(_OWN_SERVER)
+        if own in names:
+            return f"{_OWN_SERVER}{own}"
+        if "/" in own or is_misspelt(own):
+            return model
+        if names:
+            raise UserError(f"this server has no model {own!r}; it has {', '.join(names[:_MOST_SHOWN])}")
+        return f"{_OWN_SERVER}{own}"
+
+    async def set_platform(self, arguments: Line) -> AsyncIterator[Line]:
+        """Verify `answers` to the questions of `platform` by calls to it, and save them if it accepts them."""
+        from pydantic import ValidationError
+
+        from gateway.settings_writer import changes_of, error_lines
+
+        setups = await asyncio.to_thread(installed_setups)
+        name = _answer(arguments, "platform")
+        setup, model = setups.get(name), InstalledPlugins.installed().model(name)
+        if setup is None or model is None:
+            raise UserError(f"{name[:40]!r} is not a platform that can be set up here; there are {', '.join(setups)}")
+        given = arguments.get("answers")
+        questions = {each.setting: each for each in setup.questions()}
+        if not isinstance(given, dict) or given.keys() - questions.keys():
+            raise UserError(f"answers must be an object with {', '.join(questions)}")
+        answers = {setting: _answer(given, setting) or each.default for setting, each in questions.items()}
+        for setting, each in questions.items():
+            if not answers[setting] and not each.is_optional:
+                raise UserError(f"{each.text}: is required")
+        hidden = [answers[setting] for setting, each in questions.items() if each.is_secret]
+        shown = {setting: value for setting, value in answers.items() if value}
+        block = self._block_of(name)
+        try:
+            settings = model.model_validate({"kind": name, **self._keep_others(block, questions), **shown})
+        except ValidationError as error:
+            raise _user_error(error_lines(error, shown), hidden) from None
+        environment = {**self._environment(), "PARLOUR_PROXY": self._app.settings.proxy_address}
+        findings = await verify(setup, settings, environment)
+        _require(findings, hidden)
+        is_secret = [setting for setting, each in questions.items() if each.is_secret]
+        changes = changes_of(("channels", block), answers, secret=is_secret, model=settings)
+        changes.plain["channels", block, "enabled"] = "true"
+        await self._write(changes)
+        yield {"findings": [_cut_secrets(each.text, hidden) for each in findings], "needs_restart": True}
+
+    async def restart(self, _: Line) -> AsyncIterator[Line]:
+        """Stop as for SIGTERM and start again in the same process: running turns are finished or given back."""
+        if self._app.restart is None:
+            raise UserError("this gateway was started by another program; stop it there, and start it again")
+        report = await asyncio.to_thread(check_settings, self._environment())
+        if report.mistakes:  # it would stop, and not start
+            raise UserError(f"the settings have errors, so the gateway was not stopped: {report.mistakes[0]}")
+        yield {"run": self._run}
+        self._app.restart.set()
+
+    def _block_of(self, kind: str) -> str:
+        """Return the name of the first block of a kind: the one of the kind's own name, or another, or a new one."""
+        channels = self._app.settings.channels
+        return kind if kind in channels else next((each for each in channels if channels[each].kind == kind), kind)
+
+    def _keep_others(self, block: str, questions: Iterable[str]) -> dict[str, object]:
+        """Return the settings of a block that no question asks for, such as its webhook."""
+        found = self._app.settings.channels.get(block)
+        names = set(found.model_fields_set if found is not None else ()) - {*questions, "enabled", "kind"}
+        return {name: getattr(found, name) for name in names}
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, HOME: str(self._app.home.path)}
+
+    async def _write(self, changes: SettingChanges) -> None:
+        """Save *changes*; raise UserError for what the environment overrides and for settings that would be wrong."""
+        from gateway.settings_writer import SettingsFileWriter
+
+        environment = self._environment()
+        paths = {*changes.plain, *changes.secret}
+        for leaf in map(normalize_names, read_environment(environment)):
+            if leaf.path in paths or (*leaf.path[:-1], leaf.path[-1].removesuffix("_file")) in paths:
+                raise UserError(
+                    f"{leaf.place} is set in the environment, which overrides what is saved; change it there"
+                )
+
+        def write() -> None:
+            try:
+                SettingsFileWriter(self._app.home.path, environment, InstalledPlugins.installed()).write(changes)
+            except OSError as error:
+                raise UserError(f"{self._app.home.path} cannot be written ({error.strerror})") from None
+
+        async with self._writes:
+            await asyncio.to_thread(write)
+
+
+def _answer(arguments: Mapping[str, object], name: str) -> str:
+    value = arguments.get(name, "")
+    if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
+        raise UserError(f"{name} must be one line of at most {_LONGEST} characters")
+    return value.strip()
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value or "")
+
+
+def _require(findings: Iterable[SetupFinding], hidden: Iterable[str]) -> None:
+    wrong = [each.text for each in findings if each.level is SetupLevel.WRONG]
+    if wrong:
+        raise _user_error(wrong, hidden)
+
+
+def _user_error(lines: Iterable[str], hidden: Iterable[str]) -> UserError:
+    return UserError(_cut_secrets(f"{'; '.join(lines)}. Nothing was saved.", hidden))
+
+
+def _cut_secrets(text: str, hidden: Iterable[str]) -> str:
+    """Return *text* without the secrets *hidden*, which an error may quote."""
+    for each in filter(None, hidden):
+        text = text.replace(each, "…")
+    return text
