@@ -254,14 +254,15 @@ async def test_a_backup_is_written_checked_and_found_to_be_damaged(chromium: Bro
 
 async def test_what_the_setup_refuses_is_not_saved(people: ConsolePeople) -> None:
     """Another platform, other questions, lines that are none; and a gateway of another program is not stopped."""
-    for arguments, error in (
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"platform": "icq", "answers": {}}, "is not a platform"),
         ({"platform": "telegram", "answers": {"webhook_url": "https://evil.example"}}, "answers must be an object"),
         ({"platform": "telegram", "answers": {"token": "1:A\n2"}}, "one line"),
         ({"platform": "telegram", "answers": {"token": "x" * 4_001}}, "at most 4000 characters"),
         ({"platform": "telegram", "answers": {"token": ""}}, "is required"),
         ({"platform": "telegram", "answers": {"token": "no-token-canary"}}, "Nothing was saved"),
-    ):
+    )
+    for arguments, error in refused:
         status, body = await people.call("owner", "setup platform", **arguments)
         assert (status, error in body, "canary" in body) == (400, True, False), body
     for arguments, error in (({"model": ""}, "name the model"), ({"model": "ofline"}, "Nothing was saved")):
