@@ -18,7 +18,7 @@ from agent.memory.stored_sessions import RecordedTurn
 from agent.turn import Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import UserError
-from gateway.ports import InboxRow, Line, LinkFinder, TurnLease, TurnStep
+from gateway.ports import InboxRow, Line, LinkFinder, TraceSpan, TurnLease, TurnStep
 from gateway.ports.caps import ToolAllowance
 
 _NOT_RUN = "not run: this is a replay, and the recorded turn has no such call; answer with what you have"
@@ -289,6 +289,9 @@ class UnrecordedCalls:
 
     def time(self, name: str, seconds: float, /, **labels: str) -> None:
         """Observe nothing."""
+
+    def span(self, span: TraceSpan) -> None:
+        """Record nothing."""
 
 
 class UncountedToolCalls:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -20,8 +20,8 @@ import structlog
 from agent.locks import KeyLocks, WorkerSlots
 from agent.turn import RunningTurn, RunningTurns
 from gateway.errors import LeaseLost, StoreUnavailable
-from gateway.events import SessionKey, short_turn_id
-from gateway.ports import InboxRow, Journal, MessageOutcome, MetricsRecorder, TurnLease
+from gateway.events import SessionKey, short_turn_id, turn_id
+from gateway.ports import TURN_SPAN, InboxRow, Journal, MessageOutcome, MetricsRecorder, TraceSpan, TurnLease
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
 _CONTROLS_AT_ONCE = 4  # per chat; more would delay every turn that starts
+_ENDINGS = frozenset(MessageOutcome)  # other outcomes leave the turn to the next attempt
 _SUSPECT_WAIT = timedelta(seconds=30)  # that a suspect waits for other turns under constant load
 
 
@@ -229,6 +230,8 @@ class WorkerPool:
             seconds = self._clock() - started
             self._meter.count("turns", outcome=str(outcome))
             self._meter.time("turn_seconds", seconds)
+            if outcome in _ENDINGS:
+                self._trace(running, str(outcome))
             log.info(
                 "turn.done",
                 key=str(lease.key),
@@ -238,6 +241,30 @@ class WorkerPool:
                 outcome=str(outcome),
                 seconds=round(seconds, 3),
             )
+
+    def _trace(self, running: RunningTurn, outcome: str) -> None:
+        """Record the turn and its stages. One that another attempt continues is recorded by that attempt."""
+        lease, ended = running.lease, datetime.now(UTC)
+        began = list(running.stage_times.items())
+        for n, (name, at) in enumerate(began):
+            until = began[n + 1][1] if n + 1 < len(began) else ended
+            self._meter.span(TraceSpan(turn=lease.turn, name=name, began=at, ended=until))
+        first, *others = lease.rows
+        self._meter.span(
+            TraceSpan(
+                turn=lease.turn,
+                name=TURN_SPAN,
+                began=min(row.accepted_at for row in lease.rows),
+                ended=ended,
+                attributes={
+                    "parlour.turn": lease.turn,
+                    "parlour.channel": first.message.key.channel,
+                    "parlour.outcome": outcome,
+                    "parlour.messages": len(lease.rows),
+                },
+                linked=tuple(turn_id(row.message) for row in others),
+            )
+        )
 
     async def _end_cancelled(self, running: RunningTurn) -> str:
         task = asyncio.current_task()

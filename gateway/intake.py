@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
 from gateway.admission import Decision, Rejected
 from gateway.errors import UserError
-from gateway.events import InboundKind, InboundMessage, Role
+from gateway.events import InboundKind, InboundMessage, Role, turn_id
 from gateway.ports import (
     AcceptOutcome,
     Channel,
@@ -22,10 +24,14 @@ from gateway.ports import (
     MetricsRecorder,
     PlatformEvent,
     SupportsReplay,
+    TraceSpan,
 )
 from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
+
+# When the platform's event was received that is being handled; None for messages that no event brought.
+_EVENT_BEGAN: ContextVar[datetime | None] = ContextVar("event began", default=None)
 
 Admit = Callable[[InboundMessage, MessageContext], Decision]
 Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = a control message
@@ -76,7 +82,11 @@ class GatewayIntake:
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work* with *event* in our keeping; see the port."""
-        await self.quarantine.handle(event, work)
+        token = _EVENT_BEGAN.set(datetime.now(UTC))
+        try:
+            await self.quarantine.handle(event, work)
+        finally:
+            _EVENT_BEGAN.reset(token)
 
     async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
         """Pass a quarantined event to its channel again; return False if the event does not exist.
@@ -96,6 +106,7 @@ class GatewayIntake:
 
     async def receive(self, message: InboundMessage) -> IntakeResult:
         """Admit and store *message*; raises StoreUnavailable when it could not be made durable."""
+        parsed_at = datetime.now(UTC)
         context = self._context_of(message)
         decision = self._admit(message, context)
         for handler in self._pre_admission_handlers:
@@ -104,7 +115,24 @@ class GatewayIntake:
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
-        return await self.accept(message, decision.role, context)
+        admitted_at = datetime.now(UTC)
+        result = await self.accept(message, decision.role, context)
+        if result.verdict is IntakeVerdict.ACCEPTED:
+            self._trace(message, parsed_at, admitted_at)
+        return result
+
+    def _trace(self, message: InboundMessage, parsed_at: datetime, admitted_at: datetime) -> None:
+        """Record the first four stages of an accepted message; `receive` spans the others."""
+        turn, began, ended = turn_id(message), _EVENT_BEGAN.get() or parsed_at, datetime.now(UTC)
+        times = {
+            "receive": (began, ended),
+            "parse": (began, parsed_at),
+            "admit": (parsed_at, admitted_at),
+            "accept": (admitted_at, ended),
+        }
+        attributes = {"parlour.channel": message.key.channel}
+        for name, (start, end) in times.items():
+            self._meter.span(TraceSpan(turn=turn, name=name, began=start, ended=end, attributes=attributes))
 
     async def membership_changed(self, place: MembershipChange) -> None:
         """Record that we were added to *place*, or removed; nothing is said there. Raises StoreUnavailable."""

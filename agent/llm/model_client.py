@@ -27,7 +27,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.backoff import exponential_delay
 from gateway.errors import ContextOverflow, ModelFailed, ModelRateLimited, ModelRefused
-from gateway.ports import MetricsRecorder
+from gateway.ports import MetricsRecorder, TraceSpan
 
 log = structlog.get_logger(__name__)
 
@@ -177,8 +177,40 @@ class ModelClient:
             raise
         finally:
             self._measure(request.purpose, outcome, begun, watch.first if watch else None, spent)
+            self._trace(request, model.name, outcome, begun, spent)
             call.end(spent, was_refused=was_refused)
         return spent
+
+    def _trace(self, request: ChatRequest, model: str, outcome: str, began: datetime, reply: ChatReply | None) -> None:
+        """Record the call as a span, with the names of OpenTelemetry's conventions for generative AI."""
+        provider, has_provider, _ = model.partition("/")
+        attributes: dict[str, str | int | float | bool] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "parlour.purpose": request.purpose,
+        }
+        if has_provider:
+            attributes["gen_ai.provider.name"] = provider
+        if request.max_tokens:
+            attributes["gen_ai.request.max_tokens"] = request.max_tokens
+        if reply is not None:
+            attributes |= {
+                "gen_ai.response.model": reply.model,
+                "gen_ai.usage.input_tokens": reply.tokens.input,
+                "gen_ai.usage.output_tokens": reply.tokens.output,
+                "gen_ai.usage.cache_read.input_tokens": reply.tokens.cached,
+            }
+        self._meter.span(
+            TraceSpan(
+                turn=request.turn,
+                name=f"chat {model}",
+                began=began,
+                ended=max(self._now(), began),
+                attributes=attributes,
+                error="" if outcome == "answered" else outcome,
+                content=lambda: _content_of(request, reply),
+            )
+        )
 
     def _measure(
         self, purpose: str, outcome: str, started: datetime, first: datetime | None, reply: ChatReply | None
@@ -196,6 +228,22 @@ class ModelClient:
                 self._meter.count("model_tokens", amount, direction=direction)
         if tokens.cached:
             self._meter.count("model_cache_hits")
+
+
+def _content_of(request: ChatRequest, reply: ChatReply | None) -> dict[str, str]:
+    """Return prompt and answer as the conventions have them; pictures are left out."""
+    sent = [{"role": each.get("role"), "parts": _text_parts(each.get("content"))} for each in request.messages]
+    content = {"gen_ai.input.messages": json.dumps(sent, ensure_ascii=False)}
+    if reply is not None:
+        parts: list[dict[str, Any]] = _text_parts(reply.text)
+        parts += [{"type": "tool_call", **asdict(call)} for call in reply.tool_calls]
+        content["gen_ai.output.messages"] = json.dumps([{"role": "assistant", "parts": parts}], ensure_ascii=False)
+    return content
+
+
+def _text_parts(content: object) -> list[dict[str, Any]]:
+    texts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    return [{"type": "text", "content": str(each.get("text"))} for each in texts if each.get("type") == "text"]
 
 
 class _RecordingSink:

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -34,7 +35,7 @@ from agent.tools.tool import (
 )
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema, show_escapes
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
-from gateway.ports import MetricsRecorder
+from gateway.ports import MetricsRecorder, TraceSpan
 from gateway.ports.entry_points import load_entry_points
 
 log = structlog.get_logger(__name__)
@@ -221,7 +222,7 @@ class Toolbox:
         return verdict
 
     def problem(self, call: ToolCall) -> str:
-        """Return what is wrong with *call*: its tool is unknown, or the arguments do not fit; "" if nothing is."""
+        """Return the error of *call*: its tool is unknown, or the arguments do not fit; "" if it can run."""
         found = self._tools.get(call.name)
         if found is None:
             return self._unknown(call.name)
@@ -249,8 +250,9 @@ class Toolbox:
         Raises nothing but cancellation.
         """
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun, began = loop.time(), datetime.now(UTC)
         counted = "stopped"
+        outcome: ToolOutcome | None = None
         try:
             outcome = await self._outcome(call, context)
             is_unknown = outcome.is_error and outcome.text == OUTCOME_UNKNOWN
@@ -258,6 +260,7 @@ class Toolbox:
         finally:
             if self._meter is not None:
                 self._meter.time("tool_seconds", loop.time() - begun, tool=self._label(call))
+                self._meter.span(_span_of(call, self._label(call), context.turn, began, counted, outcome))
             self._count(call, counted)
         return outcome
 
@@ -339,6 +342,22 @@ def _abilities(tools: Collection[Tool]) -> str:
     if cannot:
         parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
     return "\n".join(parts)
+
+
+def _span_of(
+    call: ToolCall, tool: str, turn: str, began: datetime, status: str, outcome: ToolOutcome | None
+) -> TraceSpan:
+    """Return the span of a call, with the names of OpenTelemetry's conventions for generative AI."""
+    result = outcome.text if outcome is not None else ""
+    return TraceSpan(
+        turn=turn,
+        name=f"execute_tool {tool}",
+        began=began,
+        ended=max(datetime.now(UTC), began),
+        attributes={"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool, "gen_ai.tool.call.id": call.id},
+        error="" if status == "done" else status,
+        content=lambda: {"gen_ai.tool.call.arguments": call.arguments, "gen_ai.tool.call.result": result},
+    )
 
 
 async def _run_bounded(called: Tool, work: Awaitable[object]) -> object:

@@ -35,7 +35,7 @@ from gateway.app.channels import (
 from gateway.app.chat_operations import ChatOperations
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
-from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
+from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_recorder, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import join_local_accounts, settle_scopes
 from gateway.app.machine_operations import MachineOperations
@@ -79,7 +79,7 @@ from gateway.store.closed_store import read_sessions
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints
-from gateway.web.metrics import metrics_route
+from gateway.web.metrics import PrometheusRecorder, metrics_route
 from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
 
@@ -104,7 +104,8 @@ async def open_app(
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
         files = await stack.enter_async_context(open_scope_files(settings, home.path, store))
-        context = await _build_context(settings, plugins or ExtraPlugins(), home, store, files, now)
+        meter = await stack.enter_async_context(open_recorder(settings))
+        context = await _build_context(settings, plugins or ExtraPlugins(), home, store, files, meter, now)
         app = _build_app(context, await _open_subsystems(context, stack, has_channels=channels))
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
@@ -167,6 +168,7 @@ async def _build_context(
     home: Home,
     store: Store,
     scope_files: ScopeFileSync | None,
+    meter: PrometheusRecorder,
     now: Callable[[], datetime],
 ) -> AppContext:
     return AppContext(
@@ -179,6 +181,7 @@ async def _build_context(
         platforms=platforms_of(settings, plugins),
         redactor=SecretRedactor(secret_values(settings)),
         unclean_stops=(await store.journal.depth())["unclean_stops"],
+        meter=meter,
         now=now,
     )
 

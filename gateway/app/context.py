@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -73,6 +75,9 @@ class ChannelPlatforms(Mapping[str, str]):
         return self.traits(platform).has_teams
 
 
+_LAST_EXPORT = timedelta(seconds=5)  # of traces and metrics, at the stop
+
+
 def utc_now() -> datetime:
     """Return the current time, aware."""
     return datetime.now(UTC)
@@ -134,6 +139,26 @@ async def open_store(
         yield store
     finally:
         await store.close(has_served=has_served)
+
+
+@asynccontextmanager
+async def open_recorder(settings: Settings) -> AsyncIterator[PrometheusRecorder]:
+    """Open the recorder of metrics and spans; with `otel.enabled` it exports them too. Raises SettingsError."""
+    if not settings.otel.enabled:
+        yield PrometheusRecorder()
+        return
+    try:
+        from gateway.web.otlp_recorder import OtlpRecorder
+    except ModuleNotFoundError as missing:
+        raise SettingsError(f"otel.enabled needs {missing.name}: {HOW_TO_INSTALL}") from missing
+    recorder = await asyncio.to_thread(OtlpRecorder, has_content=settings.otel.content)
+    try:
+        yield recorder
+    finally:
+        # A receiver that takes requests and never answers must not hold up the stop.
+        closing = threading.Thread(target=recorder.close, name="last export", daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, _LAST_EXPORT.total_seconds())
 
 
 def limit_retention(settings: Settings, default: timedelta) -> timedelta:

@@ -10,7 +10,7 @@ import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -20,14 +20,16 @@ from gateway.app.app import GatewayApp
 from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
 from gateway.control.control_server import ControlServer
-from gateway.errors import UserError
+from gateway.errors import StoreUnavailable, UserError
 from gateway.ports import Store
 from gateway.settings import Settings
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
+from gateway.web.metrics import record_depth
 
 log = structlog.get_logger(__name__)
 
+_DEPTHS_EVERY = timedelta(minutes=1)
 _LAST_DELIVERIES = timedelta(seconds=3)  # for turns committed during the stop; the next start delivers the rest
 
 
@@ -100,6 +102,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             stamp=lambda: run_stamp_loop(app.store),
             replaced=lambda: _end_when_replaced(app.store),
             **({"scope_files": app.scope_files.run} if app.scope_files is not None else {}),
+            **({"depths": lambda: _record_depths(app)} if app.settings.otel.enabled else {}),
         ),
         _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),
         _running(group, drain_turns, pool=app.pool.run),
@@ -165,3 +168,12 @@ async def _warm(app: GatewayApp) -> None:
         # What they brought stays for good: collections pass it over, or each full one stops the loop for 0.1 s.
         gc.freeze()
         gc.enable()
+
+
+async def _record_depths(app: GatewayApp) -> None:
+    """Set the gauges of queues and jobs once a minute, which `/metrics` does at each scrape."""
+    while True:
+        with suppress(StoreUnavailable):
+            await app.background.record_metrics()
+            record_depth(app.meter, await app.store.journal.depth())
+        await asyncio.sleep(_DEPTHS_EVERY.total_seconds())

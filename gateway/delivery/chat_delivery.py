@@ -13,10 +13,10 @@ import structlog
 from gateway.backoff import exponential_delay
 from gateway.delivery.delivery_context import AttachmentLost, DeliveryContext, backoff
 from gateway.delivery.part_planner import PartPlanner, shown_name
-from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Channel, DelayedDelivery, OutboxPart, PartState, PendingDelivery, SupportsSendTurns
+from gateway.ports import Channel, DelayedDelivery, OutboxPart, PartState, PendingDelivery, SupportsSendTurns, TraceSpan
 
 log = structlog.get_logger(__name__)
 
@@ -144,7 +144,7 @@ class ChatDeliveryWorker:
             self._part, self._failures, self._asked = part.id, 0, 0
         is_ours, self._marked = self._marked == part.id, ""
         try:
-            receipt = await self._part_sender.deliver_part(row, preview, is_marked_sending=is_ours)
+            receipt = await self._deliver_part(row, preview, is_marked_sending=is_ours)
         except RetryLater as error:
             await self._put_off(part, error)
         except SendRefused as error:
@@ -154,6 +154,26 @@ class ChatDeliveryWorker:
         else:
             return await self._delivered(receipt, later)
         return True
+
+    async def _deliver_part(
+        self, row: OutboxPart, preview: OutboxPart | None, *, is_marked_sending: bool
+    ) -> DeliveryReceipt:
+        began, error = self._context.now(), ""
+        try:
+            return await self._part_sender.deliver_part(row, preview, is_marked_sending=is_marked_sending)
+        except ParlourError as failed:
+            error = type(failed).__name__
+            raise
+        finally:
+            span = TraceSpan(
+                turn=row.part.turn,
+                name="deliver",
+                began=began,
+                ended=max(self._context.now(), began),
+                attributes={"parlour.channel": self._channel.name, "parlour.part": row.part.id},
+                error=error,
+            )
+            self._context.meter.span(span)
 
     async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> bool:
         then = later[0].part if later and later[0].state is PartState.PENDING and self._goes_on() else None

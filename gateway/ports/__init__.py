@@ -83,7 +83,10 @@ from gateway.ports.memory import SessionInfo as SessionInfo
 from gateway.ports.memory import SessionReader as SessionReader
 from gateway.ports.message_context import ChatOverride as ChatOverride
 from gateway.ports.message_context import MessageContext as MessageContext
+from gateway.ports.metrics import TURN_SPAN as TURN_SPAN
 from gateway.ports.metrics import MetricsRecorder as MetricsRecorder
+from gateway.ports.metrics import SpanAttributes as SpanAttributes
+from gateway.ports.metrics import TraceSpan as TraceSpan
 from gateway.ports.outbox import DeadLetterGroup as DeadLetterGroup
 from gateway.ports.outbox import DelayedDelivery as DelayedDelivery
 from gateway.ports.outbox import LinkFinder as LinkFinder

@@ -280,6 +280,13 @@ class LogSettings(FrozenModel):
     format: Literal["auto", "json", "text"] = "auto"  # auto = text on a terminal, JSON elsewhere
 
 
+class OtelSettings(FrozenModel):
+    """Traces and metrics by OTLP. The exporter reads its own OTEL_* variables."""
+
+    enabled: bool = False
+    content: bool = False  # prompts, answers, arguments and results of tools, in the spans
+
+
 class Settings(BaseSettings):
     """Everything the operator decided. Read once, in the CLI; components get plain values from it."""
 
@@ -302,6 +309,7 @@ class Settings(BaseSettings):
     delivery: DeliverySettings = DeliverySettings()
     consolidation: ConsolidationSettings = ConsolidationSettings()
     log: LogSettings = LogSettings()
+    otel: OtelSettings = OtelSettings()
     alert_url: SecretWebAddress | None = None  # a webhook's address is its password
     proxy: Proxy | None = None  # may hold a password
     chats: Mapping[Annotated[str, AfterValidator(parse_selector)], ChatSettings] = Field(default_factory=dict)

@@ -21,11 +21,12 @@ from starlette.routing import Route
 from gateway.errors import StoreUnavailable
 from gateway.net.addresses import FORWARDING_HEADERS
 from gateway.net.local_peer import is_system_account
+from gateway.ports import TraceSpan
 from gateway.web.origin_guard import is_loopback
 
 log = structlog.get_logger(__name__)
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class MetricKind(StrEnum):
@@ -171,6 +172,9 @@ class PrometheusRecorder:
         if (child := self._child(name, MetricKind.TIME, labels)) is not None:
             child.observe(seconds)
 
+    def span(self, span: TraceSpan) -> None:
+        """Do nothing: Prometheus has no traces."""
+
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -208,7 +212,14 @@ class PrometheusRecorder:
             case MetricKind.GAUGE:
                 return Gauge(name, metric.text, labels, registry=self.registry)
             case MetricKind.TIME:
-                return Histogram(name, metric.text, labels, registry=self.registry, buckets=_SECONDS)
+                return Histogram(name, metric.text, labels, registry=self.registry, buckets=SECONDS)
+
+
+def record_depth(meter: PrometheusRecorder, depth: Mapping[str, Any]) -> None:
+    """Set the gauges of queues from *depth* (Journal.depth)."""
+    for word, gauge in DEPTH.items():
+        if depth.get(word) is not None:
+            meter.gauge(gauge, float(depth[word]))
 
 
 def metrics_route(
@@ -226,9 +237,7 @@ def metrics_route(
             counters = await depth()
         except StoreUnavailable:
             counters = {}  # the rest is still worth reading, now more than ever
-        for word, gauge in DEPTH.items():
-            if counters.get(word) is not None:
-                meter.gauge(gauge, float(counters[word]))
+        record_depth(meter, counters)
         return Response(meter.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return Route("/metrics", metrics, methods=["GET"])

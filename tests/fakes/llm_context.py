@@ -12,7 +12,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest
 from agent.tools.tool import ToolContext, bind_recall
 from agent.tools.toolbox import Toolbox
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions, TraceSpan
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
@@ -36,6 +36,9 @@ class SummingMeter:
     def time(self, name: str, seconds: float, /, **labels: str) -> None:
         """Keep every duration."""
         self.times.setdefault(_key(name, labels), []).append(seconds)
+
+    def span(self, span: TraceSpan) -> None:
+        """Keep no spans."""
 
 
 def _key(name: str, labels: Mapping[str, str]) -> str:

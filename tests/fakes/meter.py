@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gateway.ports import TraceSpan
+
 
 class FakeMeter:
     """Counts by name and labels; gauges and timings are kept as they came."""
@@ -24,6 +26,9 @@ class FakeMeter:
     def time(self, name: str, seconds: float, /, **labels: str) -> None:
         """Keep a timing."""
         self.times.append((name, seconds))
+
+    def span(self, span: TraceSpan) -> None:
+        """Keep no spans."""
 
     def total(self, name: str) -> int:
         """Return the sum of a counter over all labels."""
