@@ -117,6 +117,7 @@ class ChaosRun:
             "PARLOUR_STORE__URL": server.address, "PARLOUR_STORE__SHARED": "true",
             "PARLOUR_LLM__MODEL": "openai/scripted", "PARLOUR_LLM__API_BASE": model.base,
             "PARLOUR_LLM__API_KEY": "sk-x",
+            "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "0", "PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "0",
         }  # fmt: skip
         self._gateways = [self._new_gateway(f"home{number}") for number in range(plan.workers)]
         self._running: set[GatewayProcess] = set()
