@@ -9,6 +9,7 @@ ParlourError
 ├── FileUnavailable          a file cannot be fetched; the text is a phrase for users
 ├── UnreadableEvent          a platform's event cannot be parsed, nor will it be when it is delivered again
 ├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
+│   ├── ScopeReplaced        another gateway's change of the memory has replaced ours; run the work again
 │   └── WorkerReplaced       other gateways have taken over from this one, which must end
 ├── LeaseLost                another worker owns the session; discard the turn
 ├── CapReached               a cap does not allow the model call; notify and end the turn (gateway/ports/caps.py)
@@ -68,6 +69,10 @@ class UnreadableEvent(ParlourError):
 
 class StoreUnavailable(ParlourError):
     """The journal cannot write now. Nothing was confirmed; the same call is safe once it is back."""
+
+
+class ScopeReplaced(StoreUnavailable):
+    """Another gateway has changed memory that was changed here as well. Work that has read it must run again."""
 
 
 class WorkerReplaced(StoreUnavailable):

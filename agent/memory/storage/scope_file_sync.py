@@ -27,7 +27,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedFile, CachedScopes
 from agent.memory.storage.disk import FILE_MODE, FOLDER_MODE
 from agent.memory.storage.scope_scan import WORKSPACE, FileSignature, is_immutable, may_grow, scan_scope
-from gateway.errors import StoreUnavailable, UserError
+from gateway.errors import ScopeReplaced, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeChange, ScopeFileStore, StoredFile, StoredFileChange
 
 log = structlog.get_logger(__name__)
@@ -234,7 +234,7 @@ class ScopeFileSync:
     def _require_current(self, cached: _CachedScope) -> None:
         """Refuse to store what was made over an older state."""
         if cached.is_undone and cached.scope in self._in_use():
-            raise StoreUnavailable(f"another gateway has changed the memory of {cached.scope or 'the home'} as well")
+            raise ScopeReplaced(f"another gateway has changed the memory of {cached.scope or 'the home'} as well")
         if cached.is_behind:
             raise self._build_conflict(cached.scope)
 

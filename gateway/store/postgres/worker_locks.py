@@ -10,7 +10,7 @@ from gateway.store.workers import DEAD_AFTER, HEARTBEAT
 
 _DEAD_AFTER = DEAD_AFTER // timedelta(microseconds=1)
 _MISSED = 2 * HEARTBEAT // timedelta(microseconds=1)  # since the last heartbeat: one was missed
-RETRY = HEARTBEAT  # at most, between two attempts to connect to a server that is down
+RETRY = HEARTBEAT / 2  # at most, between two attempts to connect to a server that is down
 # After a failure of the server all are silent. Who is back first gives the others as long to come back.
 _RETURNED = (2 * HEARTBEAT + RETRY) // timedelta(microseconds=1)
 _OF_WORKER = "hashtextextended(current_schema() || '/' || {}, 0)"
