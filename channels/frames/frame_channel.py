@@ -18,7 +18,7 @@ from channels.frames import frame_codec
 from channels.frames.client_connection import ClientConnection, MessageThrottles, SharedFrame
 from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
 from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryPager
-from gateway.errors import FileUnavailable, StoreUnavailable
+from gateway.errors import FileUnavailable, OutcomeUnknown, StoreUnavailable
 from gateway.events import (
     Attachment,
     DeliveryReceipt,
@@ -58,8 +58,20 @@ class LiveChatState:
 
     activity: Frame | None = None
     preview: Frame | None = None
+    is_foreign: bool = False  # another worker shows it
 
-    def show(self, preview: Frame, now: datetime) -> None:
+    def apply(self, frame: Frame, now: datetime, *, is_foreign: bool) -> None:
+        """Keep what *frame* changes."""
+        match frame["type"]:
+            case "activity":
+                self.activity, self.is_foreign = frame if frame["on"] else None, is_foreign
+            case "preview":
+                self._note_preview(frame, now)
+                self.is_foreign = is_foreign
+            case "message" if self.preview is not None and self.preview["turn"] == frame["turn"]:
+                self.preview = None  # what another turn shows meanwhile, a command's answer, ends none
+
+    def _note_preview(self, preview: Frame, now: datetime) -> None:
         """Note the text so far of a turn, and since when its first words stand in the chat."""
         known = self.preview if self.preview is not None and self.preview["turn"] == preview["turn"] else {}
         self.preview = {**preview, "since": known.get("since", now.isoformat())}
@@ -87,6 +99,9 @@ class FrameChannel:
         self._paces = MessageThrottles(time.monotonic)  # of all windows of a chat together
         self._live: dict[SessionKey, LiveChatState] = {}
         self._last_stamp = datetime.min.replace(tzinfo=UTC)
+        self._shared = context.windows
+        if self._shared is not None:
+            self._shared.subscribe(self.name, self._receive, self._repeat, self._refresh)
 
     # The port.
 
@@ -104,22 +119,25 @@ class FrameChannel:
         return self._running
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Return True if a window of this chat is open."""
-        return bool(self._windows.get(key))
+        """Return True if a window of this chat is open, here or at another worker."""
+        return bool(self._windows.get(key)) or (self._shared is not None and self._shared.is_watched(key))
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:  # noqa: ARG002 - the port's signature
         """Cut *message* where a part would be too long; the page and the terminal read Markdown themselves."""
         return frame_codec.render(message, self._language(message.key))
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
-        """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word."""
+        """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word.
+
+        Where other workers have windows, it fails as well if the part could not be stored for them.
+        """
         if part.file is not None and part.file.blob and await self._blobs.measure(part.file.blob) is None:
             raise FileUnavailable("it is lost")
-        return self._show(part, may_be_duplicate=may_be_duplicate)
+        return await self._show(part, may_be_duplicate=may_be_duplicate)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the message *message_id* by *part*; it keeps its id."""
-        return self._show(part, replaces=message_id)
+        return await self._show(part, replaces=message_id)
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:  # noqa: ARG002 - the port's signature
         """Return None: sending a part again has no effect on windows, so an uncertain part is sent again."""
@@ -128,10 +146,8 @@ class FrameChannel:
     async def show(self, activity: ChatActivity) -> None:
         """Show or end the status line."""
         frame = frame_codec.activity(activity)
-        live = self._live.setdefault(activity.key, LiveChatState())
-        live.activity = frame if activity.on else None
-        self._tidy(activity.key)
-        self._push(activity.key, frame)
+        self._apply(activity.key, frame)
+        self._post(activity.key, frame)
 
     async def close(self) -> None:
         """Close every window."""
@@ -151,6 +167,8 @@ class FrameChannel:
         self._windows.setdefault(window.key, set()).add(window)
         try:
             # Registered before the history is read, or what is sent meanwhile would be in neither.
+            if self._shared is not None:
+                await self._shared.watch(window.key.parent)
             await _first_of(
                 self._listen(window, receive, sleep),
                 self._show_pages(window),
@@ -160,6 +178,8 @@ class FrameChannel:
             )
         except OSError:
             log.debug("frames.window_lost", key=str(window.key))
+        except StoreUnavailable:  # it comes back by itself
+            log.warning("frames.window_not_watched", key=str(window.key))
         finally:
             self._remove(window)
 
@@ -269,17 +289,51 @@ class FrameChannel:
 
     # All windows of a chat.
 
-    def _show(self, part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "") -> DeliveryReceipt:
-        file = self._address(part.key, part.file, part.plain) if part.file is not None else None
-        frame = frame_codec.part_frame(part, may_be_duplicate=may_be_duplicate, replaces=replaces, file=file)
-        live = self._live.setdefault(part.key, LiveChatState())
+    async def _show(self, part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "") -> DeliveryReceipt:
+        frame = frame_codec.part_frame(part, may_be_duplicate=may_be_duplicate, replaces=replaces)
         if part.kind is OutboundKind.PREVIEW:
-            live.show(frame, self._now())
-        elif live.preview is not None and live.preview["turn"] == part.turn:
-            live.preview = None  # what another turn shows meanwhile, a command's answer, ends none
-        self._tidy(part.key)
-        self._push(part.key, frame, visible_to=part.visible_to)
+            self._post(part.key, frame)
+        elif self._shared is not None:
+            try:
+                await self._shared.send(part.key, frame_codec.encode_shared(frame, part))
+            except StoreUnavailable as error:
+                raise OutcomeUnknown("windows of other gateways may not have it") from error
+        self._apply(part.key, self._with_file(part.key, frame, part.file, part.plain), visible_to=part.visible_to)
         return DeliveryReceipt(part=part.id, message_id=replaces or part.id, at=self._now())
+
+    def _with_file(self, key: SessionKey, frame: Frame, file: Attachment | None, text: str) -> Frame:
+        return frame if file is None else {**frame, "file": self._address(key, file, text)}
+
+    def _apply(self, key: SessionKey, frame: Frame, *, visible_to: str = "", is_foreign: bool = False) -> None:
+        """Show *frame* in the windows that are open here, and keep what one that opens later needs."""
+        live = self._live.setdefault(key, LiveChatState())
+        live.apply(frame, self._now(), is_foreign=is_foreign)
+        self._tidy(key)
+        self._push(key, frame, visible_to=visible_to)
+
+    def _post(self, key: SessionKey, frame: Frame) -> None:
+        """Show *frame*, an activity or a preview, in the windows of other workers."""
+        if self._shared is not None and self._shared.is_watched(key):
+            self._shared.post(key, frame_codec.encode_shared(frame), slot=frame["type"] + frame.get("turn", ""))
+
+    def _repeat(self, chat: SessionKey) -> None:
+        """Post what *chat* shows now, for a window that another worker has opened."""
+        for key, live in self._live.items():
+            if key.parent == chat and not live.is_foreign:
+                for frame in live.frames():
+                    self._post(key, frame)
+
+    def _receive(self, key: SessionKey, text: str) -> None:
+        """Show a frame of another worker."""
+        shared = frame_codec.decode_shared(text)
+        frame = self._with_file(key, shared.frame, shared.file, shared.text)
+        self._apply(key, frame, visible_to=shared.visible_to, is_foreign=True)
+
+    def _refresh(self) -> None:
+        """Have every window read its history again."""
+        for windows in self._windows.values():
+            for window in windows:
+                window.ask(HistoryFrame())
 
     def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:  # noqa: ARG002 - the page needs the key
         """Return the fields with which a window shows and fetches *file*; *text* is its content if not stored."""
@@ -295,6 +349,8 @@ class FrameChannel:
         frame = SharedFrame(frame_codec.echo_frame(message))
         for window in self._windows.get(sender.key, set()) - {sender}:
             window.push(frame)
+        if self._shared is not None:
+            self._shared.post(sender.key, frame_codec.encode_shared(frame))
 
     def _tidy(self, key: SessionKey) -> None:
         if not self._live[key].frames():
@@ -305,6 +361,11 @@ class FrameChannel:
         windows.discard(window)
         if not windows:
             self._windows.pop(window.key, None)
+        chat = window.key.parent
+        if self._shared is not None and not any(key.parent == chat for key in self._windows):
+            self._shared.unwatch(chat)
+            # Nobody tells when it ends.
+            self._live = {key: live for key, live in self._live.items() if key.parent != chat or not live.is_foreign}
 
     def _close_windows(self) -> None:
         for windows in self._windows.values():

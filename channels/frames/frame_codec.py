@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -250,6 +250,33 @@ def part_frame(
         "settles": part.settles,
         **links,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFrame:
+    """A frame from another worker; where it has a file, its own windows have other addresses for it."""
+
+    frame: Frame
+    visible_to: str = ""
+    file: Attachment | None = None
+    text: str = ""
+
+
+def encode_shared(frame: Frame, part: MessagePart | None = None) -> str:
+    """Return *frame* as text for other workers, with the file of its *part*."""
+    fields: dict[str, Any] = {"frame": frame}
+    if part is not None and part.visible_to:
+        fields["visible_to"] = part.visible_to
+    if part is not None and part.file is not None:
+        fields |= {"file": asdict(part.file), "text": "" if part.file.blob else part.plain}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def decode_shared(text: str) -> ForeignFrame:
+    """Read what `encode_shared` has written."""
+    fields = json.loads(text)
+    file = fields.pop("file", None)
+    return ForeignFrame(**fields, file=None if file is None else Attachment(**file))
 
 
 def shown_file(file: Attachment) -> Frame:

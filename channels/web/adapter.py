@@ -23,7 +23,7 @@ from channels.web.served_files import ServedFiles
 from channels.web.slots import PersonSlots
 from channels.web.uploads import WebUploads
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
-from gateway.events import Attachment, DeliveryReceipt, InboundMessage, MessagePart, OutboundKind, SessionKey
+from gateway.events import Attachment, InboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.net.addresses import FORWARDING_HEADERS
 from gateway.net.local_peer import is_system_account
@@ -37,6 +37,7 @@ MOST_WINDOWS = 20  # of one person
 FIRST = "main"  # how the page calls the conversation that is the chat itself
 _CONVERSATION = re.compile(r"[a-z0-9]{16}\Z")
 MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
+_LIST_CHANGED = "conversations"  # the frame
 _BUTTONS = 20  # below one message
 _TRY_AGAIN_LATER = 1013
 _SERVICE_RESTART = 1012
@@ -219,7 +220,10 @@ class WebChannel(FrameChannel):
 
     def tell_list_changed(self, who: str) -> None:
         """Ask every window of *who* to read the list of conversations again."""
-        self._tell(who, {"type": "conversations"})
+        frame = {"type": _LIST_CHANGED}
+        self._tell(who, frame)
+        if self._shared is not None:
+            self._shared.post(SessionKey(self.name, who), frame_codec.encode_shared(frame), slot=_LIST_CHANGED)
 
     def _note_title(self, key: SessionKey) -> None:
         if key.channel == self.name:
@@ -247,11 +251,13 @@ class WebChannel(FrameChannel):
         if is_news:
             self.tell_list_changed(message.key.parent.chat)
 
-    def _show(self, part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "") -> DeliveryReceipt:
-        if part.kind is not OutboundKind.PREVIEW:
-            frame = {"type": "news", "conversation": part.key.thread or FIRST}
-            self._tell(part.key.parent.chat, frame, except_for=part.key)
-        return super()._show(part, may_be_duplicate=may_be_duplicate, replaces=replaces)
+    def _apply(self, key: SessionKey, frame: Frame, *, visible_to: str = "", is_foreign: bool = False) -> None:
+        if frame["type"] == _LIST_CHANGED:
+            self._tell(key.chat, frame)
+            return
+        if frame["type"] == "message":
+            self._tell(key.parent.chat, {"type": "news", "conversation": key.thread or FIRST}, except_for=key)
+        super()._apply(key, frame, visible_to=visible_to, is_foreign=is_foreign)
 
     def _tell(self, who: str, frame: Frame, *, except_for: SessionKey | None = None) -> None:
         shared = SharedFrame(frame)

@@ -138,6 +138,7 @@ async def open_channels(
                     proxy=settings.proxy_address,
                     reply_policies=reply_policies_of(context.chats, name, channel_settings),
                     is_shared=store.connections is not None,
+                    windows=store.windows,
                 )
             )
             channels[name] = channel

@@ -15,6 +15,7 @@ from gateway.ports.files import BlobStore
 from gateway.ports.locales import in_english
 from gateway.ports.memory import SessionReader
 from gateway.ports.person_panels import PersonPanels
+from gateway.ports.windows import SharedWindows
 
 
 class IntakeVerdict(StrEnum):
@@ -276,6 +277,7 @@ class ChannelContext:
     folder: Path | None = None  # for the channel's files; created by the first write
     proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret
     reply_policies: ReplyPolicies | None = None  # None = the block's policy everywhere
+    windows: SharedWindows | None = None  # of this channel at other workers; None = there are none
     is_shared: bool = False  # other workers receive and send for this channel, too: what is in memory is not all
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:

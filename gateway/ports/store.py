@@ -17,6 +17,7 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
+from gateway.ports.windows import SharedWindows
 
 BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
 EXPIRES = timedelta(hours=24)  # older messages expire, with one notice per chat
@@ -56,6 +57,7 @@ class Store(Protocol):
     erasing: ErasureStore
     scope_files: ScopeFileStore | None  # None = the files of the home are what is true of its scopes
     connections: ConnectionClaims | None  # None = this process has every connection
+    windows: SharedWindows | None  # None = this process serves every window
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""

@@ -79,6 +79,10 @@ class SharedDatabase(Database, Protocol):
         """Have the other workers look for work, once this transaction is durable."""
         ...
 
+    def notify_worker(self, name: str) -> None:
+        """Have one worker look for frames of its windows, once this transaction is durable."""
+        ...
+
     def changes_cached(self, rows: CachedRows) -> None:
         """Say that this transaction changes *rows*: the other workers read them again."""
         ...

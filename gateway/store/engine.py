@@ -20,6 +20,7 @@ from gateway.store.connections import WorkerConnections
 from gateway.store.database import Database
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
+from gateway.store.shared_windows import WorkerWindows
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
 
@@ -91,10 +92,13 @@ class StoreEngine:
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)
+    posted: asyncio.Event = field(default_factory=asyncio.Event)  # another worker has frames for our windows
+    windows: WorkerWindows | None = field(init=False)  # None = this worker serves all
 
     def __post_init__(self) -> None:
         self.backlog_limit = BacklogLimit(self.limits.queued)
         self.connections = WorkerConnections(self.claims.changed)
+        self.windows = WorkerWindows(self.writer, self.owner, self.posted) if self.worker.shares else None
 
     @property
     def owner(self) -> str:

@@ -295,8 +295,19 @@ CREATE TABLE cap_entry (
 ALTER TABLE cap_told ADD COLUMN turn TEXT NOT NULL DEFAULT '';
 """
 
+# Windows of chats at several gateways, and frames for them (gateway/store/shared_windows.py).
+_WINDOWS = """
+CREATE TABLE watch (
+    chat TEXT NOT NULL, worker TEXT NOT NULL, opening INTEGER NOT NULL, PRIMARY KEY (chat, worker)
+) WITHOUT ROWID;
+CREATE TABLE frame (
+    worker TEXT NOT NULL, sender TEXT NOT NULL, number INTEGER NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (worker, sender, number)
+) WITHOUT ROWID;
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
-    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS)),
+    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
 )

@@ -27,6 +27,7 @@ from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, 
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
+from gateway.ports.windows import SharedWindows
 from gateway.store import (
     access,
     account_links,
@@ -54,6 +55,7 @@ from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences,
 from gateway.store.row_codec import unquote
 from gateway.store.scope_files import SqlScopeFiles
 from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
+from gateway.store.shared_windows import Watchers, forget_windows, watchers_of
 from gateway.store.suspects import KilledJob, count_crash, forgive, free_controls, free_jobs, last_charged
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
@@ -85,6 +87,7 @@ class SharedWork:
     connections: frozenset[str]
     work: PendingWork
     dead: int  # workers taken over from
+    watchers: Watchers
     killed_jobs: list[KilledJob]
 
 
@@ -171,6 +174,7 @@ def _give_back(database: Database, is_lost: Callable[[SessionKey], bool] | None)
     outbox.recover(database, is_lost)
     free_jobs(database)
     claims.forget_claims(database)
+    forget_windows(database)
 
 
 def _is_of(chats: frozenset[SessionKey], key: SessionKey) -> bool:
@@ -218,7 +222,8 @@ def share_work(
     ours = partial(_is_of, balance.held)
     work.lanes, work.chats = list(filter(ours, work.lanes)), list(filter(ours, work.chats))
     work.controls = [row for row in work.controls if ours(row.message.key)]
-    return SharedWork(balance, lines.held, work, len(dead), killed_jobs)
+    watchers = watchers_of(database, engine.owner)
+    return SharedWork(balance, lines.held, work, len(dead), watchers, killed_jobs)
 
 
 def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
@@ -270,6 +275,7 @@ class SqlStore:
         # With a journal in the home, the home's files are what is true.
         self.scope_files: ScopeFileStore | None = SqlScopeFiles(engine) if path is None else None
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
+        self.windows: SharedWindows | None = engine.windows
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
 
     def adopt(self, snapshot: CachedSnapshot) -> None:
@@ -366,6 +372,7 @@ async def assemble(
     chat_claims: ChatClaims | None = None,
     caches: SharedCaches | None = None,
     cap_writer: StoreWriter | None = None,
+    posted: asyncio.Event | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
 
@@ -379,6 +386,7 @@ async def assemble(
         worker=worker or WorkerIdentity(),
         cap_writer=cap_writer,
         claims=chat_claims or ChatClaims(),
+        posted=posted or asyncio.Event(),
     )
     try:
         return await _assemble(engine, copy, path, caches or SharedCaches())
@@ -434,11 +442,21 @@ def _reopened(engine: StoreEngine, backlog: PendingWork) -> None:
 
 
 async def _share(engine: StoreEngine) -> None:
+    """Look for work until cancelled, and carry frames between windows."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_look_for_work(engine), name="look for work")
+        if engine.windows is not None:
+            tasks.create_task(engine.windows.run(), name="windows")
+
+
+async def _look_for_work(engine: StoreEngine) -> None:
     """Look for work until cancelled: when there may be some, and as often as `claims.POLL` says."""
     held, connections, loop = engine.claims, engine.connections, asyncio.get_running_loop()
 
     def note(result: SharedWork, looked_at: float) -> None:
         held.note(result.balance, loop.time())
+        if engine.windows is not None:
+            engine.windows.note_watchers(result.watchers)
         connections.note(result.connections, looked_at)
         _wake(engine, result.work)
         if result.dead:

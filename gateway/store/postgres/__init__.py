@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,6 +43,11 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     return await open_database(url, limits, clock=clock, shares=limits.is_shared)
 
 
+def _set_event(events: Mapping[str, asyncio.Event], name: str) -> None:
+    if name in events:
+        events[name].set()
+
+
 async def open_database(
     url: str,
     limits: StoreLimits,
@@ -60,6 +65,9 @@ async def open_database(
     held = ChatClaims(is_shared=shares)
     loop = asyncio.get_running_loop()
     caches = SharedCaches()
+    posted = asyncio.Event()
+    # Without a name, there may be work for any worker.
+    dispatch = partial(_set_event, {"": held.changed, worker.name: posted})
 
     def hand_over(database: Database, changed: Collection[str]) -> None:
         # On the writer's thread. The loop runs it before it hears of the transaction's results.
@@ -78,7 +86,7 @@ async def open_database(
             connection.when_changed(hand_over)
             schema.enlist(connection, worker, is_new=not last)
             last = connection.process
-            heartbeat = WorkerHeartbeat(url, worker.name, loop, on_notify=held.changed.set if shares else None)
+            heartbeat = WorkerHeartbeat(url, worker.name, loop, on_notify=dispatch if shares else None)
             connection.when_closed(heartbeat.stop)
             heartbeat.start()
         except BaseException as error:
@@ -105,5 +113,6 @@ async def open_database(
         worker=worker,
         chat_claims=held,
         caches=caches,
+        posted=posted,
         cap_writer=cap_writer,
     )

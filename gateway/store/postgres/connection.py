@@ -39,7 +39,20 @@ _PARTS = sql(  # names as the server quotes them
     "SELECT coalesce(inhrelid::regclass, name::regclass)::text FROM unnest(?::text[]) WITH ORDINALITY AS t(name, n)",
     "LEFT JOIN pg_inherits ON inhparent = name::regclass ORDER BY n, inhrelid",
 )  # fmt: skip
-_TEXT_TABLES = ("inbox", "step", "body", "outbox", "part", "dead", "job", "preference", "note", "audit", "alert")
+_TEXT_TABLES = (
+    "inbox",
+    "step",
+    "body",
+    "outbox",
+    "part",
+    "dead",
+    "job",
+    "preference",
+    "note",
+    "audit",
+    "alert",
+    "frame",
+)
 
 
 class _TranslatedStatement(NamedTuple):
@@ -128,6 +141,10 @@ class PostgresConnection:
     def notify(self) -> None:
         """Have the other workers look for work, once this transaction is stored."""
         self.execute("NOTIFY parlour")
+
+    def notify_worker(self, name: str) -> None:
+        """Notify one worker, by its name: nothing that people wrote is in a notification."""
+        self.execute("SELECT pg_notify('parlour', ?)", (name,))
 
     def changes_cached(self, rows: CachedRows) -> None:
         """Write a new edition of *rows*; the other workers look for it at once."""

@@ -33,9 +33,9 @@ class WorkerHeartbeat:
         name: str,
         loop: asyncio.AbstractEventLoop,
         *,
-        on_notify: Callable[[], object] | None = None,
+        on_notify: Callable[[str], object] | None = None,
     ) -> None:
-        """*on_notify* is called on the loop when another worker says that there may be work."""
+        """*on_notify* is called on the loop with each notification of another worker."""
         self._on_notify = on_notify
         self._url = url
         self._name = name
@@ -79,9 +79,9 @@ class WorkerHeartbeat:
         if self._on_notify is None:
             return self._stopped.wait(interval)
         try:
-            for _ in self._connected().notifies(timeout=interval):
+            for notification in self._connected().notifies(timeout=interval):
                 with suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._on_notify)
+                    self._loop.call_soon_threadsafe(self._on_notify, notification.payload)
         except (psycopg.Error, ParlourError):
             self._disconnect()
             return self._stopped.wait(interval)

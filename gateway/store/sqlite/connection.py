@@ -42,6 +42,9 @@ class SqliteConnection(sqlite3.Connection):
     def notify(self) -> None:
         """Do nothing: this worker is the only one."""
 
+    def notify_worker(self, name: str) -> None:
+        """Do nothing, as `notify`."""
+
     def changes_cached(self, rows: CachedRows) -> None:
         """Do nothing, as `notify`."""
 

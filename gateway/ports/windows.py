@@ -1,0 +1,50 @@
+"""Windows of a channel at every worker: how what one worker shows reaches the windows that another serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.events import SessionKey
+
+
+class SharedWindows(Protocol):
+    """Carries frames between the workers that serve windows of the same chats. *key* is a conversation's.
+
+    A frame is the channel's JSON text in ASCII. Frames of one worker arrive in the order in which it gave them, each
+    once; a frame that was lost with a session of the database is made good by `refresh`.
+    """
+
+    async def watch(self, chat: SessionKey) -> None:
+        """Have frames of *chat* come to this worker; what is sent after the return does. Raises StoreUnavailable."""
+        ...
+
+    def unwatch(self, chat: SessionKey) -> None:
+        """Have frames of *chat* come no more."""
+        ...
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Return True if another worker has windows of the chat of *key*; False for chats that are not ours."""
+        ...
+
+    async def send(self, key: SessionKey, frame: str) -> None:
+        """Give *frame* to every other worker that watches; it is durable on return. Raises StoreUnavailable."""
+        ...
+
+    def post(self, key: SessionKey, frame: str, *, slot: str = "") -> None:
+        """Give *frame* soon; of those with the same *slot* that wait, only the last one is given."""
+        ...
+
+    def subscribe(
+        self,
+        channel: str,
+        receive: Callable[[SessionKey, str], None],
+        repeat: Callable[[SessionKey], None],
+        refresh: Callable[[], None],
+    ) -> None:
+        """Call *receive* with each frame from another worker for *channel*.
+
+        *repeat* is called when another worker opens a window of one of our chats, with the chat: what it shows now is
+        to be posted. *refresh* is called after a frame may have been lost: windows are to read their history again.
+        """
+        ...
