@@ -273,7 +273,7 @@ def encode_shared(frame: Frame, part: MessagePart | None = None) -> str:
 
 
 def decode_shared(text: str) -> ForeignFrame:
-    """Read what `encode_shared` has written."""
+    """Read the text of `encode_shared`."""
     fields = json.loads(text)
     file = fields.pop("file", None)
     return ForeignFrame(**fields, file=None if file is None else Attachment(**file))

@@ -16,11 +16,11 @@ class SharedWindows(Protocol):
     """
 
     async def watch(self, chat: SessionKey) -> None:
-        """Have frames of *chat* come to this worker; what is sent after the return does. Raises StoreUnavailable."""
+        """Receive the frames of *chat*: all that are sent after the return. Raises StoreUnavailable."""
         ...
 
     def unwatch(self, chat: SessionKey) -> None:
-        """Have frames of *chat* come no more."""
+        """Receive no more frames of *chat*."""
         ...
 
     def is_watched(self, key: SessionKey) -> bool:
@@ -44,7 +44,7 @@ class SharedWindows(Protocol):
     ) -> None:
         """Call *receive* with each frame from another worker for *channel*.
 
-        *repeat* is called when another worker opens a window of one of our chats, with the chat: what it shows now is
-        to be posted. *refresh* is called after a frame may have been lost: windows are to read their history again.
+        *repeat* is called with one of our chats when another worker opens a window of it: activity and preview are to
+        be posted again. *refresh* is called after a frame may have been lost: windows are to read their history again.
         """
         ...

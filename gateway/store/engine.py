@@ -92,13 +92,13 @@ class StoreEngine:
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)
-    posted: asyncio.Event = field(default_factory=asyncio.Event)  # another worker has frames for our windows
+    frame_arrival: asyncio.Event = field(default_factory=asyncio.Event)  # another worker has frames for our windows
     windows: WorkerWindows | None = field(init=False)  # None = this worker serves all
 
     def __post_init__(self) -> None:
         self.backlog_limit = BacklogLimit(self.limits.queued)
         self.connections = WorkerConnections(self.claims.changed)
-        self.windows = WorkerWindows(self.writer, self.owner, self.posted) if self.worker.shares else None
+        self.windows = WorkerWindows(self.writer, self.owner, self.frame_arrival) if self.worker.shares else None
 
     @property
     def owner(self) -> str:

@@ -42,7 +42,7 @@ Watchers: TypeAlias = frozenset[tuple[SessionKey, str, int]]  # chat, worker, nu
 
 
 def watchers_of(database: Database, worker: str) -> Watchers:
-    """Return who else watches the chats of *worker*."""
+    """Return the other workers that watch chats of *worker*."""
     rows = database.execute(_WATCHERS, (worker,))
     return frozenset((read_key(chat.removeprefix(_CHAT)), other, opening) for chat, other, opening in rows)
 
@@ -66,7 +66,7 @@ class WorkerWindows:
 
     writer: StoreWriter
     worker: str
-    posted: asyncio.Event  # another worker has stored frames for us
+    arrival: asyncio.Event  # another worker has stored frames for us
     _subscribers: dict[str, _Subscriber] = field(default_factory=dict)
     _watching: set[SessionKey] = field(default_factory=set)
     _watchers: Watchers = frozenset()
@@ -86,7 +86,7 @@ class WorkerWindows:
         self._subscribers[channel] = _Subscriber(receive, repeat, refresh)
 
     async def watch(self, chat: SessionKey) -> None:
-        """Have frames of *chat* come here."""
+        """Receive the frames of *chat*."""
         columns = (claim_name(chat), self.worker, next(self._numbers))
 
         def store(database: SharedDatabase) -> None:
@@ -94,11 +94,11 @@ class WorkerWindows:
             database.notify()  # the chat's worker begins a preview
 
         self._watching.add(chat)
-        self.posted.set()  # look from now on
+        self.arrival.set()  # look from now on
         await self.writer.submit(store)
 
     def unwatch(self, chat: SessionKey) -> None:
-        """Have frames of *chat* come no more."""
+        """Receive no more frames of *chat*."""
         self._watching.discard(chat)
         columns = (claim_name(chat), self.worker)
         self.writer.submit_nowait(lambda database: database.execute(_UNWATCH, columns).close())
@@ -118,7 +118,7 @@ class WorkerWindows:
         self._has_pending.set()
 
     def note_watchers(self, watchers: Watchers) -> None:
-        """Keep who watches our chats; have what they show repeated for new windows."""
+        """Keep the watchers of our chats; have activity and preview repeated for new windows."""
         new = watchers - self._watchers
         self._watchers, self._watched = watchers, frozenset(chat for chat, _, _ in watchers)
         for chat in {chat for chat, _, _ in new}:
@@ -158,8 +158,8 @@ class WorkerWindows:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL.total_seconds() if self._watching else None):
-                    await self.posted.wait()
-            self.posted.clear()
+                    await self.arrival.wait()
+            self.arrival.clear()
             try:
                 found = await self.writer.submit(lambda database: database.execute(_TAKE, (self.worker,)).fetchall())
             except StoreUnavailable:  # the rows may be gone, if only the reply was lost

@@ -174,7 +174,8 @@ def _give_back(database: Database, is_lost: Callable[[SessionKey], bool] | None)
     outbox.recover(database, is_lost)
     free_jobs(database)
     claims.forget_claims(database)
-    forget_windows(database)
+    if is_lost is not None:
+        forget_windows(database)
 
 
 def _is_of(chats: frozenset[SessionKey], key: SessionKey) -> bool:
@@ -372,7 +373,7 @@ async def assemble(
     chat_claims: ChatClaims | None = None,
     caches: SharedCaches | None = None,
     cap_writer: StoreWriter | None = None,
-    posted: asyncio.Event | None = None,
+    frame_arrival: asyncio.Event | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
 
@@ -386,7 +387,7 @@ async def assemble(
         worker=worker or WorkerIdentity(),
         cap_writer=cap_writer,
         claims=chat_claims or ChatClaims(),
-        posted=posted or asyncio.Event(),
+        frame_arrival=frame_arrival or asyncio.Event(),
     )
     try:
         return await _assemble(engine, copy, path, caches or SharedCaches())

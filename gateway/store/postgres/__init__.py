@@ -65,9 +65,9 @@ async def open_database(
     held = ChatClaims(is_shared=shares)
     loop = asyncio.get_running_loop()
     caches = SharedCaches()
-    posted = asyncio.Event()
+    frame_arrival = asyncio.Event()
     # Without a name, there may be work for any worker.
-    dispatch = partial(_set_event, {"": held.changed, worker.name: posted})
+    dispatch = partial(_set_event, {"": held.changed, worker.name: frame_arrival})
 
     def hand_over(database: Database, changed: Collection[str]) -> None:
         # On the writer's thread. The loop runs it before it hears of the transaction's results.
@@ -113,6 +113,6 @@ async def open_database(
         worker=worker,
         chat_claims=held,
         caches=caches,
-        posted=posted,
+        frame_arrival=frame_arrival,
         cap_writer=cap_writer,
     )
