@@ -34,15 +34,19 @@ from gateway.ports import (
     InboxRow,
     Journal,
     Line,
+    Outbox,
+    PendingDelivery,
     SessionInfo,
     SessionRow,
     TurnRecord,
     TurnRecordStore,
 )
+from gateway.text import append_commands
 
 _READ_ATTEMPTS = 3
 _MOST_HEADS = 10_000
 _TURNS_AT_ONCE = 200
+_TURNS_WITH_BUTTONS = 30  # the newest ones of a conversation
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Turn: TypeAlias = tuple[str, Sequence[Line]]  # its id and lines, the `end` line last
@@ -51,10 +55,13 @@ _Turn: TypeAlias = tuple[str, Sequence[Line]]  # its id and lines, the `end` lin
 class StoredSessions:
     """Implements `SessionReader`."""
 
-    def __init__(self, home: Path, records: TurnRecordStore, journal: Journal, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self, home: Path, records: TurnRecordStore, journal: Journal, outbox: Outbox, *, disk: Disk | None = None
+    ) -> None:
         self._home = home
         self._records = records
         self._journal = journal
+        self._outbox = outbox
         self._disk = disk or Disk()
         self._scopes: dict[SessionKey, str] = {}
         self._heads: LRUCache[str, tuple[str, str]] = LRUCache(_MOST_HEADS)  # key and time of each archive
@@ -87,6 +94,9 @@ class StoredSessions:
             # What was written to the file since it was read from the journal is there already.
             history += [each for each in ((record.turn, record.lines), *ended) if each[0] not in known]
         lines = await asyncio.to_thread(_in_order, history, queued_rows, datetime.now(UTC))
+        if not before:
+            newest = list(dict.fromkeys(line.turn for line in reversed(lines)))[:_TURNS_WITH_BUTTONS]
+            lines = with_buttons(lines, key, await self._outbox.messages_of_all(newest))
         return DisplayedPage(tuple(_anchored(line, scope) for line in lines), start)
 
     async def recent_turns(self, key: SessionKey, *, limit: int) -> Sequence[Sequence[Line]]:
@@ -331,6 +341,35 @@ def _since(line: Line, role: str) -> datetime | None:
     seen = parse_time(line.get("seen"))
     # In a command or a rejected message, `seen` is the user's part; a reply appears when it was given.
     return seen if role == "user" or (seen and "mid" not in line) else parse_time(line.get("timestamp"))
+
+
+def with_buttons(
+    lines: Sequence[DisplayedMessage], key: SessionKey, sent: Mapping[str, Sequence[PendingDelivery]]
+) -> list[DisplayedMessage]:
+    """Return *lines* with the buttons that can still be pressed, by the messages that were *sent* in each turn.
+
+    A press whose answer settles it takes its row of buttons away; the line of a press is its command.
+    """
+    settled = {turn for turn, each in sent.items() if any(one.message.settles for one in each)}
+    pressed = {line.text for line in lines if line.turn in settled and line.role == "user"}
+    found = [_add_buttons(line, key, sent.get(line.turn, ()), pressed) for line in reversed(lines)]
+    return found[::-1]
+
+
+def _add_buttons(
+    line: DisplayedMessage, key: SessionKey, sent: Sequence[PendingDelivery], pressed: AbstractSet[str]
+) -> DisplayedMessage:
+    if line.role in ("user", "divider"):
+        return line
+    for each in sent:
+        parts = [one.part for one in each.parts if one.part.choices]
+        if each.message.key == key and parts:
+            over = {button.row for button in parts[-1].choices if button.command in pressed}
+            left = tuple(button for button in parts[-1].choices if button.row not in over)
+            # The stored line names the commands in its text, for readers without buttons.
+            text = line.text.removesuffix(append_commands("", parts[-1].choices).lstrip()).rstrip()
+            return replace(line, part=parts[-1].id, choices=left, text=text) if left else line
+    return line
 
 
 def visible_lines(turn: str, line: Line, deleted: AbstractSet[object]) -> list[DisplayedMessage]:

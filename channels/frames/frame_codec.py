@@ -19,6 +19,7 @@ from gateway.events import (
     Attachment,
     InboundKind,
     InboundMessage,
+    MessageButton,
     MessagePart,
     OutboundKind,
     OutboundMessage,
@@ -244,9 +245,7 @@ def part_frame(
         "marked": may_be_duplicate,
         "replaces": replaces,
         "file": file,
-        "buttons": [
-            [{"label": each.label, "command": each.command} for each in row] for row in button_rows(part.choices)
-        ],
+        "buttons": _button_frames(part.choices),
         "settles": part.settles,
         **links,
     }
@@ -314,8 +313,14 @@ def _line(line: DisplayedMessage, address: Address) -> Frame:
         "message": line.message_id,
         "state": line.state,
         **({"replaces": line.replaces} if line.replaces else {}),
+        **({"part": line.part, "buttons": _button_frames(line.choices)} if line.choices else {}),
         **_link_fields(line.links),
     }
+
+
+def _button_frames(choices: Sequence[MessageButton]) -> list[list[Frame]]:
+    """Return the rows of buttons below a message."""
+    return [[{"label": each.label, "command": each.command} for each in row] for row in button_rows(choices)]
 
 
 def accepted(saying: SayFrame | PressFrame, turn: str) -> Frame:

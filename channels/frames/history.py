@@ -63,11 +63,19 @@ def _newest_first(lines: Sequence[DisplayedMessage], longest: int, language: str
         pieces = _pieces(text, line.role, longest, language)
         last = len(pieces) - 1
         for n in range(last, -1, -1):
-            files = line.attachments if n == last else ()
+            files, choices = (line.attachments, line.choices) if n == last else ((), ())
             if n == 0:
-                yield replace(line, text=pieces[n], attachments=files)
+                yield replace(line, text=pieces[n], attachments=files, choices=choices)
             else:
-                yield replace(line, id=f"{line.id}.{n}", message_id="", replaces="", text=pieces[n], attachments=files)
+                yield replace(
+                    line,
+                    id=f"{line.id}.{n}",
+                    message_id="",
+                    replaces="",
+                    text=pieces[n],
+                    attachments=files,
+                    choices=choices,
+                )
 
 
 def _pieces(text: str, role: str, longest: int, language: str) -> Sequence[str]:
@@ -86,9 +94,10 @@ def _bytes_of(line: DisplayedMessage) -> int:
         line.message_id,
         line.replaces,
         *(each.name for each in line.attachments),
+        *(text for each in line.choices for text in (each.label, each.command)),
     )
     size = sum(len(json.dumps(text, ensure_ascii=False).encode()) for text in texts)
-    return size + _LINE_BYTES * (1 + len(line.attachments))
+    return size + _LINE_BYTES * (1 + len(line.attachments) + len(line.choices))
 
 
 @dataclass(slots=True)

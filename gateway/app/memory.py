@@ -132,7 +132,7 @@ def build_memory(
         keep=KeepPolicy(settings.consolidation.keep),
         flush=flush.threshold_tokens if flush.enabled else None,
     )
-    sessions = StoredSessions(home, store.records, store.journal)
+    sessions = StoredSessions(home, store.records, store.journal, store.outbox)
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -118,6 +118,10 @@ class Outbox(Protocol):
 
     async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
         """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
+        ...
+
+    async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
+        """Return `messages_of` of each of *turns*, read at once."""
         ...
 
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -143,6 +143,10 @@ class SqlOutbox:
     async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
         """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
         return await self._engine.writer.submit(lambda database: messages_of(database, turn))
+
+    async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
+        """Return `messages_of` of each of *turns*, read at once."""
+        return await self._engine.writer.submit(lambda database: {each: messages_of(database, each) for each in turns})
 
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, by channel and reason, the latest first."""

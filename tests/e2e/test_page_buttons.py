@@ -8,6 +8,8 @@ from playwright.async_api import Browser, Page, expect
 from gateway.events import InboundKind, MessageButton, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_chat
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 CHOICES = (
@@ -73,3 +75,29 @@ async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled(chromium
         await show(served, "Only an admin may.", turn_id(heard))
         await expect(page.locator(".line.notice")).to_have_count(3)
         await expect(button).to_be_enabled()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_buttons_of_a_question_survive_a_reload_until_it_is_settled(chromium: Browser) -> None:
+    """They work there, in place of the commands as text; no reload brings a settled question back."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        for said in ("/remember the zeppelin is red", "/forget zeppelin"):
+            count = await page.locator(".line.notice, .line.command").count()
+            await page.locator("#text").fill(said)
+            await page.locator("#text").press("Enter")
+            await expect(page.locator(".line.notice, .line.command")).to_have_count(count + 1)
+        choices = await page.locator(".choice").all_inner_texts()
+        assert len(choices) > 1
+        await up.idle()
+        for _ in range(2):
+            await page.reload()
+            await expect(page.locator(".choice")).to_have_text(choices)
+            await expect(page.locator(".line:not(.user) .body").last).not_to_contain_text("/memory")
+        await page.locator(".choice").first.click()
+        await expect(page.locator(".choice")).to_have_count(0)
+        await up.idle()
+        await page.reload()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await expect(page.locator(".line:not(.user)").last).to_be_visible()
+        await expect(page.locator(".choice")).to_have_count(0)

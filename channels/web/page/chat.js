@@ -118,6 +118,10 @@ export class Chat {
         told.dataset.turn = line.turn;
         this.write(told, line.text, line.links);
         this.files(told, line.files ?? []);
+        if (line.buttons) {
+          this.parts.set(line.part, told);
+          this.buttons(told, line.part, line.buttons);
+        }
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
       }
     }

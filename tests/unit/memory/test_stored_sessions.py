@@ -15,7 +15,7 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
-from gateway.ports import InboxRow, Journal, Line, MessageOutcome, TurnRecord
+from gateway.ports import InboxRow, Journal, Line, MessageOutcome, Outbox, PendingDelivery, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, FakeRecords, exchange, talk, turn_name
 
 
@@ -30,6 +30,14 @@ class FakeInbox:
         return tuple(row for row in self.rows if row.message.key == key)
 
 
+class NothingSent:
+    """The part of the outbox that is asked here."""
+
+    async def messages_of_all(self, turns: Sequence[str]) -> dict[str, tuple[PendingDelivery, ...]]:
+        """Return no messages."""
+        return {}
+
+
 def accepted_message(n: int, text: str = "waits") -> InboxRow:
     """Return an accepted message that has not ended."""
     message = InboundMessage(key=ANN, message_id=f"m{n}", sender=Sender(id="42", name="Ann"), text=text, sent_at=START)
@@ -40,7 +48,7 @@ def sessions(
     home: Path, records: FakeRecords, rows: Sequence[InboxRow] = (), disk: CountingDisk | None = None
 ) -> StoredSessions:
     """Return the port over fakes."""
-    return StoredSessions(home, records, cast("Journal", FakeInbox(rows)), disk=disk)
+    return StoredSessions(home, records, cast("Journal", FakeInbox(rows)), cast("Outbox", NothingSent()), disk=disk)
 
 
 def command(n: int, *, new: str = "") -> TurnRecord:
