@@ -344,27 +344,27 @@ def _since(line: Line, role: str) -> datetime | None:
 
 
 def with_buttons(
-    lines: Sequence[DisplayedMessage], key: SessionKey, sent: Mapping[str, Sequence[PendingDelivery]]
+    lines: Sequence[DisplayedMessage], key: SessionKey, messages: Mapping[str, Sequence[PendingDelivery]]
 ) -> list[DisplayedMessage]:
-    """Return *lines* with the buttons that can still be pressed, by the messages that were *sent* in each turn.
+    """Return *lines* with the buttons that can still be pressed, by the *messages* of each turn.
 
     A press whose answer settles it takes its row of buttons away; the line of a press is its command.
     """
-    settled = {turn for turn, each in sent.items() if any(one.message.settles for one in each)}
-    pressed = {line.text for line in lines if line.turn in settled and line.role == "user"}
-    found = [_add_buttons(line, key, sent.get(line.turn, ()), pressed) for line in reversed(lines)]
+    settling = {turn for turn, each in messages.items() if any(one.message.settles for one in each)}
+    commands = {line.text for line in lines if line.turn in settling and line.role == "user"}
+    found = [_add_buttons(line, key, messages.get(line.turn, ()), commands) for line in reversed(lines)]
     return found[::-1]
 
 
 def _add_buttons(
-    line: DisplayedMessage, key: SessionKey, sent: Sequence[PendingDelivery], pressed: AbstractSet[str]
+    line: DisplayedMessage, key: SessionKey, messages: Sequence[PendingDelivery], commands: AbstractSet[str]
 ) -> DisplayedMessage:
     if line.role in ("user", "divider"):
         return line
-    for each in sent:
+    for each in messages:
         parts = [one.part for one in each.parts if one.part.choices]
         if each.message.key == key and parts:
-            over = {button.row for button in parts[-1].choices if button.command in pressed}
+            over = {button.row for button in parts[-1].choices if button.command in commands}
             left = tuple(button for button in parts[-1].choices if button.row not in over)
             # The stored line names the commands in its text, for readers without buttons.
             text = line.text.removesuffix(append_commands("", parts[-1].choices).lstrip()).rstrip()
