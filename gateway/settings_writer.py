@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import re
@@ -97,6 +98,17 @@ class SettingsFileWriter:
             ) from None
         list(read_text(file, text))
         return text
+
+    def preview(self, changes: SettingChanges) -> str:
+        """Return the lines of the settings file that plain *changes* would remove and add, behind `-` and `+`.
+
+        Raises SettingsError as `write` does; nothing is written.
+        """
+        before = self.text()
+        text = merge_settings_text(self.file, before, changes, {})
+        self._judge(changes, {}, text)
+        lines = difflib.unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=0)
+        return "\n".join(each for each in lines if not each.startswith(("---", "+++", "@@")))
 
     def write(self, changes: SettingChanges) -> list[WrittenFile]:
         """Write *changes*, whole files only; return the written files.

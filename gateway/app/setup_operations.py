@@ -1,4 +1,4 @@
-"""Operations of the console's set-up assistant: a model and platforms, verified by real calls before they are saved."""
+"""Operations of the console that save settings: a model and platforms, tried by real calls, and those of one chat."""
 
 from __future__ import annotations
 
@@ -8,26 +8,35 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from gateway.app.turn_operations import chat_of
 from gateway.control import Line, Operation
 from gateway.doctor import installed_setups, verify
 from gateway.errors import UserError
 from gateway.ports.setup import SetupFinding, SetupLevel
-from gateway.settings import InstalledPlugins, check_settings
+from gateway.settings import InstalledPlugins, check_settings, secret_values
+from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
 from gateway.settings.llm import OFFLINE, LlmSettings
 from gateway.settings.resolve import normalize_names
 from gateway.settings.sources import HOME, read_environment
+from gateway.text.redaction import SecretRedactor
 
 if TYPE_CHECKING:  # imported when something is set up
     from gateway.app.app import GatewayApp
-    from gateway.settings_writer import SettingChanges
+    from gateway.settings_writer import SettingChanges, SettingsFileWriter
 
+# What can be set for one chat: the fields of an entry of `chats`.
+CHAT_SETTINGS = (
+    *(name for name in ChatSettings.model_fields if name not in ("tools", "caps")),
+    *(f"tools.{name}" for name in ChatTools.model_fields),
+    *(f"caps.{name}" for name in ChatCaps.model_fields),
+)
 _LONGEST = 4_000  # characters of an answer
 _OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 _MOST_SHOWN = 12
 
 
 class SetupOperations:
-    """The operations `setup status|model|platform|restart`. Secrets go into files and into no answer."""
+    """The operations `setup status|model|platform|restart` and `chats preview|change`. No answer has a secret."""
 
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
@@ -41,6 +50,8 @@ class SetupOperations:
             "setup model": self.set_model,
             "setup platform": self.set_platform,
             "setup restart": self.restart,
+            "chats preview": self.preview_chat,
+            "chats change": self.change_chat,
         }
 
     async def status(self, _: Line) -> AsyncIterator[Line]:
@@ -159,6 +170,23 @@ class SetupOperations:
         await self._write(changes)
         yield {"findings": [_cut_secrets(each.text, hidden) for each in findings], "needs_restart": True}
 
+    async def preview_chat(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield the lines that a change of a chat's setting would remove from and add to the settings file."""
+        changes = _chat_changes(arguments)
+
+        def preview() -> tuple[str, str]:
+            writer = self._open_writer(changes)
+            return str(writer.file), writer.preview(changes)
+
+        file, lines = await asyncio.to_thread(preview)
+        redact = SecretRedactor(secret_values(self._app.settings)).redact_log
+        yield {"file": file, "lines": redact(lines), "needs_restart": True}
+
+    async def change_chat(self, arguments: Line) -> AsyncIterator[Line]:
+        """Save a setting of one chat; the next start uses it."""
+        await self._write(_chat_changes(arguments))
+        yield {"needs_restart": True}
+
     async def restart(self, _: Line) -> AsyncIterator[Line]:
         """Stop as for SIGTERM and start again in the same process: running turns are finished or given back."""
         if self._app.restart is None:
@@ -185,6 +213,18 @@ class SetupOperations:
 
     async def _write(self, changes: SettingChanges) -> None:
         """Save *changes*; raise UserError for what the environment overrides and for settings that would be wrong."""
+
+        def write() -> None:
+            try:
+                self._open_writer(changes).write(changes)
+            except OSError as error:
+                raise UserError(f"{self._app.home.path} cannot be written ({error.strerror})") from None
+
+        async with self._writes:
+            await asyncio.to_thread(write)
+
+    def _open_writer(self, changes: SettingChanges) -> SettingsFileWriter:
+        """Return the writer; raise UserError if the environment overrides one of *changes*. Blocks."""
         from gateway.settings_writer import SettingsFileWriter
 
         environment = self._environment()
@@ -194,15 +234,24 @@ class SetupOperations:
                 raise UserError(
                     f"{leaf.place} is set in the environment, which overrides what is saved; change it there"
                 )
+        return SettingsFileWriter(self._app.home.path, environment, InstalledPlugins.installed())
 
-        def write() -> None:
-            try:
-                SettingsFileWriter(self._app.home.path, environment, InstalledPlugins.installed()).write(changes)
-            except OSError as error:
-                raise UserError(f"{self._app.home.path} cannot be written ({error.strerror})") from None
 
-        async with self._writes:
-            await asyncio.to_thread(write)
+def _chat_changes(arguments: Line) -> SettingChanges:
+    """Return the change of one setting of one chat; raise UserError for another name or no value."""
+    from gateway.settings_writer import SettingChanges
+
+    chat, name, value = (_answer(arguments, each) for each in ("chat", "name", "value"))
+    key = chat_of({"chat": chat})
+    if key is None or name not in CHAT_SETTINGS:
+        raise UserError(f"name the chat, and one of {', '.join(CHAT_SETTINGS)}")
+    if not value:
+        raise UserError(f"{name} needs a value; to end it, remove its line from the settings file")
+    if name == "soul" and value.endswith((".md", ".txt")):
+        raise UserError("write the persona itself; a file is named in the settings file only")  # it may be a memory
+    path = ("chats", str(key), *name.split("."))
+    names = [each.strip() for each in value.split(",") if each.strip()]
+    return SettingChanges(plain={path: names if name.startswith("tools.") else value})
 
 
 def _answer(arguments: Mapping[str, object], name: str) -> str:

@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, ViewportSize, expect
 from channels.web.adapter import WebChannel
 from gateway.app import build_operations
 from gateway.app.machine_operations import MachineOperations
+from gateway.app.setup_operations import SetupOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports import TurnQuery
@@ -270,6 +271,40 @@ async def test_what_the_setup_refuses_is_not_saved(people: ConsolePeople) -> Non
         assert (status, error in body) == (400, True), body
     assert "started by another program" in (await people.call("owner", "setup restart"))[1]
     assert not list(people.up.home.glob("parlour.yaml")) + list(people.up.home.glob("secrets"))
+
+
+async def test_a_setting_of_a_chat_is_shown_as_its_line_and_saved(chromium: Browser, people: ConsolePeople) -> None:
+    """The rest of the file stays as it is and out of sight; a bad value is said and nothing written; it is audited."""
+    file = people.up.home / "parlour.yaml"
+    before = "# mine\nllm:\n  api_key: sk-canary-beside-the-line-0123456789  # kept\n"
+    file.write_text(before, encoding="utf-8")
+    try:
+        page = await visit(chromium, people, "chats/?chat=web:owner")
+        form = page.get_by_role("form", name="Change a setting of this chat")
+        await form.get_by_label("Setting").fill("language")
+        await form.get_by_label("Value").fill("klingon")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#problem")).to_contain_text("klingon")
+        await form.get_by_label("Value").fill("de")
+        await page.keyboard.press("Enter")
+        lines = page.get_by_role("region", name="Lines of the settings file")
+        await expect(lines).to_have_text("+chats:\n+  web:owner:\n+    language: de\n")
+        assert file.read_text(encoding="utf-8") == before
+        await page.get_by_role("button", name="Save these lines").press("Enter")
+        await expect(page.get_by_text("It is used after a restart")).to_be_visible()
+        assert file.read_text(encoding="utf-8") == f"{before}chats:\n  web:owner:\n    language: de\n"
+        for name, value in (("soul", "people/ann/MEMORY.md"), ("allow_from", "*"), ("language", "")):
+            with pytest.raises(UserError):
+                _ = [
+                    each
+                    async for each in SetupOperations(people.up.app).change_chat(
+                        {"chat": "web:owner", "name": name, "value": value}
+                    )
+                ]
+        entries = {(each.what, each.whom) for each in await people.up.app.store.access.audit(limit=20)}
+        assert ("console chats change", "web:owner") in entries
+    finally:
+        file.unlink()
 
 
 async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsolePeople) -> None:

@@ -79,7 +79,8 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         every = set(build_operations(other.app).by_name())
     # These have no command: the console asks them, and test_console.py the console.
     assert every - asked == {
-        *("backups create", "backups list", "backups verify", "chats list", "chats settings", "doctor"),
+        *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),
+        *("chats settings", "doctor"),
         *("setup model", "setup platform", "setup restart", "setup status", "turns find", "turns show"),
     }
     assert listed == every | {"chat attach"}

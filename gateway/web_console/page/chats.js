@@ -1,14 +1,14 @@
 // Chats: the settings in force with their origins, and the memory of shared ones with its versions.
 
-import { count, h, section, table, time } from "./elements.js";
+import { button, count, h, section, table, time } from "./elements.js";
 import { call, CallError } from "./operations.js";
 
 const ORIGINS = { everywhere: "the whole installation", block: "its channel", chosen: "chosen in the chat" };
 
-export async function chats({ visitor, path }) {
+export async function chats({ visitor, path, act }) {
   const [query, name] = [new URLSearchParams(path.replace(/^\?/, "")), (each) => `#chats/?${new URLSearchParams(each)}`];
   const chat = query.get("chat");
-  if (chat) return query.get("sha") ? version(chat, query.get("sha"), name) : one(chat, name);
+  if (chat) return query.get("sha") ? version(chat, query.get("sha"), name) : one(chat, name, visitor.role === "owner" ? act : null);
   const listed = visitor.role === "owner" ? await call("chats list") : visitor.chats.map((each) => ({ chat: each, is_shared: true }));
   return [
     table(
@@ -25,13 +25,13 @@ export async function chats({ visitor, path }) {
   ];
 }
 
-async function one(chat, name) {
+async function one(chat, name, act) {
   const [settings, memory] = await Promise.all([call("chats settings", { chat }), remembered(chat)]);
   return [
     h("p", {}, h("a", { href: "#chats" }, "All chats"), " · ", h("code", {}, chat)),
     section(
       "Settings in force",
-      h("p", {}, "To change one for this chat, put its line into ", h("code", {}, "parlour.yaml"), " with your value, and restart."),
+      act ? change(chat, settings, act) : h("p", {}, "An owner changes them here, or puts the line into ", h("code", {}, "parlour.yaml"), "."),
       table(
         "Settings in force",
         [
@@ -62,6 +62,45 @@ async function one(chat, name) {
         ),
       ),
   ].filter(Boolean);
+}
+
+/** Return a form that shows the lines of the settings file before it saves them. */
+function change(chat, settings, act) {
+  const names = settings.flatMap((each) => (each.name === "tools" ? ["tools.allow", "tools.deny"] : each.name));
+  const name = h("input", { id: "change-name", list: "change-names", required: true, maxlength: 60, autocomplete: "off", placeholder: "group_policy" });
+  const value = h("input", { id: "change-value", required: true, maxlength: 4000, autocomplete: "off" });
+  const result = h("div", { role: "status" });
+  const given = () => ({ chat, name: name.value.trim(), value: value.value.trim() });
+  const preview = async () => {
+    result.replaceChildren();
+    const [shown] = await call("chats preview", given());
+    const sent = given();
+    const save = button("Save these lines", () => act(async () => {
+      await call("chats change", sent);
+      result.replaceChildren(h("p", {}, "Saved. It is used after a restart: ", h("a", { href: "#setup" }, "Set-up"), " has a button."));
+      return "saved";
+    }), { class: "primary" });
+    const lines = shown.lines.split("\n").map((line) => h("span", { class: line.startsWith("+") ? "added" : "removed" }, `${line}\n`));
+    result.replaceChildren(...[
+      shown.lines ? h("p", {}, "This changes ", h("code", {}, shown.file), ":") : h("p", {}, "The file says so already."),
+      shown.lines ? h("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": "Lines of the settings file" }, lines) : null,
+      shown.lines ? save : null,
+    ].filter(Boolean));
+    return "preview";
+  };
+  return [
+    h(
+      "form",
+      { class: "row", "aria-label": "Change a setting of this chat", onsubmit: (event) => (event.preventDefault(), act(preview)) },
+      h("label", { for: "change-name" }, "Setting"),
+      name,
+      h("datalist", { id: "change-names" }, names.map((each) => h("option", { value: each }))),
+      h("label", { for: "change-value" }, "Value"),
+      value,
+      h("button", { type: "submit" }, "Preview"),
+    ),
+    result,
+  ];
 }
 
 /** Return the documents and changes, or the line that says why there are none to see. */
