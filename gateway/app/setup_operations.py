@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # imported when something is set up
 # What can be set for one chat: the fields of an entry of `chats`.
 CHAT_SETTINGS = (
     *(name for name in ChatSettings.model_fields if name not in ("tools", "caps")),
-    *(f"tools.{name}" for name in ChatTools.model_fields),
-    *(f"caps.{name}" for name in ChatCaps.model_fields),
+    *(".".join(("tools", name)) for name in ChatTools.model_fields),
+    *(".".join(("caps", name)) for name in ChatCaps.model_fields),
 )
 _LONGEST = 4_000  # characters of an answer
 _OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol

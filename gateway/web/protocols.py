@@ -146,6 +146,8 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         """Send; once the socket is accepted the client owes nothing."""
         await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # refused with a whole response; uvicorn would log that nothing was sent
         self._update()
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
