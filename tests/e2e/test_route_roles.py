@@ -87,7 +87,7 @@ async def test_a_right_that_is_taken_away_ends_at_once(people: ConsolePeople) ->
 
 
 async def test_a_refused_socket_is_no_error_in_the_log(people: ConsolePeople, caplog: pytest.LogCaptureFixture) -> None:
-    """A browser whose login has ended asks for its socket again and again; that is answered, and is no fault of ours."""
+    """A browser whose login has ended asks for its socket again and again; each time it gets its answer."""
     assert await status(people, "no login", "WS", "/ws") == 401
     assert (await people.call("no login", "status"))[0] == 401
     assert "handshake" not in caplog.text
