@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 from execnet import XSpec
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import forked_workers
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from tests.fakes.postgres_server import PostgresServer
 
 # `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.
-settings.register_profile("test", deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "test", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile("test")
 # A logged exception is printed plainly: with the variables of every frame it took a second.

@@ -182,8 +182,9 @@ def _page(body: bytes, head: bytes = b"", length: int | None = None) -> Callable
 
 
 def _bomb() -> bytes:
-    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
-    body = b"".join(packed.compress(bytes(1 << 20)) for _ in range(300)) + packed.flush()
+    packed = zlib.compressobj(1, zlib.DEFLATED, 31)
+    piece = bytes(1 << 20)
+    body = b"".join(packed.compress(piece) for _ in range(300)) + packed.flush()
     return _page(body, b"Content-Encoding: gzip\r\n")()
 
 
