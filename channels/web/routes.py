@@ -50,6 +50,7 @@ _TYPES = {
     "panels.js": "text/javascript",
     "pending.js": "text/javascript",
     "vendor/highlight.js": "text/javascript",
+    "vendor/katex.js": "text/javascript",
     "vendor/markdown-it.js": "text/javascript",
     "vendor/purify.js": "text/javascript",
     "pictures.js": "text/javascript",

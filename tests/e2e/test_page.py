@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -311,6 +312,45 @@ async def test_markdown_is_drawn(chromium: Browser, served: ServedPage, services
     await expect(body.locator("hr")).to_have_count(1)
     await expect(body.locator("pre code")).to_have_text("if a < b:\n    pass")
     await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
+
+
+async def test_formulas_are_drawn_and_load_their_library_alone(
+    chromium: Browser, served: ServedPage, services: FakePageServices
+) -> None:
+    """In each notation; money, code and too long ones stay text, a broken one is code; nothing in one leads or draws elsewhere."""
+    answers = {
+        "no": "It costs $5 and $6, or $5-$6. `$code$`",
+        "yes": "\n\n".join(
+            [
+                r"Inline \(\frac{a}{b}\) and $x^2$.",
+                "$$\n\\sum_{i=1}^n i\n$$",
+                r"\[\textcolor{red}{e} = mc^2\]",
+                r"$\frac{$ broken",
+                f"$${'x' * 1001}$$",
+                r"\(\href{https://evil.example/}{x}\includegraphics{https://evil.example/a.png}y\)",
+            ]
+        ),
+    }
+    services.answer = lambda text: answers[text]
+    page = await open_chat(chromium, served.url)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await say(page, "no")
+    await expect(page.locator(".line.assistant .body p").last).to_have_text("It costs $5 and $6, or $5-$6. $code$")
+    assert not any("katex" in url for url in asked)
+    await say(page, "yes")
+    body = page.locator(".line.assistant .body").last
+    await expect(body.locator("mfrac")).to_have_count(1)
+    await expect(body.locator("p:first-child math")).to_have_count(2)
+    await expect(body.locator(".formula.display math")).to_have_count(2)
+    await expect(body.locator('[mathcolor="red"]')).to_have_count(1)
+    await expect(body.locator("code")).to_have_text(r"\frac{")
+    await expect(body).to_contain_text("x" * 1001)
+    await expect(body.locator("a, img, annotation, [style], [href]")).to_have_count(0)
+    assert not any("evil" in url for url in asked)
+    assert sum("katex" in url for url in asked) == 1
+    if folder := os.environ.get("PARLOUR_SCREENSHOTS"):
+        await page.screenshot(path=Path(folder) / "page-formulas-wide-light.png")
 
 
 async def test_the_keyboard_alone_suffices(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:

@@ -1,4 +1,4 @@
-// Markdown to DOM nodes: markdown-it parses, DOMPurify passes what ALLOWED lists, highlight.js colours code.
+// Markdown to DOM nodes: markdown-it parses, DOMPurify passes what ALLOWED lists, highlight.js colours code, KaTeX draws formulas.
 // HTML in a message stays text, nothing is loaded from elsewhere, and a link shows where it leads. Of an answer that
 // untrusted text may have influenced, the server names the addresses that may be links; the others are code.
 
@@ -18,6 +18,15 @@ const ALLOWED = {
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 };
+// Written as models write them; a dollar sign before a blank or a number ends none: "$5 and $6" is money.
+const FORMULA = /\\\(([^]{1,1000}?)\\\)|\\\[([^]{1,1000}?)\\\]|\$\$([^$]{1,1000})\$\$|\$(?!\s)([^$\n`]{1,1000}?)(?<!\s)\$(?!\d)/y;
+const MATHML = {
+  USE_PROFILES: { mathMl: true },
+  ADD_TAGS: ["semantics"],
+  ADD_FORBID_CONTENTS: ["annotation"], // the formula as it was written
+  FORBID_ATTR: ["style", "href"],
+  RETURN_DOM_FRAGMENT: true,
+};
 const COLOURED = { ...ALLOWED, ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"] };
 
 const markdown = markdownIt({ html: false, linkify: true, breaks: true, maxNesting: DEEPEST }).disable("code");
@@ -29,6 +38,19 @@ markdown.renderer.rules.image = (tokens, at, options, { words }) => {
   const text = words.image.replace("{text}", tokens[at].content);
   return `<a href="${escapeHtml(tokens[at].attrGet("src"))}">${escapeHtml(text)}</a>`;
 };
+markdown.inline.ruler.before("escape", "formula", (state, isSilent) => {
+  FORMULA.lastIndex = state.pos;
+  const found = FORMULA.exec(state.src);
+  if (!found || FORMULA.lastIndex > state.posMax) return false;
+  const [written, inline, display, block, short] = found;
+  if (!isSilent) {
+    const token = state.push("code_inline", "code", 0);
+    token.content = (inline ?? display ?? block ?? short).trim();
+    token.attrs = [["class", display || block ? "formula display" : "formula"]];
+  }
+  state.pos += written.length;
+  return true;
+});
 markdown.core.ruler.push("page", ({ tokens, env, Token }) => {
   for (const [at, token] of tokens.entries()) {
     if (token.type === "inline" && tokens[at - 2]?.type === "list_item_open") markTask(tokens[at - 2], token.children[0]);
@@ -121,6 +143,7 @@ function draw(html, words) {
   const fragment = DOMPurify.sanitize(html.trimEnd(), ALLOWED);
   for (const link of fragment.querySelectorAll("a")) finishLink(link);
   for (const code of fragment.querySelectorAll("pre > code")) finishCode(code, words);
+  for (const code of fragment.querySelectorAll("code.formula")) drawFormula(code);
   for (const table of fragment.querySelectorAll("table")) finishTable(table);
   return fragment;
 }
@@ -161,6 +184,23 @@ async function colour(code, language, text) {
   if (!highlighter?.getLanguage(language)) return;
   const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
   code.replaceChildren(DOMPurify.sanitize(value, COLOURED));
+}
+
+/** Draw a formula as MathML. KaTeX is loaded with the first one; what it cannot read stays code. */
+async function drawFormula(code) {
+  await import("./vendor/katex.js").catch(() => null);
+  const displayMode = code.classList.contains("display");
+  try {
+    // No \href and no \includegraphics; macros and sizes are bounded.
+    const options = { output: "mathml", displayMode, trust: false, strict: "ignore", maxSize: 20, maxExpand: 200 };
+    const html = globalThis.katex.renderToString(code.textContent, options);
+    const formula = element("span", code.className);
+    if (displayMode) formula.tabIndex = 0; // it can be scrolled
+    formula.append(DOMPurify.sanitize(html, MATHML));
+    code.replaceWith(formula);
+  } catch {
+    code.classList.remove("formula");
+  }
 }
 
 function finishTable(table) {
