@@ -317,7 +317,7 @@ async def test_markdown_is_drawn(chromium: Browser, served: ServedPage, services
 async def test_formulas_are_drawn_and_load_their_library_alone(
     chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
-    """In each notation; money, code and too long ones stay text, a broken one is code; nothing in one leads or draws elsewhere."""
+    """In each notation; money, code and too long ones stay text, a broken one is code; none leads elsewhere."""
     answers = {
         "no": "It costs $5 and $6, or $5-$6. `$code$`",
         "yes": "\n\n".join(
