@@ -5,10 +5,13 @@ The standard logging of every library passes through the same processors, so red
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TextIO
@@ -47,6 +50,7 @@ _FLOODS = {
     "admission.refused": 20,
 }
 _FLOOD_WINDOW = 60.0  # seconds
+_LONGEST_FIELD = 500  # characters of a field that is kept in memory
 
 # Fields whose value is a secret whatever it looks like.
 _SECRET_FIELDS = frozenset(
@@ -115,6 +119,47 @@ class FloodFilter(logging.Filter):
         return lines < limit
 
 
+class LogBuffer:
+    """The newest lines of the log in memory, bounded in number and in bytes. May be used by several threads."""
+
+    def __init__(self, *, lines: int = 2_000, size: int = 1_000_000) -> None:
+        """Keep at most *lines* lines of together *size* bytes."""
+        self._most_lines = lines
+        self._most_bytes = size
+        self._lines: deque[tuple[int, bytes]] = deque()  # each with its number, as JSON
+        self._bytes = 0
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, _: Any, __: str, event: EventDict) -> EventDict:
+        """Keep a redacted event without its traceback; structlog's processor."""
+        kept = {name: value for name, value in event.items() if name != "exception"}
+        if "exception" in event:
+            # The type alone: the text of an unexpected error may quote a person.
+            kept["error"] = str(event["exception"]).rstrip().rpartition("\n")[2].partition(":")[0]
+        line = json.dumps({name: _shorten(value) for name, value in kept.items()}, default=str).encode()
+        with self._lock:
+            self._number += 1
+            self._lines.append((self._number, line))
+            self._bytes += len(line)
+            while len(self._lines) > self._most_lines or self._bytes > self._most_bytes:
+                self._bytes -= len(self._lines.popleft()[1])
+        return event
+
+    def read(self, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
+        """Return the kept events with a number above *after*, the oldest first."""
+        with self._lock:
+            found = [each for each in self._lines if each[0] > after]
+        return [(number, json.loads(line)) for number, line in found]
+
+
+def _shorten(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)[:_LONGEST_FIELD]
+
+
+recent_lines = LogBuffer()  # of this process
+
+
 def escape_controls(text: str) -> str:
     """Return *text* with line breaks, escapes and direction marks written out, so that one event stays one line."""
     if text.isprintable():
@@ -164,6 +209,7 @@ def configure_logs(
         structlog.processors.format_exc_info,
         redactor,
         partial(_escape_event, is_json=is_json),
+        recent_lines,
         structlog.processors.JSONRenderer() if is_json else _as_text,
     ]
     handler = logging.StreamHandler(out)

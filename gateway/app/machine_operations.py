@@ -18,6 +18,7 @@ from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.home import make_private
+from gateway.logs import recent_lines
 from gateway.settings.sources import HOME
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _VERIFY_WITHIN = 1800.0  # seconds
 _SPARE = 1024 * 1024 * 1024  # bytes of the disk that the gateway keeps meanwhile
 _PROGRESS_EVERY = 0.5  # seconds
 _MOST_BACKUPS = 200  # that are listed
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_MOST_LOG_LINES = 500
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.tar\.gz\Z")
 # The same program, whether it runs from a checkout or from a wheel; what is imported does not come from the folder
 # that the gateway was started in.
@@ -35,7 +38,7 @@ _DOCTOR = ("-P", "-m", "parlour", "doctor", "--json")
 
 
 class MachineOperations:
-    """The operations `doctor` and `backups list|create|verify`."""
+    """The operations `doctor`, `backups list|create|verify` and `logs`."""
 
     def __init__(self, app: GatewayApp, *, check_within: float = CHECK_WITHIN) -> None:
         self._app = app
@@ -51,6 +54,7 @@ class MachineOperations:
             "backups list": self.list_backups,
             "backups create": self.create_backup,
             "backups verify": self.verify_backup,
+            "logs": self.list_logs,
         }
 
     async def doctor(self, arguments: Line) -> AsyncIterator[Line]:
@@ -138,6 +142,27 @@ class MachineOperations:
             limits = RestoreLimits(seconds=_VERIFY_WITHIN, spare=_SPARE)
             files = await asyncio.to_thread(verify_backup, folder / name, folder, limits=limits)
         yield {"name": name, "files": files}
+
+    async def list_logs(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield the newest lines of the log after the number `after`, the oldest first; filters narrow them.
+
+        `level` is the least level, `component` the beginning of a logger's name, `about` that of a turn's id or
+        reference.
+        """
+        after, least = arguments.get("after", 0), str(arguments.get("level", ""))
+        component, about = str(arguments.get("component", "")), str(arguments.get("about", ""))
+        if not isinstance(after, int) or least not in ("", *_LEVELS):
+            raise UserError(f"`after` is a number, and `level` one of {', '.join(_LEVELS)}")
+        levels = _LEVELS[_LEVELS.index(least) if least else 0 :]
+        found = [
+            {"number": number, **event}
+            for number, event in recent_lines.read(after)
+            if event.get("level") in levels
+            and str(event.get("logger", "")).startswith(component)
+            and any(str(event.get(name, "")).startswith(about) for name in ("turn", "reference"))
+        ]
+        for line in found[-_MOST_LOG_LINES:]:
+            yield line
 
 
 def _list_archives(folder: Path) -> list[Line]:

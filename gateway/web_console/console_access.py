@@ -73,6 +73,7 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "backups verify": _owner("name", audit=AuditRule.CALL, subject="name"),
     "chats preview": _owner("chat", "name", "value"),
     "chats change": _owner("chat", "name", "value", audit=AuditRule.CALL, subject="chat"),
+    "logs": _owner("after", "level", "component", "about"),
     "setup status": _owner(),
     "setup model": _owner("model", "api_base", "api_key", audit=AuditRule.CALL, subject="model"),
     "setup platform": _owner("platform", "answers", audit=AuditRule.CALL, subject="platform"),

@@ -17,6 +17,7 @@ from gateway.app.machine_operations import MachineOperations
 from gateway.app.setup_operations import SetupOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
+from gateway.logs import recent_lines
 from gateway.ports import TurnQuery
 from tests.e2e.browser import open_page
 from tests.e2e.test_page_axe import AXE, TAGS
@@ -307,11 +308,30 @@ async def test_a_setting_of_a_chat_is_shown_as_its_line_and_saved(chromium: Brow
         file.unlink()
 
 
+async def test_the_log_is_followed_and_filtered(chromium: Browser, people: ConsolePeople) -> None:
+    """By level, component and reference; a new line appears by itself, redacted, and as text."""
+    page = await visit(chromium, people, "logs")
+    warning = {"level": "warning", "logger": "channels.telegram.api", "timestamp": "2026-11-24T17:00:00Z"}
+    recent_lines(None, "", {**warning, "event": "telegram.<b>slow</b>", "reference": "tabc"})
+    recent_lines(None, "", {**warning, "level": "info", "event": "turn.done", "logger": "agent.worker_pool"})
+    lines = page.get_by_role("table", name="Lines of the log, the newest first")
+    await expect(lines.get_by_role("row", name="turn.done")).to_have_count(1, timeout=30_000)
+    await expect(lines.get_by_role("row", name="telegram.<b>slow</b>")).to_contain_text("reference=tabc")
+    await page.get_by_label("Level").select_option("warning")
+    await expect(lines.get_by_role("row", name="turn.done")).to_have_count(0)
+    await page.get_by_label("Reference or turn").fill("tab")
+    await page.keyboard.press("Enter")
+    await expect(lines.get_by_role("row")).to_have_count(2)
+    await page.get_by_label("Component").fill("agent.")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("No line of the log matches.")).to_be_visible()
+
+
 async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsolePeople) -> None:
     """The rules of WCAG 2.2 AA over every view, light and wide, dark and on a phone; nothing is cut off."""
     turn = (await people.up.app.store.journal.find_turns(TurnQuery(chat=SessionKey("pocket", "room"))))[0].turn
     views = ["overview", "people", "turns", f"turns/{turn[:8]}", "chats", "chats/?chat=pocket:room", "usage"]
-    views += ["doctor", "setup", "backups"]
+    views += ["doctor", "logs", "setup", "backups"]
     found: list[str] = []
     for context in ({"viewport": WIDE}, {"viewport": PHONE, "color_scheme": "dark"}):
         page = await visit(chromium, people, script=AXE, **context)

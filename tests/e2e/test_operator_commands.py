@@ -80,7 +80,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
     # These have no command: the console asks them, and test_console.py the console.
     assert every - asked == {
         *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),
-        *("chats settings", "doctor"),
+        *("chats settings", "doctor", "logs"),
         *("setup model", "setup platform", "setup restart", "setup status", "turns find", "turns show"),
     }
     assert listed == every | {"chat attach"}

@@ -3,6 +3,7 @@
 import { chats } from "./chats.js";
 import { h, say } from "./elements.js";
 import { CallError, logIn, session } from "./operations.js";
+import { logs } from "./logs.js";
 import { backups, doctor } from "./machine.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
@@ -22,6 +23,7 @@ const VIEWS = {
   chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
   usage: { title: "Usage", roles: [OWNER], build: usage },
   doctor: { title: "Doctor", roles: [OWNER], build: doctor },
+  logs: { title: "Log", roles: [OWNER], build: logs },
   setup: { title: "Set-up", roles: [OWNER], build: setup },
   backups: { title: "Backups", roles: [OWNER], build: backups },
 };

@@ -14,7 +14,7 @@ import structlog
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import Rejected, RejectionReason
 from gateway.events import InboundMessage, Sender, SessionKey
-from gateway.logs import REDACTED, FloodFilter, Redactor, configure_logs
+from gateway.logs import REDACTED, FloodFilter, LogBuffer, Redactor, configure_logs, recent_lines
 from tests.fakes.clock import EPOCH
 
 CANARY = "canary/S3cret+word="
@@ -160,3 +160,30 @@ def test_a_thousand_strangers_are_twenty_lines(written: io.StringIO) -> None:
         refusals.note(message, Rejected(reason=RejectionReason.STRANGER, would_admit="an entry"), EPOCH)
     assert written.getvalue().count("admission.refused") == 20
     assert len(refusals.recent()) == 200
+
+
+def test_the_lines_in_memory_are_redacted_and_have_no_words_of_an_error(written: io.StringIO) -> None:
+    """A secret is cut out as in the log; of an exception its type remains."""
+    configure_logs(form="json", secrets=[CANARY], stream=written)
+    newest = max((number for number, _ in recent_lines.read()), default=0)
+    error = ValueError("what a person said")
+    structlog.get_logger("test.memory").error("a.failed", exc_info=error, url=f"https://x/?q={CANARY}", token="t0ken")
+    ((_, line),) = recent_lines.read(newest)
+    assert (line["event"], line["level"], line["logger"]) == ("a.failed", "error", "test.memory")
+    assert (line["error"], line["token"]) == ("ValueError", REDACTED)
+    assert CANARY not in str(line)
+    assert "what a person said" not in str(line)
+
+
+def test_the_lines_in_memory_are_bounded_in_number_and_bytes() -> None:
+    """The oldest go first; one huge field is cut; numbers go on, so that a reader misses none that is kept."""
+    few = LogBuffer(lines=3)
+    for number in range(5):
+        few(None, "", {"event": str(number)})
+    assert [(number, line["event"]) for number, line in few.read()] == [(3, "2"), (4, "3"), (5, "4")]
+    assert [number for number, _ in few.read(after=4)] == [5]
+    small = LogBuffer(size=2_000)
+    for _ in range(10):
+        small(None, "", {"event": "x" * 100_000})
+    kept = [line["event"] for _, line in small.read()]
+    assert kept == ["x" * 500] * 3
