@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from channels.web.slots import PersonSlots
 from channels.web.uploads import WebUploads
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
-from gateway.i18n import translate
+from gateway.i18n import command_names, translate
 from gateway.net.addresses import FORWARDING_HEADERS
 from gateway.net.local_peer import is_system_account
 from gateway.ports import ChannelContext, channel_wide_key
@@ -67,6 +67,7 @@ class WebChannel(FrameChannel):
         self._people: dict[str, set[ClientConnection]] = {}  # every window of a person
         self.conversations = context.conversations
         self.panels = context.panels
+        self._allowed_commands = context.allowed_commands
         if self.conversations is not None:
             self.conversations.watch(self._note_title)
         self.searches = PersonSlots(1, waiting_limit=2)
@@ -127,6 +128,12 @@ class WebChannel(FrameChannel):
     def language(self, visitor: WebVisitor | None) -> str:
         """Return the language of a visitor's chat, or the channel's default for an unknown visitor."""
         return self._language(channel_wide_key(self.name) if visitor is None else SessionKey(self.name, visitor.who))
+
+    def allowed_commands(self, visitor: WebVisitor) -> Collection[str]:
+        """Return the names of the commands that the visitor may use in general."""
+        if self._allowed_commands is None:
+            return command_names()
+        return self._allowed_commands(SessionKey(self.name, visitor.who), visitor.who)
 
     async def close_windows(self, login: StoredLogin) -> None:
         """End *login*, and close what it has open."""

@@ -184,7 +184,8 @@ async def _session(channel: WebChannel, request: Request) -> Response:
     visitor = await channel.visitor(request)
     if visitor is None:
         return JSONResponse({}, 401)
-    return JSONResponse({"who": visitor.who, "can_leave": visitor.login is not None})
+    commands = list(channel.allowed_commands(visitor))
+    return JSONResponse({"who": visitor.who, "can_leave": visitor.login is not None, "commands": commands})
 
 
 async def _login(channel: WebChannel, request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 from starlette.routing import BaseRoute
 
+from agent.commands import Command
 from gateway.access.access_roster import AccessRoster
 from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy, Admitted, Decision, GroupPolicy, Rejected, admit, policy_of
 from gateway.app.context import AppContext, ChannelPlatforms, ExtraPlugins
-from gateway.events import InboundMessage, PlatformAccount, SessionKey
+from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.i18n import SLASH
 from gateway.ports import (
     AccountLinkStore,
@@ -110,6 +111,7 @@ async def open_channels(
     blobs: BlobStore,
     *,
     language: Callable[[SessionKey], str],
+    allowed_commands: Callable[[SessionKey, str], Collection[str]],
 ) -> AsyncIterator[ConfiguredChannels]:
     """Build every enabled channel, and close them on exit; nothing connects yet. *language* is that of a chat."""
     async with AsyncExitStack() as stack:
@@ -132,6 +134,7 @@ async def open_channels(
                     sessions=sessions,
                     conversations=conversations,
                     panels=panels,
+                    allowed_commands=allowed_commands,
                     open_messages=open_messages,
                     language=language,
                     folder=settings.home / "uploads" / name,
@@ -207,6 +210,16 @@ def accounts_of(links: AccountLinkStore, account: PlatformAccount) -> Sequence[P
 def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence[PlatformAccount]:
     """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
     return [each.account.user for each in links.accounts_of_user(user)]
+
+
+def allowed_commands(
+    judge: Judge, commands: Sequence[Command], now: Callable[[], datetime], key: SessionKey, user: str
+) -> Collection[str]:
+    """Return the names of the commands that the role of *user* allows in their direct chat *key*."""
+    message = InboundMessage(key=key, message_id="", sender=Sender(id=user), text="", sent_at=now(), is_addressed=True)
+    decision = judge(message)
+    role = decision.role if isinstance(decision, Admitted) else Role.MEMBER
+    return [each.name for each in commands if role.covers(each.needs.general.direct)]
 
 
 def may_be_read(judge: Judge, message: InboundMessage) -> bool:

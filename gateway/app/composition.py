@@ -28,6 +28,7 @@ from gateway.app.alerts import build_alerts
 from gateway.app.app import GatewayApp
 from gateway.app.channels import (
     ConfiguredChannels,
+    allowed_commands,
     build_command_prefix,
     open_channels,
     platforms_of,
@@ -221,6 +222,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
                 GatewayPersonPanels(context, memory, locales),
                 blobs,
                 language=locales.language,
+                allowed_commands=partial(allowed_commands, access.judge, router.commands, now),
             )
         )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)

@@ -271,6 +271,7 @@ class ChannelContext:
     blobs: BlobStore  # the bytes of parts that are files
     sessions: SessionReader  # stored messages, for channels that show history
     conversations: ConversationStore | None = None  # for channels where a person has several
+    allowed_commands: Callable[[SessionKey, str], Collection[str]] | None = None  # in a direct chat, by its user's role
     panels: PersonPanels | None = None  # for channels that show what is kept of a person
     open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids of unanswered messages
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat

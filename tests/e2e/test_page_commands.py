@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, expect
 
+from gateway.app import build_operations
 from gateway.i18n import HELP, command_names, translate
 from gateway.text import render_plain
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, open_page
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.web_services import FakePageServices, serve_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -110,3 +113,21 @@ async def test_a_question_mark_opens_the_keys_where_nothing_is_typed(chromium: B
         await expect(sheet).to_be_visible()
         await sheet.get_by_role("button", name=translate("web.close")).click()
         await expect(sheet).to_be_hidden()
+
+
+async def test_the_menu_offers_what_the_role_allows(chromium: Browser) -> None:
+    """An owner's commands to owners alone; everybody's to everybody."""
+    offered = {}
+    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+        for name in ("", "ann"):
+            arguments = {"as": name} if name else {}
+            (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"](arguments)]
+            page = await open_page(chromium)
+            await page.goto(f"{up.app.web.url}#code={issued['code']}")
+            await page.locator("#code").press("Enter")
+            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+            offered[name] = []
+            for typed in ("/pe", "/sh", "/me"):
+                await page.locator("#text").fill(typed)
+                offered[name] += await page.get_by_role("option").locator("code").all_inner_texts()
+    assert offered == {"": ["/people", "/share", "/memory"], "ann": ["/memory"]}

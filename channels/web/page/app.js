@@ -33,6 +33,7 @@ const wire = new Wire({
   session(session) {
     pending = new Pending(session.who);
     pending.conversation = conversations.current;
+    menu.allow(session.commands);
     conversations.load();
     by("leave").hidden = !session.can_leave;
     if (by("login").open) by("login").close();

@@ -5,7 +5,8 @@ const MOST = 8; // commands shown at once
 /** The menu that opens while a command is typed. Enter sends what was typed, unless an entry was chosen with the arrows. */
 export class CommandMenu {
   constructor(words, onChosen) {
-    this.commands = words.commands; // [name, what it does]
+    this.known = words.commands; // [name, what it does]
+    this.commands = this.known;
     this.onChosen = onChosen; // called when the composer has another text
     this.text = document.getElementById("text");
     this.menu = document.getElementById("commands");
@@ -14,6 +15,11 @@ export class CommandMenu {
     this.menu.addEventListener("pointerdown", (event) => event.preventDefault()); // the composer keeps its focus
     // Before the composer's own keys: what this menu takes, they do not see.
     this.text.addEventListener("keydown", (event) => this.key(event), { capture: true });
+  }
+
+  /** Offer the commands in *names* only: the others need another role. */
+  allow(names) {
+    this.commands = this.known.filter(([name]) => names.includes(name));
   }
 
   get isOpen() {
