@@ -117,7 +117,7 @@ async def test_a_question_mark_opens_the_keys_where_nothing_is_typed(chromium: B
 
 async def test_the_menu_offers_what_the_role_allows(chromium: Browser) -> None:
     """An owner's commands to owners alone; everybody's to everybody."""
-    offered = {}
+    offered: dict[str, list[str]] = {}
     async with gateway(model=HeldScriptModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
         for name in ("", "ann"):
             arguments = {"as": name} if name else {}
