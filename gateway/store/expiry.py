@@ -17,6 +17,7 @@ from gateway.store.cap_counts import prune_cap_counts
 from gateway.store.database import SET_META, Database
 from gateway.store.outbox import KEEP
 from gateway.store.row_codec import moment, sql
+from gateway.store.shared_windows import forget_windows
 from gateway.store.usage import fold, prune_cap_notices
 
 KEEP_DEAD = timedelta(days=90)
@@ -133,5 +134,6 @@ def finish_prune(database: Database, times: PruneTimes, *, zone: str = "UTC") ->
     ).rowcount
     count += database.execute("DELETE FROM dead WHERE at < ?", (times.now - _micros(KEEP_DEAD),)).rowcount
     count += access.prune(database, times.now)
+    forget_windows(database)
     database.execute(SET_META, ("blanked_until", str(max(times.since, times.until))))
     return count

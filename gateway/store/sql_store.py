@@ -475,7 +475,9 @@ async def _look_for_work(engine: StoreEngine) -> None:
             connections=frozenset(connections.wanted),
         )
         with suppress(StoreUnavailable):  # the writer logs it
-            await engine.writer.submit(look, partial(note, looked_at=loop.time()))
+            result = await engine.writer.submit(look, partial(note, looked_at=loop.time()))
+            if result.dead:  # the takeover does not see frames that were stored for them meanwhile
+                await engine.writer.submit(forget_windows)
         with suppress(TimeoutError):
             async with asyncio.timeout(claims.POLL.total_seconds()):
                 await held.changed.wait()

@@ -135,6 +135,8 @@ async def test_of_a_dead_worker_nothing_stays(team: Workers) -> None:
         await log.windows.watch(ANN)
     await team.kill(stores[2])
     await logs[0].windows.send(ANN, "to the dead one too")
+    await until(lambda: team.server.query("SELECT count(*) FROM watch") == [(2,)])
+    await stores[0].prune()
     await until(lambda: team.server.query(ROWS) == [(2, 0)])
     await stores[1].close()
     assert team.server.query(ROWS) == [(1, 0)]
