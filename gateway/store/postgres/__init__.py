@@ -84,9 +84,11 @@ async def open_database(
                 schema.prepare(connection)
             schema.require_active(connection)  # always: it may have been moved away while we hung
             connection.when_changed(hand_over)
-            schema.enlist(connection, worker, is_new=not last)
-            last = connection.process
-            heartbeat = WorkerHeartbeat(url, worker.name, loop, on_notify=dispatch if shares else None)
+            is_new, last = not last, connection.process
+            schema.enlist(connection, worker, is_new=is_new)
+            heartbeat = WorkerHeartbeat(
+                url, worker.name, loop, on_notify=dispatch if shares else None, is_starting=is_new
+            )
             connection.when_closed(heartbeat.stop)
             heartbeat.start()
         except BaseException as error:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
 
@@ -20,9 +21,12 @@ from gateway.store.postgres.worker_locks import server_time
 
 log = structlog.get_logger(__name__)
 
+# After its store is open a gateway still imports channels and builds them, during which its event loop does not answer.
+START = timedelta(seconds=30)
+
 
 class WorkerHeartbeat:
-    """Notes every second that a worker is alive, while its event loop answers, until it is stopped.
+    """Notes every second that a worker is alive, while it starts or its event loop answers, until it is stopped.
 
     Errors of the server are logged once: the worker's own session meets them too.
     """
@@ -34,8 +38,12 @@ class WorkerHeartbeat:
         loop: asyncio.AbstractEventLoop,
         *,
         on_notify: Callable[[str], object] | None = None,
+        is_starting: bool = False,
     ) -> None:
-        """*on_notify* is called on the loop with each notification of another worker."""
+        """*on_notify* is called on the loop with each notification of another worker.
+
+        While the gateway *is_starting*, for `START` at most, a loop that does not answer is no reason to be silent.
+        """
         self._on_notify = on_notify
         self._url = url
         self._name = name
@@ -45,6 +53,7 @@ class WorkerHeartbeat:
         self._answered = Event()
         self._answered.set()
         self._is_failing = False
+        self._start_ends_at = time.monotonic() + (START.total_seconds() if is_starting else 0.0)
         self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
 
     def start(self) -> None:
@@ -62,7 +71,8 @@ class WorkerHeartbeat:
                     continue
                 self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
                 try:
-                    if self._is_answered() and not self._beat():
+                    is_starting = time.monotonic() < self._start_ends_at
+                    if (is_starting or self._is_answered()) and not self._beat():
                         return
                     self._is_failing = False
                 except (psycopg.Error, ParlourError) as error:
