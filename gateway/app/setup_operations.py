@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from gateway.app.turn_operations import chat_of
 from gateway.control import Line, Operation
-from gateway.doctor import installed_setups, verify
 from gateway.errors import UserError
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
@@ -56,6 +55,8 @@ class SetupOperations:
 
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """Yield the model, and each platform with its channels and questions. No secret is in the line."""
+        from gateway.doctor import installed_setups
+
         llm, channels = self._app.settings.llm, self._app.settings.channels
         platforms = []
         for name, setup in sorted((await asyncio.to_thread(installed_setups)).items()):
@@ -139,6 +140,7 @@ class SetupOperations:
         """Verify `answers` to the questions of `platform` by calls to it, and save them if it accepts them."""
         from pydantic import ValidationError
 
+        from gateway.doctor import installed_setups, verify
         from gateway.settings_writer import changes_of, error_lines
 
         setups = await asyncio.to_thread(installed_setups)
