@@ -1,4 +1,4 @@
-"""HTTP routes of the panels: the lines that are remembered about the visitor, their sources, and the reminders.
+"""HTTP routes of the panels: the lines that are remembered about the visitor, their sources, the reminders, the models.
 
 They only read. The page changes things with the commands that people type, so that rights, order and the audit are
 those of the commands.
@@ -53,6 +53,15 @@ async def list_reminders(channel: WebChannel, request: Request) -> JSONResponse:
         return found
     panels, key = found
     return JSONResponse({"reminders": [asdict(each) for each in await panels.reminders(key)]}, headers=_FRESH)
+
+
+async def list_models(channel: WebChannel, request: Request) -> JSONResponse:
+    """Return the model that answers the visitor, and those that they can choose."""
+    found = await _chat(channel, request)
+    if isinstance(found, JSONResponse):
+        return found
+    panels, key = found
+    return JSONResponse(asdict(panels.models(key)), headers=_FRESH)
 
 
 async def _chat(channel: WebChannel, request: Request) -> tuple[PersonPanels, SessionKey] | JSONResponse:

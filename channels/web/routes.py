@@ -28,7 +28,7 @@ from channels.web.adapter import FIRST, WebChannel
 from channels.web.conversations import change_conversation, list_conversations, search_conversations
 from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
-from channels.web.panels import list_remembered_lines, list_reminders, show_line_source
+from channels.web.panels import list_models, list_remembered_lines, list_reminders, show_line_source
 from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
@@ -94,6 +94,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/conversations/{{id}}", _bound(change_conversation, channel), methods=["POST"]),
         Route(f"{prefix}/memory", _bound(list_remembered_lines, channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _bound(show_line_source, channel), methods=["GET"]),
+        Route(f"{prefix}/models", _bound(list_models, channel), methods=["GET"]),
         Route(f"{prefix}/reminders", _bound(list_reminders, channel), methods=["GET"]),
         Route(f"{prefix}/search", _bound(search_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),

@@ -219,7 +219,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
                 intake,
                 memory.sessions,
                 memory.stored_conversations,
-                GatewayPersonPanels(context, memory, locales),
+                GatewayPersonPanels(context, memory, locales, profiles),
                 blobs,
                 language=locales.language,
                 allowed_commands=partial(allowed_commands, access.judge, router.commands, now),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent.chat_profiles import ChatProfiles
 from agent.commands.change_text import format_source
 from agent.reminders.reminder import reminders_in
 from gateway.app.chat_settings import build_scope_guess
@@ -12,16 +13,19 @@ from gateway.app.memory import MemoryServices
 from gateway.events import SessionKey
 from gateway.i18n.formats import format_moment
 from gateway.ports import LocaleProvider
-from gateway.ports.person_panels import MOST_LINES, LineSource, ReminderEntry
+from gateway.ports.person_panels import MOST_LINES, LineSource, ModelOffer, ReminderEntry
 
 
 class GatewayPersonPanels:
-    """Implements `PersonPanels` with the services of `/memory` and `/reminders`."""
+    """Implements `PersonPanels` with the services of `/memory`, `/reminders` and `/model`."""
 
-    def __init__(self, context: AppContext, memory: MemoryServices, locales: LocaleProvider) -> None:
+    def __init__(
+        self, context: AppContext, memory: MemoryServices, locales: LocaleProvider, profiles: ChatProfiles
+    ) -> None:
         self._memory = memory
         self._jobs = context.store.jobs
         self._locales = locales
+        self._profiles = profiles
         self._scopes = build_scope_guess(context.settings.memory.isolation, context.store.links, context.platforms)
 
     async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
@@ -58,6 +62,10 @@ class GatewayPersonPanels:
             )
             for each in sorted(found, key=lambda each: each.due)
         ]
+
+    def models(self, key: SessionKey) -> ModelOffer:
+        """Return the model that answers in the chat, and those that it can choose."""
+        return ModelOffer(self._profiles.of(key).active.name, list(self._profiles.models.models.offered))
 
     def _scope(self, key: SessionKey) -> str:
         return self._scopes(key)[0]

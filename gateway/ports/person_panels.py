@@ -31,8 +31,16 @@ class ReminderEntry:
     is_paused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ModelOffer:
+    """The model that answers in a chat, and those that `/model` offers there."""
+
+    current: str
+    offered: Sequence[str]
+
+
 class PersonPanels(Protocol):
-    """Reads the memory and the reminders of the person whose direct chat *key* is."""
+    """Reads the memory, the reminders and the models of the person whose direct chat *key* is."""
 
     async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
         """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
@@ -44,4 +52,8 @@ class PersonPanels(Protocol):
 
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
         """Return the reminders, the next one first."""
+        ...
+
+    def models(self, key: SessionKey) -> ModelOffer:
+        """Return the models of the chat."""
         ...

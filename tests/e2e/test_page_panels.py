@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -130,3 +131,23 @@ async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
             found[who] = await page.evaluate(ask, ["memory", line])
         assert all("Nora" in each for each in found[""])
         assert found["ann"] == ['{"lines":[]}', "{}"]
+
+
+async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
+    """Those that `/model` offers; the choice holds; without an offer there is no field."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        async with page.expect_response("**/models"):
+            await button(page, "settings").click()
+        await expect(page.locator("#settings-model")).to_be_hidden()
+    models = json.dumps({"large": {"model": "stage"}, "small": {"model": "stage"}})
+    environment = {"PARLOUR_LLM__MODELS": models, "PARLOUR_LLM__MODEL": "stage"}
+    async with gateway(model=HeldScriptModel(), environment=environment) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await button(page, "settings").click()
+        choice = page.get_by_label(translate("web.model_choice"))
+        await expect(choice.locator("option")).to_have_text(["stage", "large", "small"])
+        await choice.select_option("small")
+        await expect(page.locator(".line.notice")).to_contain_text("small")
+        await button(page, "settings").click()
+        await expect(choice).to_have_value("small")

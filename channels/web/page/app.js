@@ -316,7 +316,7 @@ function post(path, body) {
 
 listenForHelp();
 listenForSettings(words, (command) => {
-  isLanguageChanged = true;
+  isLanguageChanged = command.startsWith("/language");
   submit(command);
 });
 fit();

@@ -9,7 +9,10 @@ export function listenForSettings(words, say) {
   const look = { ...DEFAULTS, ...stored() };
   apply(look);
   const dialog = document.getElementById("settings");
-  document.getElementById("settings-open").addEventListener("click", () => dialog.showModal());
+  document.getElementById("settings-open").addEventListener("click", () => {
+    dialog.showModal();
+    offerModels();
+  });
   document.getElementById("settings-close").addEventListener("click", () => dialog.close());
   for (const name of Object.keys(DEFAULTS)) {
     const choice = document.getElementById(`settings-${name}`);
@@ -20,6 +23,11 @@ export function listenForSettings(words, say) {
       store(look);
     });
   }
+  const model = document.getElementById("settings-model");
+  model.addEventListener("change", () => {
+    dialog.close();
+    say(`/model ${model.value}`);
+  });
   const language = document.getElementById("settings-language");
   language.append(...words.languages.map(([code, name]) => new Option(name, code)));
   language.value = words.language;
@@ -27,6 +35,17 @@ export function listenForSettings(words, say) {
     dialog.close();
     say(`/language ${language.value}`);
   });
+}
+
+/** Offer the models that the chat can choose; where there is no choice, the field is hidden. */
+async function offerModels() {
+  const answer = await fetch("models", { cache: "no-store" }).catch(() => null);
+  const { current, offered } = answer?.ok ? await answer.json() : { current: "", offered: [] };
+  document.getElementById("settings-models").hidden = offered.every((each) => each === current);
+  const model = document.getElementById("settings-model");
+  const names = offered.includes(current) ? offered : [current, ...offered];
+  model.replaceChildren(...names.map((name) => new Option(name, name)));
+  model.value = current;
 }
 
 function apply(look) {
