@@ -29,7 +29,9 @@ export async function setup({ act, again }) {
       tell(...said, h("p", {}, mark("wait", "Saved. The gateway starts again with it …")));
       await restart(status.run);
       await again();
-      document.getElementById("setup-done").replaceChildren(...said, h("p", {}, mark("good", "The gateway runs with it.")));
+      const done = document.getElementById("setup-done");
+      done.replaceChildren(...said, h("p", {}, mark("good", "The gateway runs with it.")));
+      done.scrollIntoView({ block: "center" });
     } catch (failure) {
       if (!(failure instanceof CallError)) throw failure;
       tell(h("p", { class: "error", role: "alert" }, failure.message));
