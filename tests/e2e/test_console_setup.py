@@ -104,6 +104,7 @@ async def _walk(chromium: Browser, process: GatewayProcess, model: FakeOpenAI, t
     print("; ".join(path))
 
     assert process.pid == pid
+    assert await process.stop() == 0, "a gateway that has restarted itself stops as before"
     assert model.headers[-1]["Authorization"] == f"Bearer {KEY}"
     settings = (process.home / "parlour.yaml").read_text(encoding="utf-8")
     for secret in (KEY, telegram.token):
