@@ -266,10 +266,11 @@ def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, .
 
 
 def messages_of(database: Database, turn: str) -> tuple[PendingDelivery, ...]:
-    """Return every message of *turn*, in order."""
+    """Return every message of *turn*, in order. The row of a preview, which a stopped turn leaves, is none."""
     ids = (f"{quote(turn)}.", f"{quote(turn)}/")  # "/" follows "."
-    found = database.execute("SELECT id, key, payload FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", ids)
-    return tuple(_delivery(database, id_, read_key(key), payload) for id_, key, payload in found.fetchall())
+    rows = database.execute("SELECT id, key, payload FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", ids).fetchall()
+    found = [row for row in rows if row[0] != preview_of(row[0])]
+    return tuple(_delivery(database, id_, read_key(key), payload) for id_, key, payload in found)
 
 
 def freeze(
