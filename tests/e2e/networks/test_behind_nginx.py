@@ -212,7 +212,8 @@ async def test_every_address_works_whether_nginx_keeps_the_path_or_cuts_it_off(t
         assert "Secure" in cookie
         known = {**origin, "Cookie": cookie.split(";")[0]}
         async with session.get(f"{front.url}session", headers=known) as got:
-            assert await got.json() == {"who": "ann", "can_leave": True}
+            found = await got.json()
+        assert (found["who"], found["can_leave"]) == ("ann", True)
         async with session.post(f"{front.url}files", data=io.BytesIO(b"x" * 3_000_000), headers=known) as got:
             assert (await got.json())["size"] == 3_000_000
         async with session.ws_connect(f"{front.url}ws", headers=known) as socket:
