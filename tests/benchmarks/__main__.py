@@ -9,7 +9,18 @@ import sys
 from collections.abc import Callable
 
 from gateway.logs import configure_logs
-from tests.benchmarks import attacks, flood, over_http, reminders, start, sync_calls, telegram_front, turn_growth, turns
+from tests.benchmarks import (
+    attacks,
+    flood,
+    over_http,
+    reminders,
+    shared_turns,
+    start,
+    sync_calls,
+    telegram_front,
+    turn_growth,
+    turns,
+)
 from tests.benchmarks.harness import cores, memory_mb, row
 
 
@@ -22,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "bare": lambda: asyncio.run(turns.bare()),
     "turns": lambda: asyncio.run(turns.throughput()),
     "postgresql": lambda: asyncio.run(turns.on_postgresql()),
+    "gateways": lambda: asyncio.run(shared_turns.compare()),
     "honest": sync_calls.honest,
     "latency": lambda: asyncio.run(turns.latency()),
     "tools": lambda: asyncio.run(turns.tool_calls()),
