@@ -193,6 +193,7 @@ def fill_database(connection: PostgresConnection, file: Path, move: DatabaseMove
     """Copy the journal *file*, which nothing else has open, into an empty database, with *move* as its note.
 
     An unfinished copy and what was moved away are replaced. It is one transaction: killed in it, nothing is there.
+    The server then knows the sizes of the tables.
     Returns the number of rows. Raises StoreUnavailable; UserError for a database that holds messages.
     """
     try:
@@ -209,6 +210,8 @@ def fill_database(connection: PostgresConnection, file: Path, move: DatabaseMove
                 )
                 count = _copy_tables(_JournalTables(journal), _DatabaseTables(connection.session), tables, report)
                 schema.write_move(connection, move)
+                # The plans for empty tables read whole tables at every turn, until autovacuum comes.
+                connection.execute(f"ANALYZE {', '.join(table.name for table in tables)}")
                 connection.end_batch()
             except BaseException:
                 connection.roll_back()

@@ -82,7 +82,7 @@ async def seen(store: Store) -> list[object]:
 
 
 async def test_a_thousand_chats_move_there_and_back(home: Home, server: PostgresServer) -> None:
-    """Every row is the same on both sides, people see the same, and numbers go on behind the highest."""
+    """Every row is the same on both sides, people see the same, and the server knows the sizes of the tables."""
     store = await open_inline_store(home.journal, StoreLimits(), clock=lambda: START)
     await fill(store, CHATS)
     before = await seen(store)
@@ -92,6 +92,8 @@ async def test_a_thousand_chats_move_there_and_back(home: Home, server: Postgres
     migrate_store(StoreKind.POSTGRESQL)
     there = rows_of_database(server.url)
     assert there == rows
+    sizes = dict(server.query("SELECT relname, reltuples::int FROM pg_class WHERE relname IN ('session', 'record')"))
+    assert sizes == {"session": CHATS, "record": len(rows["record"])}
     (kept,) = home.backups.glob("journal-*.db")
     assert kept.stat().st_mode & 0o777 == 0o600
     assert rows_of_file(kept) == rows
