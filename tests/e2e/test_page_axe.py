@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,14 @@ async def check(page: Page, state: str, found: list[str]) -> None:
     found += [f"{state}: {each}" for each in await page.evaluate(_RUN, TAGS)]
 
 
-async def say(page: Page, text: str, answers: int) -> None:
-    """Say *text* and wait until there are so many answers."""
+async def say(page: Page, text: str) -> None:
+    """Say *text* and wait until its whole answer is below it."""
     await page.locator("#text").fill(text)
     await page.locator("#text").press("Enter")
-    await expect(page.locator(".line:not(.user):not(.streaming):not([hidden])")).to_have_count(answers)
+    body = page.locator(".body", has_text=re.compile(rf"^{re.escape(text)}$"))
+    said = page.locator(".line.user:not([hidden])", has=body).last
+    answers = said.locator("xpath=following-sibling::li").and_(page.locator(".line:not(.user):not(.streaming)"))
+    await expect(answers.first).to_be_visible()
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -72,21 +76,21 @@ async def test_axe_finds_nothing_in_any_state(chromium: Browser) -> None:
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await check(page, "welcome", found)
         await page.keyboard.press("Control+Shift+O")
-        await say(page, "to be deleted", 1)
+        await say(page, "to be deleted")
         await page.get_by_label(translate("web.options", title="to be deleted")).click()
         await page.get_by_role("button", name=translate("web.delete")).click()
         await page.locator("#deleted summary").click()
-        await say(page, "roses", 1)
+        await say(page, "roses")
         await page.locator("#text").press("ArrowUp")
-        await say(page, "roses and wine", 1)
-        await say(page, "/new", 2)
-        await say(page, "which wine?", 3)
+        await say(page, "roses and wine")
+        await say(page, "/new")
+        await say(page, "which wine?")
         picture = FilePayload(name="sea.png", mimeType="image/png", buffer=base64.b64decode(PIXEL))
         await page.locator("#files").set_input_files(picture)
         await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
-        await say(page, "look", 4)
-        await say(page, "/remember my boat is called Nora", 5)
-        await say(page, "/forget roses", 6)
+        await say(page, "look")
+        await say(page, "/remember my boat is called Nora")
+        await say(page, "/forget roses")
         await expect(page.locator(".buttons").first).to_be_visible()
         for name, size, scheme in _LOOKS:
             await page.set_viewport_size(size)
