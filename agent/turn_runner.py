@@ -26,7 +26,7 @@ from agent.reminders.reminder_turns import (
     revocation_jobs,
 )
 from agent.tools.rights import RefusalRule
-from agent.tools.sources import format_sources
+from agent.tools.sources import collect_sources, encode_sources
 from agent.tools.tool_questions import ToolQuestion, format_questions
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
@@ -38,7 +38,7 @@ from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.ports import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
-from gateway.text import comparable_address, find_addresses
+from gateway.text.answer_sources import format_sources
 
 
 class TurnRunner:
@@ -266,13 +266,12 @@ class TurnRunner:
         text = f"{text}\n\n{translate('delivery.cut', language)}" if result.is_cut else text
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
-        sources = format_sources(draft.lines, result.text, language)
+        sources = collect_sources(draft.lines)
         below = [
             *_edit_lines(draft, turn, result.text),
             *_doubt_lines(draft, turn),
             *await self._tool_cap_lines(draft, turn),
             *_version_lines(draft, turn),
-            *([sources] if sources else []),
         ]
         asked_here = [each for each in draft.questions if not each.is_for_owner]
         asked_owner, notices = await self._ask_owner(turn, [each for each in draft.questions if each.is_for_owner])
@@ -281,10 +280,18 @@ class TurnRunner:
         for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}".strip()
-        if links is not None:
-            links += tuple(map(comparable_address, find_addresses(sources)))
+        if sources and text:
+            listed = format_sources(sources, "", language)
+            footnotes = encode_sources(sources)
+            draft.add(build.notice(turn.id, listed, services.now(), footnotes=footnotes, **draft.seen_field))
         reply = build_reply(
-            turn, text, OutboundKind.ANSWER, attachments=draft.attachments, choices=buttons, links=links
+            turn,
+            text,
+            OutboundKind.ANSWER,
+            attachments=draft.attachments,
+            choices=buttons,
+            links=links,
+            sources=sources,
         )
         if is_reminder(turn.message) and turn.is_shared:
             reply = tuple(call_person(turn, each) for each in reply)

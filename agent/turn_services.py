@@ -27,6 +27,7 @@ from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import ScopeReplaced, StoreUnavailable
 from gateway.events import (
+    AnswerSource,
     Attachment,
     ChatKind,
     InboundKind,
@@ -276,6 +277,7 @@ def build_reply(
     settles: bool = False,
     rings: bool = True,
     links: tuple[str, ...] | None = None,
+    sources: tuple[AnswerSource, ...] = (),
 ) -> tuple[OutboundMessage, ...]:
     """Return the turn's one message to its chat; an empty tuple for an empty text.
 
@@ -300,5 +302,6 @@ def build_reply(
             settles=settles and message.kind is InboundKind.BUTTON,
             rings=rings,
             links=links,
+            sources=sources,
         ),
     )

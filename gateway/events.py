@@ -290,6 +290,14 @@ class OutboundKind(StrEnum):
     NOTICE = "notice"  # a gateway message: refusals, failures, command output
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerSource:
+    """A web page that an answer was made from. Its title is the page's own text: never markup."""
+
+    url: str
+    title: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboundMessage:
     """One message to a chat, in Markdown, before it is cut for a platform."""
@@ -308,6 +316,7 @@ class OutboundMessage:
     calls: str = ""  # id of the one user whom it mentions; the text mentions nobody
     calls_name: str = ""  # their display name
     links: tuple[str, ...] | None = None  # the only addresses that are links, comparable; None = all (gateway.text)
+    sources: tuple[AnswerSource, ...] = ()  # of the answer; listed below it, each a link whatever `links` says
 
     @property
     def turn(self) -> str:

@@ -27,7 +27,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, read_head, transcript_of_archive
 from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
 from agent.memory.storage.transcript_reader import TranscriptBlock, anchor_index, read_before, read_tail
-from gateway.events import InboundKind, SessionKey, turn_id
+from gateway.events import AnswerSource, InboundKind, SessionKey, turn_id
 from gateway.ports import (
     DisplayedMessage,
     DisplayedPage,
@@ -414,8 +414,14 @@ def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fac
         replaces=str(line.get("replaces", "")) if role == "user" else "",
         is_others=role == "user" and line.get("origin") == UNTRUSTED,
         # Lines of earlier versions lack the field; none of their addresses is known to be harmless.
+        sources=_sources(line) if role == "notice" else (),
         links=tuple(map(str, line.get("links", ()))) if role == "assistant" and line.get(TAINTED) else None,
     )
+
+
+def _sources(line: Line) -> tuple[AnswerSource, ...]:
+    """Return the sources that a notice lists."""
+    return tuple(AnswerSource(str(each["url"]), str(each["title"])) for each in line.get("footnotes", ()))
 
 
 def _text(content: object) -> str:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote, urlsplit
 
-from gateway.i18n import translate
+from gateway.events import AnswerSource
 from gateway.ports import Line
-
-_MOST = 8  # below one answer
-_LONGEST_TITLE = 80  # characters
-_LONGEST_URL = 2_000
-_MARKUP = re.compile(r"[\[\]()<>*_`~|\\#!\x00-\x1f\x7f]")  # a page chooses its title: no sign of it is markup
-_SAFE = "/:?#@!$&'*+,;=%-._~"  # of an address; parentheses and blanks would end the link early
+from gateway.text.answer_sources import LONGEST_TITLE, MOST_SOURCES, is_source_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +18,17 @@ class ToolSource:
     title: str = ""
 
 
-def encode_sources(sources: Iterable[ToolSource]) -> Sequence[Mapping[str, str]]:
+def encode_sources(sources: Iterable[ToolSource | AnswerSource]) -> Sequence[Mapping[str, str]]:
     """Return *sources* for a transcript line; other addresses than http and https are left out."""
-    kept = [{"url": each.url, "title": each.title[:_LONGEST_TITLE]} for each in sources if _is_link(each.url)]
-    return kept[:_MOST]
+    kept = [{"url": each.url, "title": each.title[:LONGEST_TITLE]} for each in sources if is_source_address(each.url)]
+    return kept[:MOST_SOURCES]
 
 
-def format_sources(lines: Iterable[Line], text: str, language: str) -> str:
-    """Return the Markdown line with the sources of a turn's *lines* that *text* does not link itself; "" for none."""
+def collect_sources(lines: Iterable[Line]) -> tuple[AnswerSource, ...]:
+    """Return the sources of the results among a turn's *lines*, each address once."""
     found = {str(each.get("url", "")): str(each.get("title", "")) for line in lines for each in line.get("sources", ())}
-    links = [_link(url, title) for url, title in found.items() if _is_link(url) and url not in text]
-    return translate("delivery.sources", language, links=" · ".join(links[:_MOST])) if links else ""
-
-
-def _link(url: str, title: str) -> str:
-    plain = " ".join(_MARKUP.sub(" ", title).split())[:_LONGEST_TITLE] or urlsplit(url).hostname or url
-    return f"[{plain}]({quote(url, safe=_SAFE)})"
-
-
-def _is_link(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and len(url) <= _LONGEST_URL
+    kept = [AnswerSource(url, title[:LONGEST_TITLE]) for url, title in found.items() if is_source_address(url)]
+    return tuple(kept[:MOST_SOURCES])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from gateway.errors import ParlourError
 from gateway.events import (
+    AnswerSource,
     Attachment,
     InboundKind,
     InboundMessage,
@@ -29,6 +30,7 @@ from gateway.events import (
 from gateway.i18n import FALLBACK, translate
 from gateway.ports import ChatActivity, DisplayedMessage, IntakeResult
 from gateway.text import button_rows, find_command, render_plain, sanitize, split_bounded
+from gateway.text.answer_sources import is_source_address
 
 Frame: TypeAlias = Mapping[str, Any]
 Address: TypeAlias = Callable[[Attachment], Frame]  # where a window finds a file, in its own words
@@ -210,6 +212,8 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessageP
 def _text_fields(text: str, message: OutboundMessage, *, is_last: bool) -> Frame:
     files = len(message.attachments)
     fields: dict[str, Any] = {"text": text, "last": is_last and not files}
+    if is_last:
+        fields |= _source_fields(message.sources)
     if is_last and files:
         fields["follow"] = files  # so many more parts are to come
     return fields | _link_fields(message.links)
@@ -218,6 +222,12 @@ def _text_fields(text: str, message: OutboundMessage, *, is_last: bool) -> Frame
 def _link_fields(links: Sequence[str] | None) -> dict[str, Any]:
     """Return the field that says which addresses alone are links; none if all are."""
     return {} if links is None else {"links": list(links)}
+
+
+def _source_fields(sources: Sequence[AnswerSource]) -> dict[str, Any]:
+    """Return the field with the pages that an answer was made from, if it has any."""
+    kept = [each for each in sources if is_source_address(each.url)]  # an erased word may have been in an address
+    return {"sources": [{"url": each.url, "title": sanitize(each.title)} for each in kept]} if kept else {}
 
 
 def part_frame(
@@ -247,6 +257,7 @@ def part_frame(
         "file": file,
         "buttons": _button_frames(part.choices),
         "settles": part.settles,
+        **({"sources": payload["sources"]} if "sources" in payload else {}),
         **links,
     }
 
@@ -314,6 +325,7 @@ def _line(line: DisplayedMessage, address: Address) -> Frame:
         "state": line.state,
         **({"replaces": line.replaces} if line.replaces else {}),
         **({"part": line.part, "buttons": _button_frames(line.choices)} if line.choices else {}),
+        **_source_fields(line.sources),
         **_link_fields(line.links),
     }
 

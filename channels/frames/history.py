@@ -64,8 +64,9 @@ def _newest_first(lines: Sequence[DisplayedMessage], longest: int, language: str
         last = len(pieces) - 1
         for n in range(last, -1, -1):
             files, choices = (line.attachments, line.choices) if n == last else ((), ())
+            sources = line.sources if n == last else ()
             if n == 0:
-                yield replace(line, text=pieces[n], attachments=files, choices=choices)
+                yield replace(line, text=pieces[n], attachments=files, choices=choices, sources=sources)
             else:
                 yield replace(
                     line,
@@ -75,6 +76,7 @@ def _newest_first(lines: Sequence[DisplayedMessage], longest: int, language: str
                     text=pieces[n],
                     attachments=files,
                     choices=choices,
+                    sources=sources,
                 )
 
 
@@ -95,9 +97,10 @@ def _bytes_of(line: DisplayedMessage) -> int:
         line.replaces,
         *(each.name for each in line.attachments),
         *(text for each in line.choices for text in (each.label, each.command)),
+        *(text for each in line.sources for text in (each.url, each.title)),
     )
     size = sum(len(json.dumps(text, ensure_ascii=False).encode()) for text in texts)
-    return size + _LINE_BYTES * (1 + len(line.attachments) + len(line.choices))
+    return size + _LINE_BYTES * (1 + len(line.attachments) + len(line.choices) + len(line.sources))
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ class WebChannel(FrameChannel):
     A key is made of the login and a conversation's id: nothing that a browser sends can name another person's.
     """
 
-    capabilities = replace(CAPABILITIES, choices=_BUTTONS, private_choices=True)
+    capabilities = replace(CAPABILITIES, choices=_BUTTONS, private_choices=True, footnotes=True)
 
     def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__(context, now=now)

@@ -55,6 +55,7 @@ _TYPES = {
     "vendor/purify.js": "text/javascript",
     "pictures.js": "text/javascript",
     "settings.js": "text/javascript",
+    "sources.js": "text/javascript",
     "versions.js": "text/javascript",
     "wire.js": "text/javascript",
     "style.css": "text/css",

@@ -19,11 +19,14 @@ from gateway.text import (
     PartSplitter,
     append_commands,
     break_addresses,
+    comparable_address,
+    find_addresses,
     render_plain,
     sanitize,
     split,
     width,
 )
+from gateway.text.answer_sources import format_sources
 from gateway.text.redaction import SecretRedactor
 from gateway.text.text_units import safe_display_name
 
@@ -46,6 +49,8 @@ class PartPlanner:
 
     def plan_parts(self, message: OutboundMessage, preview: OutboxPart | None) -> list[MessagePart]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
+        if message.sources and not self._channel.capabilities.footnotes:
+            message = self._with_source_line(message)
         redacted = self._context.redactor.redact(message.text)
         message = message if redacted == message.text else replace(message, text=redacted)
         if message.choices:
@@ -69,6 +74,14 @@ class PartPlanner:
         return [part if part.id == name else replace(part, id=name) for part, name in named]
 
     # -- texts ---------------------------------------------------------------------------------
+
+    def _with_source_line(self, message: OutboundMessage) -> OutboundMessage:
+        """Return *message* with the sources that its text does not link as a line below it."""
+        line = format_sources(message.sources, message.text, self._context.language(message.key))
+        links = message.links
+        if links is not None:
+            links += tuple(map(comparable_address, find_addresses(line)))
+        return replace(message, text=f"{message.text}\n\n{line}".strip(), links=links, sources=())
 
     def _with_buttons(self, message: OutboundMessage) -> OutboundMessage:
         """Return *message* as the channel can show its choices: as buttons, or as commands in the text."""

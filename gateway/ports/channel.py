@@ -166,6 +166,7 @@ class ChannelCapabilities:
     group_parts: int = 3  # a longer answer in a group becomes its beginning and a file, if files can be sent
     choices: int = 0  # most buttons below one message; beyond that the text names the commands
     private_choices: bool = False  # ephemeral messages in shared chats can have buttons
+    footnotes: bool = False  # a part can list sources (`OutboundMessage.sources`); elsewhere the text names them
     mentions: bool = False  # a part can mention one user (`MessagePart.calls`); elsewhere the text names them
 
 

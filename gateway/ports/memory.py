@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gateway.events import Attachment, MessageButton, SessionKey
+from gateway.events import AnswerSource, Attachment, MessageButton, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class DisplayedMessage:
     replaces: str = ""  # id of the user line that this one, a user line, is another version of
     is_others: bool = False  # `text` was forwarded from another author
     links: tuple[str, ...] | None = None  # as in OutboundMessage
+    sources: tuple[AnswerSource, ...] = ()  # of the turn's answer, which `text` lists
     part: str = ""  # the message part that has `choices`
     choices: tuple[MessageButton, ...] = ()  # buttons that can still be pressed
 

@@ -202,7 +202,7 @@ def _redact_outbox(
     for seq, id_, payload in found:
         if turns is not None and id_.rpartition(".")[0] not in turns:
             continue
-        new = _change_fields(payload, ("text", "attachments", "calls", "links"), change)
+        new = _change_fields(payload, ("text", "attachments", "calls", "links", "sources"), change)
         if new is not None:
             database.execute("UPDATE outbox SET payload = ? WHERE seq = ?", (new, seq))
         changed += (new is not None) + _redact_parts(database, seq, change)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from gateway.events import (
+    AnswerSource,
     Attachment,
     ChatKind,
     InboundKind,
@@ -249,6 +250,8 @@ def write_outbound(message: OutboundMessage) -> str:
         fields["rings"] = False
     if message.links is not None:
         fields["links"] = list(message.links)
+    if message.sources:
+        fields["sources"] = [[each.url, each.title] for each in message.sources]
     return write_json({**fields, **_button_fields(message)})
 
 
@@ -268,6 +271,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
         settles=fields.get("settles", False),
         rings=fields.get("rings", True),
         links=tuple(fields["links"]) if "links" in fields else None,
+        sources=tuple(AnswerSource(*each) for each in fields.get("sources", ())),
         **_call_fields(fields),
     )
 

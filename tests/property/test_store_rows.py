@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.events import (
+    AnswerSource,
     Attachment,
     ChatKind,
     InboundKind,
@@ -124,6 +125,7 @@ OUTBOUND = every(
     calls_name=TEXT,
     rings=FLAG,
     links=st.none() | st.lists(TEXT, max_size=3).map(tuple),
+    sources=st.lists(st.builds(AnswerSource, TEXT, TEXT), max_size=3).map(tuple),
 )
 PART = every(
     MessagePart,

@@ -28,7 +28,8 @@ _TEXT_FIELDS = {
     "delta": ("text",),
 }
 _REMOVED_FIELDS = (
-    *ASIDE, "files", "links", "thinking", "added", "removed", "remember", "send", "edit", "edited", "forget",
+    *ASIDE, "files", "links", "footnotes", "thinking", "added", "removed", "remember",
+    "send", "edit", "edited", "forget",
 )  # fmt: skip
 # Identifiers in lines and other records: they contain no user text, and other records refer to them.
 _ID_FIELDS = frozenset(

@@ -3,6 +3,7 @@
 import { show } from "./markdown.js";
 import { newId } from "./pending.js";
 import { Pictures } from "./pictures.js";
+import { showSources } from "./sources.js";
 import { Versions } from "./versions.js";
 
 /** How dates and numbers are written: as the page's language has it, in the browser's own variety of it. */
@@ -106,8 +107,10 @@ export class Chat {
   }
 
   add(lines) {
+    let answer; // the last one
     for (const line of lines) {
       if (line.role === "divider") this.divider();
+      else if (line.sources && answer?.dataset.turn === line.turn) showSources(answer, line.sources, this.words);
       else if (line.role === "user") {
         const said = this.say({ ...line, id: line.message || line.id, files: [] });
         said.dataset.turn = line.turn;
@@ -118,6 +121,7 @@ export class Chat {
         told.dataset.turn = line.turn;
         this.write(told, line.text, line.links);
         this.files(told, line.files ?? []);
+        if (line.role === "assistant") answer = told;
         if (line.buttons) {
           this.parts.set(line.part, told);
           this.buttons(told, line.part, line.buttons);
@@ -222,7 +226,7 @@ export class Chat {
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
-  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles }) {
+  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles, sources = [] }) {
     if (settles) this.pressed.get(turn)?.remove();
     this.pressed.delete(turn);
     this.waiting.delete(turn);
@@ -235,6 +239,7 @@ export class Chat {
     this.parts.set(part, line);
     if (isPlain) this.writePlain(line, text);
     else this.write(line, text, links);
+    showSources(line, sources, this.words);
     this.files(line, file ? [file] : []);
     this.buttons(line, part, buttons);
     if (marked) this.note(line, this.words.may_repeat);

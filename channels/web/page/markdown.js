@@ -100,7 +100,7 @@ function restricted(tokens, { links, words }, Token) {
 }
 
 /** Return `address` in the form of `gateway.text.comparable_address`. */
-function comparable(address) {
+export function comparable(address) {
   const rest = address.trim().replace(/^(?:https?:\/\/|mailto:)/i, "");
   if (/^[a-z][a-z0-9+.-]*:\/\//i.test(rest)) return markdown.normalizeLink(rest);
   const authority = rest.split(/[/?#]/, 1)[0];
@@ -148,7 +148,7 @@ function draw(html, words) {
   return fragment;
 }
 
-function finishLink(link) {
+export function finishLink(link) {
   link.target = "_blank";
   link.rel = "noreferrer noopener nofollow";
   link.referrerPolicy = "no-referrer";

@@ -88,6 +88,7 @@ def line(**fields: object) -> Line:
         ),
         build.command("t1", "/remember green tea", "I will remember that.", AT),
         build.notice("t1", "no", AT, asked="green tea?"),
+        build.notice("t1", "Sources: tea", AT, footnotes=[{"url": "https://example.org/", "title": "green tea"}]),
     ],
 )
 def test_a_line_says_nothing_any_more_and_keeps_its_place(said: Line) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.tools.sources import ToolSource, encode_sources, format_sources
+from agent.tools.sources import ToolSource, collect_sources, encode_sources
+from gateway.events import AnswerSource
+from gateway.text.answer_sources import format_sources
 
 
 def below(*sources: ToolSource, text: str = "an answer") -> str:
     """Return the line below *text*."""
-    return format_sources([{"sources": encode_sources(sources)}], text, "en")
+    return format_sources(collect_sources([{"sources": encode_sources(sources)}]), text, "en")
 
 
 def test_sources_are_links() -> None:
@@ -50,7 +52,8 @@ def test_a_title_is_plain_text(title: str, shown: str) -> None:
 def test_only_web_addresses_are_links(url: str) -> None:
     """Others are left out of the transcript and of the answer."""
     assert encode_sources([ToolSource(url, "x")]) == []
-    assert format_sources([{"sources": [{"url": url, "title": "x"}]}], "", "en") == ""
+    assert collect_sources([{"sources": [{"url": url, "title": "x"}]}]) == ()
+    assert format_sources([AnswerSource(url, "x")], "", "en") == ""
 
 
 def test_an_address_cannot_end_its_link() -> None:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from channels.frames import frame_codec
 from channels.frames.client_connection import SharedFrame
 from channels.frames.history import HistoryPage, HistoryPager, cut_page
-from gateway.events import Attachment, SessionKey
+from gateway.events import AnswerSource, Attachment, SessionKey
 from gateway.ports import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.text import sanitize
 from tests.fakes.clock import EPOCH
 
 KEY = SessionKey("web", "owner")
 LIMIT = 40_000  # bytes
+SOURCE = AnswerSource("https://example.org/" + "a" * 500, "title")
 FILE = Attachment(kind="document", name="a.txt", size=1, blob="people/ann/x")
 
 
@@ -42,6 +43,7 @@ def histories(draw: st.DrawFn) -> list[DisplayedMessage]:
             typed=text,
             at=EPOCH,
             attachments=(FILE,) if has_file else (),
+            sources=(SOURCE,) * 8 if has_file else (),
         )
         for n, (role, text, has_file) in enumerate(lines)
     ]
@@ -65,6 +67,7 @@ def test_pages_are_bounded_and_make_up_the_history(lines: list[DisplayedMessage]
     for line in lines:
         pieces = [each for each in got if each.turn == line.turn]
         assert [each.attachments for each in pieces] == [()] * (len(pieces) - 1) + [line.attachments]
+        assert [each.sources for each in pieces] == [()] * (len(pieces) - 1) + [line.sources]
         if line.role == "user":
             assert "".join(each.text for each in pieces) == sanitize(line.text)
         if len(line.text) < LIMIT // 8:

@@ -1,0 +1,61 @@
+"""Sources of an answer on the page, in a real browser: footnotes, whose titles are others' text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from agent.tools.sources import ToolResult, ToolSource
+from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
+from gateway.i18n import translate
+from tests.e2e.browser import open_page
+from tests.e2e.test_page_axe import AXE, check
+from tests.fakes.held_model import HeldScriptModel, calls
+from tests.fakes.inprocess_gateway import gateway
+
+TITLES = {"a": "<b>Ferries</b> [in](https://evil.example) May", "b": "", "c": "C" * 200}
+ANSWER = "The [timetable](https://example.org/a) says so, and `https://example.org/b` agrees. `c` does not."
+
+
+@tool("Read a page.", kind=ToolKind.WEB, name="open_page", brings=ResultContent.WORDS)
+async def read_page(_: ToolContext, name: str) -> ToolResult:
+    """Return a page whose title is its own."""
+    return ToolResult(text="a page", sources=[ToolSource(f"https://example.org/{name}", TITLES[name])])
+
+
+async def check_footnotes(page: Page) -> None:
+    """Expect three numbered sources below the answer, and a number behind each address that its text has."""
+    answer = page.locator(".line.assistant").last
+    links = answer.get_by_role("region", name=translate("web.sources")).locator("li > a")
+    await expect(links).to_have_text([TITLES["a"], "example.org", "C" * 80])
+    shown = [await link.get_attribute("href") for link in await links.all()]
+    assert shown == [f"https://example.org/{name}" for name in "abc"]
+    await expect(answer.locator(".sources b, .body b")).to_have_count(0)
+    await expect(answer.locator(".body sup")).to_have_text(["1", "2"])
+    # The source is on the line of its own list only, not in the text as well.
+    await expect(page.get_by_text("Sources:")).to_have_count(0)
+    second = answer.get_by_role("link", name=translate("web.source_number", number=2), exact=True)
+    await second.focus()
+    await page.keyboard.press("Enter")
+    await expect(links.nth(1)).to_be_focused()
+    assert "#" not in page.url
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_sources_are_footnotes(chromium: Browser) -> None:
+    """As the answer arrives and after a reload: titles are plain and bounded, numbers lead there, axe finds nothing."""
+    script = calls(*(("open_page", json.dumps({"name": name})) for name in TITLES))
+    found: list[str] = []
+    async with gateway(model=HeldScriptModel(script, ANSWER), tools=[read_page]) as up:
+        page = await open_page(chromium, script=AXE, reduced_motion="reduce")
+        await page.goto(up.app.web.url)
+        await page.locator("#text").fill("when do the ferries go?")
+        await page.locator("#text").press("Enter")
+        await check_footnotes(page)
+        await up.idle()
+        await page.reload()
+        await check_footnotes(page)
+        await check(page, "footnotes", found)
+    assert not found, "\n".join(found)
