@@ -34,7 +34,10 @@ _IDLE = {
 
 
 async def run_gateway(url: str, name: str) -> None:
-    """Run one gateway: a line `CHATS EACH` on standard input is a burst; the end of the input ends it."""
+    """Run one gateway: a line `CHATS EACH SENDER` on standard input is a burst; the end of the input ends it.
+
+    Without a sender, each chat has its own: a person's direct chats share one memory scope.
+    """
     environment = {
         "PARLOUR_STORE__URL": url, "PARLOUR_STORE__SHARED": "true", "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "0",
         "PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "0",
@@ -42,15 +45,16 @@ async def run_gateway(url: str, name: str) -> None:
     async with gateway(model=InstantModel(), environment=environment) as bench:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            chats, each = map(int, line.split())
+            chats, each, *sender = line.split()
             # Whichever gateway has a chat answers in it, so that only acceptance is seen here.
-            await asyncio.gather(*(_say(bench.channel, f"{name}c{chat}", each) for chat in range(chats)))
+            keys = [f"{name}c{chat}" for chat in range(int(chats))]
+            await asyncio.gather(*(_say(bench.channel, key, int(each), *(sender or [key])) for key in keys))
             print("accepted", flush=True)
 
 
-async def _say(channel: InProcessChannel, chat: str, each: int) -> None:
+async def _say(channel: InProcessChannel, chat: str, each: int, sender: str) -> None:
     for number in range(each):
-        await channel.say(chat, f"message {number}")
+        await channel.say(chat, f"message {number}", sender=sender, name=sender)
 
 
 @asynccontextmanager
@@ -79,11 +83,13 @@ async def _read(process: asyncio.subprocess.Process, word: bytes) -> None:
     raise SystemExit("a gateway of the benchmark ended")
 
 
-async def _burst(server: PostgresServer, processes: list[asyncio.subprocess.Process], chats: int, each: int) -> None:
+async def _burst(
+    server: PostgresServer, processes: list[asyncio.subprocess.Process], chats: int, each: int, sender: str = ""
+) -> None:
     """Let each gateway accept messages of *chats* chats; return when all are answered, sent and in transcripts."""
     for process in processes:
         assert process.stdin is not None
-        process.stdin.write(f"{chats} {each}\n".encode())
+        process.stdin.write(f"{chats} {each} {sender}\n".encode())
     await asyncio.gather(*(_read(process, b"accepted") for process in processes))
     while server.query(_OPEN) != [(0,)]:  # noqa: ASYNC110 - other processes are only seen by looking
         await asyncio.sleep(0.02)
@@ -94,7 +100,7 @@ def _cpu_seconds(process: asyncio.subprocess.Process) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-async def _measure(server: PostgresServer, count: int, *, idle: int = 0) -> None:
+async def _measure(server: PostgresServer, count: int, *, idle: int = 0, sender: str = "") -> None:
     server.empty()
     async with _gateways(server.address, count) as processes:
         await _burst(server, processes, WARM_CHATS, 1)
@@ -107,12 +113,13 @@ async def _measure(server: PostgresServer, count: int, *, idle: int = 0) -> None
         ((before,),) = server.query("SELECT count(*) FROM record")
         cpu = server.cpu_seconds(), sum(map(_cpu_seconds, processes))
         begun = time.perf_counter()
-        await _burst(server, processes, CHATS // count, EACH)
+        await _burst(server, processes, CHATS // count, EACH, sender)
         wall = time.perf_counter() - begun
         ((after,),) = server.query("SELECT count(*) FROM record")
         done = after - before
+        details = (f", {idle} idle chats" if idle else "") + (", one person" if sender else "")
         row(
-            f"gateways on PostgreSQL: {count}" + (f", {idle} idle chats" if idle else ""),
+            f"gateways on PostgreSQL: {count}{details}",
             turns=done,
             turns_per_s=done / wall,
             gateway_cpu_ms=(sum(map(_cpu_seconds, processes)) - cpu[1]) / done * 1e3,
@@ -122,12 +129,13 @@ async def _measure(server: PostgresServer, count: int, *, idle: int = 0) -> None
 
 
 async def compare() -> None:
-    """Print SQLite, then 1, 2 and 4 gateways on one server of this machine, then 4 beside idle chats."""
+    """Print SQLite, then 1, 2 and 4 gateways on one server, 2 with one person's chats, 4 beside idle chats."""
     await turns.throughput()
     server = open_server()
     try:
         for count in (1, 2, 4):
             await _measure(server, count)
+        await _measure(server, 2, sender="ann")
         await _measure(server, 4, idle=IDLE_CHATS)
     finally:
         server.close()
