@@ -51,6 +51,7 @@ async def test_sources_are_footnotes(chromium: Browser) -> None:
     async with gateway(model=HeldScriptModel(script, ANSWER), tools=[read_page]) as up:
         page = await open_page(chromium, script=AXE, reduced_motion="reduce")
         await page.goto(up.app.web.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.locator("#text").fill("when do the ferries go?")
         await page.locator("#text").press("Enter")
         await check_footnotes(page)
