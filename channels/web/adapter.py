@@ -74,6 +74,7 @@ class WebChannel(FrameChannel):
         self._shelf = ServedFiles()
         self.downloads = PersonSlots(MOST_DOWNLOADS)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None
+        self.can_record = context.has_transcription and self.uploads is not None
 
     @property
     def cookie(self) -> str:

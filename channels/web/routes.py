@@ -54,6 +54,7 @@ _TYPES = {
     "vendor/markdown-it.js": "text/javascript",
     "vendor/purify.js": "text/javascript",
     "pictures.js": "text/javascript",
+    "recorder.js": "text/javascript",
     "settings.js": "text/javascript",
     "sources.js": "text/javascript",
     "versions.js": "text/javascript",
@@ -67,6 +68,9 @@ _POLICY = (
     "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
 )
+
+# In place of the web server's own, which allows nothing.
+_RECORDING_POLICY = "camera=(), geolocation=(), microphone=(self)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,10 @@ def _bound(
 async def _page(channel: WebChannel, request: Request) -> Response:
     """Serve the page in the language of the visitor's chat, or the channel's default before a login."""
     language = channel.language(await channel.visitor(request))
-    return _answer(request, page(language), {"Content-Security-Policy": _POLICY, "Vary": "Cookie"})
+    headers = {"Content-Security-Policy": _POLICY, "Vary": "Cookie"}
+    if channel.can_record:
+        headers["Permissions-Policy"] = _RECORDING_POLICY
+    return _answer(request, page(language), headers)
 
 
 async def _asset(request: Request) -> Response:
@@ -147,7 +154,8 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
     if channel.uploads is None:
         return JSONResponse({"line": translate("web.upload_failed", language)}, 404)
     name = safe_file_name(unquote(request.headers.get("x-file-name", "")))
-    head = UploadHeader(visitor.who, name, type_of(request.headers.get("content-type", "")))
+    is_recording = request.headers.get("x-recording") == "1"
+    head = UploadHeader(visitor.who, name, type_of(request.headers.get("content-type", "")), is_recording)
     body = request.stream()
     announced = int(request.headers.get("content-length", LARGEST))  # the server has seen that it is a number
     if announced > LARGEST:
@@ -187,7 +195,14 @@ async def _session(channel: WebChannel, request: Request) -> Response:
     if visitor is None:
         return JSONResponse({}, 401)
     commands = list(channel.allowed_commands(visitor))
-    return JSONResponse({"who": visitor.who, "can_leave": visitor.login is not None, "commands": commands})
+    return JSONResponse(
+        {
+            "who": visitor.who,
+            "can_leave": visitor.login is not None,
+            "can_record": channel.can_record,
+            "commands": commands,
+        }
+    )
 
 
 async def _login(channel: WebChannel, request: Request) -> Response:

@@ -65,6 +65,7 @@ class UploadHeader:
     who: str
     name: str
     media_type: str
+    is_recording: bool = False  # the person spoke it just now, on the page; claimed by the browser
 
 
 @dataclass(slots=True)
@@ -134,6 +135,8 @@ class WebUploads:
             return None
         head, start, size = found
         kind = _KINDS.get(head.media_type.partition("/")[0], "document")
+        if kind == "audio" and head.is_recording:
+            kind = "voice"  # its words count as the person's own; they could as well type them
         return Attachment(
             kind=kind, name=head.name, size=size - start, media_type=head.media_type, url=f"{_SCHEME}{token}"
         )
@@ -161,7 +164,7 @@ class WebUploads:
                 line = file.readline(_LONGEST_HEAD)
                 fields = json.loads(line)
                 return (
-                    UploadHeader(fields["who"], fields["name"], fields["type"]),
+                    UploadHeader(fields["who"], fields["name"], fields["type"], fields.get("recording", False)),
                     len(line),
                     os.fstat(file.fileno()).st_size,
                 )
@@ -213,7 +216,7 @@ def _create(path: Path) -> BinaryIO:
 
 
 async def _write(out: BinaryIO, head: UploadHeader, pieces: AsyncIterator[bytes]) -> int:
-    fields = {"who": head.who, "name": head.name, "type": head.media_type}
+    fields = {"who": head.who, "name": head.name, "type": head.media_type, "recording": head.is_recording}
     out.write(json.dumps(fields).encode() + b"\n")
     size = 0
     async for piece in pieces:

@@ -135,6 +135,7 @@ async def open_channels(
                     conversations=conversations,
                     panels=panels,
                     allowed_commands=allowed_commands,
+                    has_transcription=bool(settings.llm.transcription_model),
                     open_messages=open_messages,
                     language=language,
                     folder=settings.home / "uploads" / name,

@@ -274,6 +274,7 @@ class ChannelContext:
     conversations: ConversationStore | None = None  # for channels where a person has several
     allowed_commands: Callable[[SessionKey, str], Collection[str]] | None = None  # in a direct chat, by its user's role
     panels: PersonPanels | None = None  # for channels that show what is kept of a person
+    has_transcription: bool = False  # recordings are transcribed for the model
     open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids of unanswered messages
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat
     folder: Path | None = None  # for the channel's files; created by the first write

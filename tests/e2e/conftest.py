@@ -13,7 +13,8 @@ from tests.e2e.browser import open_browser
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def shared_browser() -> AsyncIterator[Browser]:
     """Start the one browser of this worker; its tests run on the session's loop."""
-    async with open_browser() as browser:
+    # A microphone that beeps, for pages that may use one.
+    async with open_browser("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as browser:
         yield browser
 
 

@@ -8,6 +8,7 @@ import { Panels } from "./panels.js";
 import { Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
 import { listenForSettings } from "./settings.js";
+import { Recorder } from "./recorder.js";
 import { Wire } from "./wire.js";
 
 const words = JSON.parse(document.getElementById("words").textContent);
@@ -22,6 +23,11 @@ const panels = new Panels(words, submit);
 const drafts = new Map(); // conversation -> what was typed in it and not sent
 const menu = new CommandMenu(words, fit);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
+const recorder = new Recorder(words, {
+  recorded: (file) => attachments.add([file], true),
+  trouble: showTrouble,
+  ended: () => text.focus(),
+});
 let brought = codeInAddress();
 let pending = null;
 let again = 0;
@@ -34,6 +40,7 @@ const wire = new Wire({
     pending = new Pending(session.who);
     pending.conversation = conversations.current;
     menu.allow(session.commands);
+    recorder.allow(session.can_record);
     conversations.load();
     by("leave").hidden = !session.can_leave;
     if (by("login").open) by("login").close();
@@ -293,6 +300,7 @@ by("leave").addEventListener("click", async () => {
     return;
   }
   by("leave").hidden = true;
+  recorder.allow(false);
   pending?.write([]);
   conversations.forget();
   panels.close();

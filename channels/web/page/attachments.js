@@ -59,7 +59,8 @@ export class Attachments {
     });
   }
 
-  add(chosen) {
+  /** Hand over files; a recording is what the person says, not a file from elsewhere. */
+  add(chosen, isRecording = false) {
     for (const data of chosen) {
       if (this.files.length >= MOST) {
         this.on.trouble(this.words.upload_many);
@@ -72,18 +73,19 @@ export class Attachments {
       const file = { name: data.name, size: data.size, token: "", stop: new AbortController() };
       file.element = this.element(file);
       this.files.push(file);
-      this.send(file, data);
+      this.send(file, data, isRecording);
     }
     this.show();
   }
 
-  async send(file, data) {
+  async send(file, data, isRecording) {
     try {
       const answer = await fetch("files", {
         method: "POST",
         headers: {
           "Content-Type": data.type || "application/octet-stream",
           "X-File-Name": encodeURIComponent(data.name.toWellFormed?.() ?? data.name),
+          ...(isRecording && { "X-Recording": "1" }),
         },
         body: data,
         signal: file.stop.signal,

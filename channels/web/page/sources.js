@@ -27,7 +27,8 @@ export function showSources(line, sources, words) {
   }
   for (const shown of line.querySelectorAll(".body a, .body :not(pre) > code")) {
     const item = items.get(comparable(shown.tagName === "A" ? shown.getAttribute("href") : shown.textContent));
-    if (item) shown.after(numberOf(item, words));
+    const last = shown.nextSibling?.className === "host" ? shown.nextSibling : shown;
+    if (item) last.after(numberOf(item, words));
   }
   line.querySelector(".body").after(section);
 }

@@ -88,6 +88,26 @@ async def test_a_file_comes_with_its_message_and_survives_a_restart(
     assert services.folder.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize(
+    ("media_type", "mark", "kind"),
+    [
+        ("audio/webm;codecs=opus", "1", "voice"),
+        ("audio/webm", "", "audio"),
+        ("audio/webm", "yes", "audio"),
+        ("application/pdf", "1", "document"),
+    ],
+)
+async def test_only_sound_that_is_marked_is_what_its_sender_says(
+    served: ServedPage, session: aiohttp.ClientSession, media_type: str, mark: str, kind: str
+) -> None:
+    """A mark on another file changes nothing, and neither does another mark."""
+    _, told = await upload(session, served.url, **{"Content-Type": media_type, "X-Recording": mark})
+    assert served.channel.uploads is not None
+    found = await served.channel.uploads.find_file("owner", told["token"])
+    assert found is not None
+    assert found.kind == kind
+
+
 async def test_only_our_own_page_and_its_visitor_hand_files_over(
     services: FakePageServices, session: aiohttp.ClientSession
 ) -> None:
