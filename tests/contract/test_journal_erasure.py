@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gateway.events import ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
+from gateway.events import AnswerSource, ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import Job, MessageOutcome, Store, StoreLimits, TurnCommit, TurnRecord, UsageRow
 from gateway.ports.erasure import ErasureFilter
 from gateway.store.sqlite import open_store
@@ -58,7 +58,8 @@ async def answered(store: Store, text: str, sender: str, n: int) -> TurnRecord:
         scope="chats/room",
     )
     job = Job(id=f"remember:{n}", kind="remember", scope="chats/room", payload={"fact": text}, due_at=NOW)
-    answer = OutboundMessage(id=f"{lease.turn}.1", key=ROOM, text=f"you said {text}")
+    sources = (AnswerSource("https://example.org/", text),)
+    answer = OutboundMessage(id=f"{lease.turn}.1", key=ROOM, text=f"you said {text}", sources=sources)
     return await store.journal.commit(lease, TurnCommit(record=record, outbound=(answer,), jobs=(job,)))
 
 

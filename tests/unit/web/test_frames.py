@@ -20,7 +20,7 @@ from channels.frames.client_connection import (
     MessageThrottles,
 )
 from channels.frames.frame_codec import BadFrame, HistoryFrame, PingFrame, SayFrame
-from gateway.events import OutboundKind, OutboundMessage, Sender, SessionKey
+from gateway.events import AnswerSource, OutboundKind, OutboundMessage, Sender, SessionKey
 from gateway.text import sanitize
 
 KEY = SessionKey("web", "owner")
@@ -79,6 +79,14 @@ def test_wrong_frames_are_told_in_a_line(raw: Any) -> None:
     """Deep, long, empty, foreign: one line for whoever sits there, never a crash."""
     with pytest.raises(BadFrame):
         frame_codec.parse_frame(raw)
+
+
+def test_sources_come_with_the_last_text() -> None:
+    """Once, however long the answer is; what an erasure left of an address is no link."""
+    sources = (AnswerSource("https://example.org/a", "A"), AnswerSource("[forgotten]", "B"))
+    message = OutboundMessage(id="t.1", key=KEY, text="word " * 20_000, sources=sources)
+    frames = [frame_codec.part_frame(part) for part in frame_codec.render(message)]
+    assert [frame.get("sources") for frame in frames] == [None, [{"url": "https://example.org/a", "title": "A"}]]
 
 
 @given(st.text(), st.sampled_from(OutboundKind))
