@@ -25,6 +25,8 @@ FLAGS = [
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",
 ]
 
+_DOCS = Path(__file__).parents[2] / "docs" / "images"
+
 
 @asynccontextmanager
 async def open_browser(*flags: str) -> AsyncIterator[Browser]:
@@ -59,6 +61,14 @@ async def open_chat(browser: Browser, url: str, **context: Any) -> Page:
     await page.goto(url)
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")
     return page
+
+
+async def take_picture(page: Page, name: str) -> None:
+    """Assert that nothing is wider than the window. With DOCS_IMAGES set, renew the docs' picture *name*, if any."""
+    assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} is too wide"
+    path = _DOCS / f"{name}.png"
+    if os.environ.get("DOCS_IMAGES") and path.exists():
+        await page.screenshot(path=path)
 
 
 def _raise(error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,12 @@ from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.logs import recent_lines
 from gateway.ports import TurnQuery
-from tests.e2e.browser import open_page
+from tests.e2e.browser import open_page, take_picture
 from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.console_people import ConsolePeople, console_people
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
-IN_DOCS = (
-    *("doctor-wide-light", "overview-wide-light", "people-phone-dark"),
-    *("setup-wide-light", "turn-wide-dark", "usage-wide-light"),
-)
-KEEPS_IMAGES = bool(os.environ.get("PARLOUR_DOCS_IMAGES"))
 RUN_AXE = """async (tags) => {
     const { violations } = await axe.run(document, { runOnly: tags, resultTypes: ["violations"] });
     return violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target} ${node.html}`));
@@ -61,14 +54,6 @@ async def visit(
     return page
 
 
-async def picture(page: Page, name: str) -> None:
-    """Compare nothing, but keep the picture for the docs where PARLOUR_DOCS_IMAGES asks for it."""
-    width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0, f"{name} is wider than its window"
-    if KEEPS_IMAGES and name in IN_DOCS:
-        await page.screenshot(path=IMAGES / f"console-{name}.png")
-
-
 async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people: ConsolePeople) -> None:
     """Figures, channels and the version; light and wide, dark and on a phone, nothing wider than the window."""
     page = await visit(chromium, people)
@@ -77,10 +62,10 @@ async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people
     await expect(channels.get_by_role("row", name="pocket")).to_contain_text("connected")
     await expect(page.locator("dt", has_text="Waiting messages").locator("+ dd")).to_have_text("0")
     await expect(page.locator("dt", has_text="Cost today").locator("+ dd")).to_contain_text("4 model calls")
-    await picture(page, "overview-wide-light")
+    await take_picture(page, "console-overview-wide-light")
     phone = await visit(chromium, people, viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("heading", name="Channels")).to_be_visible()
-    await picture(phone, "overview-phone-dark")
+    await take_picture(phone, "console-overview-phone-dark")
 
 
 async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Browser, people: ConsolePeople) -> None:
@@ -108,7 +93,7 @@ async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Brows
     await expect(page.locator("#problem")).to_contain_text("does not name a channel")
     phone = await visit(chromium, people, "people", viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("table", name="Accounts and chats with a decision")).to_be_visible()
-    await picture(phone, "people-phone-dark")
+    await take_picture(phone, "console-people-phone-dark")
 
 
 async def test_a_pairing_request_is_approved(chromium: Browser) -> None:
@@ -142,7 +127,7 @@ async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: Co
     await expect(page.get_by_role("table", name="Model calls, in order")).to_contain_text("instant")
     await expect(page.get_by_role("table", name="Parts of the answer").get_by_role("row")).to_have_count(2)
     await expect(page.locator(".said pre").first).to_have_text("said in the room")
-    await picture(page, "turn-wide-dark")
+    await take_picture(page, "console-turn-wide-dark")
     await page.goto(f"{people.url}console#turns/?chat=pocket:ann")
     reference = await found.get_by_role("link").inner_text()
     await page.get_by_label("Reference").fill(reference)
@@ -163,7 +148,7 @@ async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, p
     await expect(found.get_by_role("row")).to_have_count(2)
     await found.get_by_role("link").click()
     await expect(page.locator(".said pre").first).to_have_text("said in the room")
-    await picture(page, "turn-phone-light")
+    await take_picture(page, "console-turn-phone-light")
     others = [
         each.turn for each in await people.up.app.store.journal.find_turns(TurnQuery()) if each.key.chat == "other"
     ]
@@ -208,14 +193,13 @@ async def test_usage_is_drawn_and_written_down(chromium: Browser, people: Consol
     await expect(page.get_by_role("table", name="Usage by model").get_by_role("row").nth(1)).to_contain_text("instant4")
     await page.goto(f"{people.url}console#usage/?by=person")
     await expect(page.locator(".chart rect")).to_have_count(2)
-    await picture(page, "usage-wide-light")
+    await take_picture(page, "console-usage-wide-light")
 
 
 async def test_the_doctor_s_findings_come_with_the_line_to_paste(
     chromium: Browser, people: ConsolePeople, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors first, and a button copies the line; checks that take too long are ended, and said to be."""
-    monkeypatch.delenv("PARLOUR_DOCS_IMAGES", raising=False)  # which is no setting, as the doctor would say
     monkeypatch.setenv("PARLOUR_WEB__PORT", people.url.rstrip("/").rpartition(":")[2])
     page = await visit(chromium, people, "doctor", permissions=["clipboard-read", "clipboard-write"])
     await page.get_by_role("button", name="Check this machine only").press("Enter")
@@ -224,7 +208,7 @@ async def test_the_doctor_s_findings_come_with_the_line_to_paste(
     await findings.get_by_role("button", name="Copy PARLOUR_LLM__MODEL").press("Enter")
     await expect(page.locator("#spoken")).to_have_text("copied: PARLOUR_LLM__MODEL")
     assert await page.evaluate("navigator.clipboard.readText()") == "PARLOUR_LLM__MODEL"
-    await picture(page, "doctor-wide-light")
+    await take_picture(page, "console-doctor-wide-light")
     hurried = MachineOperations(people.up.app, check_within=0.0)
     with pytest.raises(UserError, match="took more than 0 s"):
         _ = [line async for line in hurried.doctor({"offline": True})]
@@ -339,7 +323,7 @@ async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsoleP
             await page.evaluate("document.querySelector('#view').replaceChildren()")
             await page.goto(f"{people.url}console#{view}")
             await expect(page.locator("#view h2")).to_be_visible()
-            await picture(page, view)
+            await take_picture(page, f"console-{view}")
             found += [f"{view}: {each}" for each in await page.evaluate(RUN_AXE, TAGS)]
     assert found == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -19,7 +18,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, take_picture
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -349,8 +348,7 @@ async def test_formulas_are_drawn_and_load_their_library_alone(
     await expect(body.locator("a, img, annotation, [style], [href]")).to_have_count(0)
     assert not any("evil" in url for url in asked)
     assert sum("katex" in url for url in asked) == 1
-    if folder := os.environ.get("PARLOUR_SCREENSHOTS"):
-        await page.screenshot(path=Path(folder) / "page-formulas-wide-light.png")
+    await take_picture(page, "page-formulas-wide-light")
 
 
 async def test_the_keyboard_alone_suffices(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:

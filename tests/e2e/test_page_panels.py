@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
@@ -14,7 +12,7 @@ from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import SAY, Reminder
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, take_picture
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 
@@ -26,12 +24,6 @@ SCOPE = "people/web%3aowner"
 def button(within: Page | Locator, key: str) -> Locator:
     """Return the button with the words *key*."""
     return within.get_by_role("button", name=translate(f"web.{key}"), exact=True)
-
-
-async def take_picture(page: Page, name: str) -> None:
-    """Save a picture of the page where `PARLOUR_SCREENSHOTS` says."""
-    if folder := os.environ.get("PARLOUR_SCREENSHOTS"):
-        await page.screenshot(path=Path(folder) / f"page-{name}.png")
 
 
 async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium: Browser) -> None:
@@ -51,11 +43,11 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await button(line, "memory_why").click()
         await expect(line.locator(".source")).to_contain_text(translate("memory.cause_remember"))
         await expect(line.locator(".source")).to_contain_text("Nora")
-        await take_picture(page, "memory-wide-light")
+        await take_picture(page, "page-memory-wide-light")
         await page.emulate_media(color_scheme="dark")
         await page.set_viewport_size({"width": 360, "height": 740})
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
-        await take_picture(page, "memory-phone-dark")
+        await take_picture(page, "page-memory-phone-dark")
         # Corrected: the panel is read again with the answer.
         await button(line, "memory_correct").click()
         await line.locator("input").fill("My boat is called Ada")
@@ -98,7 +90,7 @@ async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
         await button(page, "reminders").click()
         entry = page.locator("#reminders li")
         await expect(entry.locator("p").first).to_have_text("water the <i>roses</i>")
-        await take_picture(page, "reminders-wide-light")
+        await take_picture(page, "page-reminders-wide-light")
         await button(entry, "reminder_move").click()
         slot = slot_of(now + timedelta(days=9), "UTC")[:16]
         await entry.locator("input").fill(slot)
