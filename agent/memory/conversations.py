@@ -17,9 +17,8 @@ import structlog
 
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.erasure.purge_jobs import scrub_job
-from agent.memory.erasure.scope_eraser import blank_value
 from agent.memory.erasure.scope_files import DIGEST, SESSIONS, DerivedIndex, remove_attachments
-from agent.memory.erasure.word_match import ErasurePattern
+from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk

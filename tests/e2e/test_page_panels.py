@@ -121,7 +121,7 @@ async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
             line = "memory/source?line=my+boat+is+called+Nora"
             ask = "async (paths) => Promise.all(paths.map(async (each) => (await fetch(each)).text()))"
             found[who] = await page.evaluate(ask, ["memory", line])
-        assert all("Nora" in each for each in found[""])
+        assert all("Nora" in each for each in found[""]), found
         assert found["ann"] == ['{"lines":[]}', "{}"]
 
 

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -21,6 +20,7 @@ from agent.memory.erasure.member_data import GroupMember
 from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
 from agent.memory.erasure.scope_files import DerivedIndex, scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
+from agent.memory.erasure.word_match import blank_value
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_projector import TranscriptProjector
@@ -240,14 +240,3 @@ async def _retry_until_true(action: Callable[[], Awaitable[bool]], error: str) -
             return
         await asyncio.sleep(_POLL_INTERVAL)
     raise OSError(error)
-
-
-def blank_value(value: Any) -> Any:
-    """Return a JSON value with empty texts and without attachments."""
-    if isinstance(value, str):
-        return ""
-    if isinstance(value, list | tuple):
-        return [blank_value(each) for each in value]
-    if isinstance(value, Mapping):
-        return {name: [] if name == "attachments" else blank_value(each) for name, each in value.items()}
-    return value

@@ -192,6 +192,17 @@ def clear_value(value: Any, pattern: ErasurePattern, instead: str = FORGOTTEN) -
     return value
 
 
+def blank_value(value: Any) -> Any:
+    """Return a JSON value with empty texts and without attachments."""
+    if isinstance(value, str):
+        return ""
+    if isinstance(value, list | tuple):
+        return [blank_value(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: [] if name == "attachments" else blank_value(each) for name, each in value.items()}
+    return value
+
+
 def pad_line(line: Mapping[str, Any], shorter: Mapping[str, Any], length: int) -> bytes:
     """Encode *line*, or *shorter* if it does not fit, padded with spaces to *length* bytes."""
     fields = dict(line)

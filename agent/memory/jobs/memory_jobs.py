@@ -84,6 +84,7 @@ class MemoryJobs:
         self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by `still`
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: OrderedDict[str, None] = OrderedDict()
+        self._settling: dict[str, asyncio.Event] = {}  # set when the jobs of the scope are applied
 
     def note(self, job: Job) -> None:
         """Record that *job* was committed."""
@@ -95,13 +96,16 @@ class MemoryJobs:
         self._settled.pop(scope, None)
 
     async def settle(self, scope: str) -> None:
-        """Apply the pending jobs of *scope*; without any, this does no I/O."""
+        """Apply the pending jobs of *scope*, or wait until another caller has; without any, this does no I/O."""
+        while (other := self._settling.get(scope)) is not None:
+            await other.wait()
         if scope in self._settled:
             return
         # Before the first await: a job noted in between unsettles the scope again.
         self._settled[scope] = None
         if len(self._settled) > _SCOPES_KNOWN:
             self._settled.popitem(last=False)
+        settling = self._settling[scope] = asyncio.Event()
         try:
             for job in await self._jobs.pending_in(scope):
                 if job.kind == REMEMBER and not _needs_review(job):
@@ -109,6 +113,12 @@ class MemoryJobs:
         except StoreUnavailable:
             self._settled.pop(scope, None)
             log.warning("memory.not_settled", scope=scope)
+        except BaseException:
+            self._settled.pop(scope, None)
+            raise
+        finally:
+            del self._settling[scope]
+            settling.set()
 
     async def apply(self, job: Job) -> RetryJobLater | None:
         """Apply one job that is due; the handler of kind `REMEMBER`."""

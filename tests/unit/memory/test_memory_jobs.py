@@ -65,6 +65,46 @@ async def test_settling_costs_nothing_when_nothing_is_pending(tmp_path: Path) ->
     assert jobs.asked[SCOPE] == 1
 
 
+class SlowDocuments(FileDocumentStore):
+    """Documents whose writes wait until they may go on; the first one fails if it is told so."""
+
+    def __init__(self, home: Path, *, is_broken: bool = False) -> None:
+        super().__init__(home)
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.is_broken = is_broken
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Wait, then write."""
+        self.begun.set()
+        await self.may_go_on.wait()
+        if self.is_broken:
+            self.is_broken = False
+            raise ZeroDivisionError
+        return await super().write(scope, name, text, was=was, why=why, by=by)
+
+
+async def test_nobody_reads_memory_while_another_applies_what_is_pending(tmp_path: Path) -> None:
+    """Two conversations of a person at once: the second waits for the first, and does its work if that fails."""
+    for is_broken in (False, True):
+        jobs = FakeJobs()
+        fact = f"Ann likes {is_broken}"
+        await jobs.put(remember_job(fact))
+        documents = SlowDocuments(tmp_path, is_broken=is_broken)
+        work = MemoryJobs(jobs, documents, home=tmp_path)
+        first = asyncio.create_task(work.settle(SCOPE))
+        await documents.begun.wait()
+        second = asyncio.create_task(work.settle(SCOPE))
+        await asyncio.sleep(0)
+        assert not second.done()
+        documents.may_go_on.set()
+        outcome, _ = await asyncio.gather(first, second, return_exceptions=True)
+        assert isinstance(outcome, ZeroDivisionError) is is_broken
+        assert fact in await memory(tmp_path)
+        assert jobs.jobs == {}
+
+
 async def test_twice_is_once(tmp_path: Path) -> None:
     """A crash between the file and the journal, or two sessions settling at once: one bullet."""
     jobs = FakeJobs()
