@@ -10,7 +10,7 @@ from datetime import timedelta
 import structlog
 
 from gateway.delivery.delivery_context import DeliveryContext
-from gateway.events import Attachment, ChatKind, MessagePart, OutboundKind, OutboundMessage
+from gateway.events import AnswerSource, Attachment, ChatKind, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import command_prefix, translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import Channel, OutboxPart, PartState
@@ -49,9 +49,13 @@ class PartPlanner:
 
     def plan_parts(self, message: OutboundMessage, preview: OutboxPart | None) -> list[MessagePart]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
-        if message.sources and not self._channel.capabilities.footnotes:
-            message = self._with_source_line(message)
-        redacted = self._context.redactor.redact(message.text)
+        redact = self._context.redactor.redact
+        if message.sources:
+            sources = tuple(AnswerSource(redact(each.url), redact(each.title)) for each in message.sources)
+            message = replace(message, sources=sources)
+            if not self._channel.capabilities.footnotes:
+                message = self._with_source_line(message)
+        redacted = redact(message.text)
         message = message if redacted == message.text else replace(message, text=redacted)
         if message.choices:
             message = self._with_buttons(message)
