@@ -5,6 +5,8 @@ has spent today, and those that its running calls have reserved. The row can be 
 reply or a late write needs no repair. Reservations count while their gateway is listed: those of a dead one are
 released by its removal from the list.
 
+Counts that nothing waits for are collected until their transaction begins, which then writes each row once.
+
 **Turns and tool calls** have a row each, by their key. **Notices** are claimed by the turn that sends them.
 
 Decisions are exclusive over all gateways: their transactions begin with a lock (gateway/store/postgres/cap_session.py).
@@ -16,13 +18,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from threading import Lock
 from typing import TypeVar
 
 from gateway.ports.caps import CapChange, CapNotice, CapQuery, CountedEntry, SharedCapCounts, TokenCount
 from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 from gateway.store.workers import LISTED_WORKERS
-from gateway.store.writer import StoreWriter
+from gateway.store.writer import Operation, StoreWriter
 
 T = TypeVar("T")
 
@@ -48,12 +51,36 @@ def digest(name: str) -> str:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+class _PostedChanges:
+    """Changes for one transaction, collected on the event loop until it begins on the writer's thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._changes: list[CapChange] = []
+        self._is_closed = False
+
+    def add(self, change: CapChange) -> bool:
+        """Add *change*; return False if no more are taken."""
+        with self._lock:
+            if not self._is_closed:
+                self._changes.append(change)
+            return not self._is_closed
+
+    def close(self) -> Sequence[CapChange]:
+        """Take no more; return what was added. Safe to call again."""
+        with self._lock:
+            self._is_closed = True
+        return self._changes
+
+
 class SqlSharedCaps:
     """Implements `SharedCapStore` over a writer whose transactions are exclusive."""
 
     def __init__(self, writer: StoreWriter, worker: str) -> None:
         self._writer = writer
         self._worker = worker
+        self._posted = _PostedChanges()
+        self._posted.close()
 
     async def start(self, bases: Sequence[CapChange]) -> None:
         """Begin with the counts of the usage rows, unless another gateway counts already."""
@@ -62,10 +89,9 @@ class SqlSharedCaps:
             if database.execute(_IS_COUNTED, (self._worker,)).fetchone() is None:
                 database.execute("DELETE FROM cap_count")
                 database.execute("DELETE FROM cap_entry")
-                for base in bases:
-                    _store(database, base, "")
+                _store(database, bases, "")
 
-        await self._writer.submit(begin)
+        await self._submit(begin)
 
     async def judge(self, query: CapQuery, decide: Callable[[SharedCapCounts], tuple[CapChange | None, T]]) -> T:
         """Read the counts, store the change that *decide* returns and return its result."""
@@ -73,14 +99,24 @@ class SqlSharedCaps:
         def operation(database: Database) -> T:
             change, result = decide(_read(database, query, self._worker))
             if change is not None:
-                _store(database, change, self._worker)
+                _store(database, (change,), self._worker)
             return result
 
-        return await self._writer.submit(operation)
+        return await self._submit(operation)
 
     def post(self, change: CapChange) -> None:
         """Store *change* soon."""
-        self._writer.submit_nowait(lambda database: _store(database, change, self._worker), within=_POSTED_WITHIN)
+        if self._posted.add(change):
+            return
+        posted = self._posted = _PostedChanges()
+        posted.add(change)
+        self._writer.submit_nowait(
+            lambda database: _store(database, posted.close(), self._worker), within=_POSTED_WITHIN
+        )
+
+    async def _submit(self, operation: Operation[T]) -> T:
+        self._posted.close()  # what is posted from now on is newer, and must be stored behind this
+        return await self._writer.submit(operation)
 
 
 def _read(database: Database, query: CapQuery, worker: str) -> SharedCapCounts:
@@ -102,16 +138,14 @@ def _read(database: Database, query: CapQuery, worker: str) -> SharedCapCounts:
     return SharedCapCounts(elsewhere=elsewhere, entries=tuple(entries), notices=tuple(notices))
 
 
-def _store(database: Database, change: CapChange, worker: str) -> None:
-    until = micros(change.day)
-    if change.tokens:
-        rows = [(digest(each.name), worker, until, each.spent, each.held) for each in change.tokens]
+def _store(database: Database, changes: Sequence[CapChange], worker: str) -> None:
+    latest = {each.name: (change.day, each) for change in changes for each in change.tokens}
+    if latest:
+        rows = [(digest(name), worker, micros(day), each.spent, each.held) for name, (day, each) in latest.items()]
         database.executemany(_COUNT, rows)
-    if change.entries:
-        database.executemany(
-            _ENTER, [(digest(each.name), quote(each.entry), micros(each.at)) for each in change.entries]
-        )
-    for notice, turn in change.notices:
+    if entries := [each for change in changes for each in change.entries]:
+        database.executemany(_ENTER, [(digest(each.name), quote(each.entry), micros(each.at)) for each in entries])
+    for notice, turn in (each for change in changes for each in change.notices):
         name, ends = quote(notice.name), micros(notice.until)
         database.execute(_ENDED, (name, ends, notice.limit))
         database.execute(_TELL, (name, quote(notice.chat), ends, notice.limit, quote(turn)))

@@ -28,7 +28,7 @@ _CHAT = "chat:"
 _HOLDERS = "SELECT name, worker FROM claim WHERE name >= 'chat:' AND name < 'chat;'"  # others: connections.py
 _TAKE = "INSERT INTO claim (name, worker, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _RELEASE = "DELETE FROM claim WHERE name = ? AND worker = ?"
-_IS_HELD = "SELECT 1 FROM claim WHERE name = ? AND worker = ?"
+IS_HELD = "SELECT 1 FROM claim WHERE name = ? AND worker = ?"
 FORGET_CLAIMS = sql("DELETE FROM claim WHERE worker NOT IN", LISTED_WORKERS)
 _BUSY = sql(
     "SELECT key, min(accepted_at) FROM inbox WHERE ended_at IS NULL",
@@ -93,7 +93,7 @@ def _chats_of(names: Collection[str]) -> frozenset[SessionKey]:
 
 def is_held(database: Database, key: SessionKey, worker: str) -> bool:
     """Return True if the chat of *key* is claimed by *worker*."""
-    return database.execute(_IS_HELD, (claim_name(key), worker)).fetchone() is not None
+    return database.execute(IS_HELD, (claim_name(key), worker)).fetchone() is not None
 
 
 def held_chats(database: Database, workers: Collection[str]) -> frozenset[SessionKey]:

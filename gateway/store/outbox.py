@@ -14,6 +14,7 @@ from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
 from gateway.ports.store import BLANK_AFTER
 from gateway.store.adoption import AdoptedRange, is_uncertain
+from gateway.store.claims import IS_HELD, claim_name
 from gateway.store.database import BURY, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
@@ -65,7 +66,7 @@ class SqlOutbox:
         engine = self._engine
         try:
             return await engine.writer.submit(
-                lambda database: next_delivery(database, key) if engine.has_chat(database, key) else None
+                lambda database: next_delivery(database, key, engine.owner if engine.claims.is_shared else "")
             )
         except StoreUnavailable:
             engine.wake_at(_RETRY_SECONDS, partial(engine.wake_chat, key))
@@ -162,7 +163,10 @@ class SqlOutbox:
 
 
 # `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.
-_FIRST = "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq LIMIT 1"
+_OPEN = "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3)"
+_ORDER = "ORDER BY open, seq"
+_FIRST = sql(_OPEN, _ORDER, "LIMIT 1")
+_FIRST_IF_HELD = sql(_OPEN, "AND EXISTS (", IS_HELD, ")", _ORDER, "LIMIT 1")
 _PARTS = (
     "SELECT o.id, p.adopted, p.n, p.state, p.attempts, p.message_id, p.at, p.payload "
     "FROM outbox o JOIN part p ON p.message = o.seq WHERE o.id IN (?, ?) ORDER BY p.n"
@@ -251,17 +255,22 @@ def _delivery(database: Database, id_: str, key: SessionKey, payload: str) -> Pe
     return PendingDelivery(message=message, parts=parts, preview=preview)
 
 
-def next_delivery(database: Database, key: SessionKey) -> PendingDelivery | None:
-    """Return the chat's open message that comes first: the oldest, replies to commands behind all others."""
-    found = database.execute(_FIRST, (write_key(key),)).fetchone()
+def next_delivery(database: Database, key: SessionKey, worker: str) -> PendingDelivery | None:
+    """Return the chat's open message that comes first: the oldest, replies to commands behind all others.
+
+    With a *worker*, return None unless the chat is claimed by it.
+    """
+    column = write_key(key)
+    if worker:
+        found = database.execute(_FIRST_IF_HELD, (column, claim_name(key), worker)).fetchone()
+    else:
+        found = database.execute(_FIRST, (column,)).fetchone()
     return _delivery(database, found[0], key, found[1]) if found is not None else None
 
 
 def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, ...]:
     """Return every open message of the chat, in order."""
-    found = database.execute(
-        "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq", (write_key(key),)
-    ).fetchall()
+    found = database.execute(sql(_OPEN, _ORDER), (write_key(key),)).fetchall()
     return tuple(_delivery(database, id_, key, payload) for id_, payload in found)
 
 

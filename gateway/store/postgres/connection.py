@@ -125,9 +125,12 @@ class PostgresConnection:
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:
         """Run a statement once for each of *parameters*, without a wait between them."""
+        rows = list(parameters)
+        if len(rows) == 1:  # without the pipeline, which costs as much as a statement
+            return self.execute(statement, rows[0])
         cursor = self._connection.cursor()
         self._has_written = True
-        cursor.executemany(_translate(statement).text, parameters)
+        cursor.executemany(_translate(statement).text, rows)
         return cursor
 
     def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:

@@ -77,6 +77,23 @@ async def test_each_gateway_has_its_own_counts_and_sees_those_of_the_others(back
     assert await spent_elsewhere(counts_of(store), "house") == {"house": (8, 0)}
 
 
+async def test_the_latest_count_stays_whatever_a_decision_stores(store: Store) -> None:
+    """Counts are collected for one transaction, but not across a decision, which has older ones than what follows."""
+    ours, theirs = counts_of(store), counts_of(store, "another")
+
+    def counted(spent: int, held: int = 0) -> CapChange:
+        return CapChange(day=DAY, tokens=(TokenCount("house", spent, held),))
+
+    query = CapQuery(names=("house",), day=DAY, since=START)
+    ours.post(counted(1))
+    decision = asyncio.create_task(ours.judge(query, lambda _: (counted(2, held=9), None)))
+    await asyncio.sleep(0)  # it is queued
+    ours.post(counted(3))
+    await decision
+    assert await spent_elsewhere(ours, "house") == {}  # what was posted is stored
+    assert await spent_elsewhere(theirs, "house") == {"house": (3, 0)}
+
+
 async def test_what_is_reserved_is_free_when_its_gateway_is_gone(store: Store) -> None:
     """What was spent is not."""
     ours, theirs = counts_of(store), counts_of(store, "never listed")

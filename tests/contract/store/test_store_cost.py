@@ -7,15 +7,18 @@ import re
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
+from gateway.ports.caps import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
 from gateway.store import claims, outbox, session_queue, suspects
+from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
+from tests.fakes.turns import ANN, START, accept, answered, claim, parts_of, receipt, said, spent
 
 
 async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
@@ -61,6 +64,21 @@ async def test_a_turn_takes_two_dozen_statements(tmp_path: Path) -> None:
     taken = [each for each in statements if not each.startswith(("BEGIN", "COMMIT"))]
     await store.close()
     assert len(taken) == 24
+
+
+async def test_counts_of_caps_that_nothing_waits_for_are_one_statement(tmp_path: Path) -> None:
+    """A turn posts three of them, which are stored together with those of other turns, the latest of each name."""
+    store, statements = await open_counted(tmp_path)
+    caps = SqlSharedCaps(store._engine.writer, "a gateway")
+    for number in range(30):
+        entry = CountedEntry("person/ann", f"turn {number}", START)
+        caps.post(CapChange(day=START, tokens=(TokenCount("house", number, 0),), entries=(entry,)))
+    query = CapQuery(names=("house", "person/ann"), day=START, since=START - timedelta(days=1))
+    found = await SqlSharedCaps(store._engine.writer, "another").judge(query, lambda counts: (None, counts))
+    await store.close()
+    assert [each.spent for each in found.elsewhere.values()] == [29]
+    assert len(found.entries) == 30
+    assert [each.split()[2] for each in statements if each.startswith("INSERT INTO cap_")] == ["cap_count", "cap_entry"]
 
 
 async def open_counted(folder: Path) -> tuple[SqlStore, list[str]]:
