@@ -67,7 +67,7 @@ class _PostedChanges:
             return not self._is_closed
 
     def close(self) -> Sequence[CapChange]:
-        """Take no more; return what was added. Safe to call again."""
+        """Take no more; return the collected changes. Safe to call again."""
         with self._lock:
             self._is_closed = True
         return self._changes
