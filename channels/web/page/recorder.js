@@ -65,7 +65,7 @@ export class Recorder {
 
   tick() {
     const seconds = Math.floor((performance.now() - this.begun) / 1000);
-    this.clock.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+    this.clock.textContent = [Math.floor(seconds / 60), String(seconds % 60).padStart(2, "0")].join(":");
     if (seconds >= Number(this.button.dataset.longest)) this.full();
   }
 
