@@ -20,6 +20,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, ToolCall
 from agent.loop_context import LoopContext
 from agent.memory.prompt.conversation import Conversation
 from agent.reminders.reminder_access import ReminderAccess
+from agent.task_group import task_group
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import ResultFile, ResultPicture, encode_sources
@@ -297,7 +298,7 @@ class AgentLoop:
             async with permits:
                 return await self._run_call(context, call)
 
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             running = {call.id: tasks.create_task(run(call), name=f"tool {call.name}") for call in calls}
         return {name: task.result() for name, task in running.items()}
 

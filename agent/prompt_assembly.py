@@ -5,7 +5,6 @@ The system prompt holds nothing volatile; time and names are part of each user l
 
 from __future__ import annotations
 
-import asyncio
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -22,6 +21,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import indent_lines, is_replaced
+from agent.task_group import task_group
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question
 from agent.turn import Turn
@@ -177,7 +177,7 @@ class PromptAssembler:
                 return ()
             return await files.load(turn.scope, message.key, message.attachments, turn.attribution)
 
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             loading = [tasks.create_task(load(row.message), name="files") for row in rows]
         return [task.result() for task in loading]
 

@@ -11,6 +11,7 @@ from cachetools import LRUCache
 
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
+from agent.task_group import task_group
 from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turn_draft import TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
@@ -175,7 +176,7 @@ class RunningTurns:
     async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
         """Stop what *sender* has running and queued in the threads of *chat*; return as `stop` does."""
         threads = [key for key in {*self._running, *self.active} if key.parent == chat != key]
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             stops = [tasks.create_task(self.stop(key, sender=sender), name=f"stop {key}") for key in threads]
         results = [each.result() for each in stops]
         return any(stopped for stopped, _ in results), sum(dropped for _, dropped in results)

@@ -14,6 +14,7 @@ from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of
 from agent.attachments.file_types import detect_kind
 from agent.attachments.transcription import SpeechTranscriber, UsageAttribution
 from agent.locks import KeyLocks
+from agent.task_group import task_group
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 from gateway.ports import AttachmentFetcher, BlobStore
@@ -56,7 +57,7 @@ class AttachmentLoader:
     ) -> tuple[Fact, ...]:
         """Return a fact for each attachment, in their order. Raises nothing but cancellation."""
         looked_at = attachments[:MOST_FILES]
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             taken = [
                 tasks.create_task(self._take(scope, key, each, attribution), name="attachment") for each in looked_at
             ]

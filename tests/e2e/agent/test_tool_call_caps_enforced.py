@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
+from gateway.access.tool_call_caps import ToolCallTracker
+from gateway.errors import StoreUnavailable
+from gateway.ports.caps import ToolAllowance
 from tests.e2e.agent.test_tool_questions import OPEN, OutsideWorld, decide, waiting
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
@@ -99,3 +105,21 @@ async def test_a_call_that_another_rule_refuses_is_no_refusal_of_the_cap() -> No
         assert refusals() == 0
         await parlour.channel.ask("c", "read it again")
         assert refusals() == 1
+
+
+async def test_an_outage_during_calls_side_by_side_costs_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store fails while several calls of one request are counted: the turn runs again and answers."""
+    model = HeldScriptModel(calls(("read_page", '{"n": 1}'), ("read_page", '{"n": 2}')), "read")
+    async with gateway(model=model, tools=[numbered_page], policy=OPEN) as parlour:
+        count, failed = ToolCallTracker.count, [0]
+
+        async def down_twice(tracker: ToolCallTracker, kind: str, **fields: Any) -> ToolAllowance | None:
+            if failed[0] < 2:
+                failed[0] += 1
+                raise StoreUnavailable("the database does not answer")
+            return await count(tracker, kind, **fields)
+
+        monkeypatch.setattr(ToolCallTracker, "count", down_twice)
+        assert await parlour.channel.ask("c", "read both") == "read"
+        assert failed == [2]
+        assert results(model.asked[-1])[-2:] == ["page 1", "page 2"]
