@@ -114,7 +114,7 @@ class CommandTurnRunner:
         return self._audit(turn, label, outcome.value)
 
     def audit_questions(self, turn: Turn, questions: Sequence[ToolQuestion]) -> AuditEntry | None:
-        """Return the audit line of the calls that *turn* asks about; None if there are none."""
+        """Return the audit line of the calls that *turn* asks about; None if none exist."""
         names = ", ".join(each.tool for each in questions)
         return self._audit(turn, f"tools ask {names}", "asked") if questions else None
 

@@ -71,7 +71,7 @@ _X32 = 0x40000000  # a second table of calls on x86-64
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock that the kernel offers; 0 if there is none."""
+    """Return the version of Landlock that the kernel offers; 0 if none exists."""
     if sys.platform != "linux":
         return 0
     libc = ctypes.CDLL(None, use_errno=True)

@@ -94,7 +94,7 @@ class ConversationTitleJobs:
 
 
 def read_title(answer: str) -> str:
-    """Return the title in a model's answer: its first line without quotes and Markdown, cut; "" if there is none."""
+    """Return the title in a model's answer: its first line without quotes and Markdown, cut; "" if none exists."""
     text = _CONTROLS.sub(" ", answer[:_LONGEST_TEXT])
     line = next((line for line in text.splitlines() if line.strip()), "")
     return title_of(_MARKS.sub("", line))

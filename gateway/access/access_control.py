@@ -167,7 +167,7 @@ class AccessControlService:
         return channel, entry
 
     def _channel_names(self) -> list[str]:
-        """Return the channels with admission; if there are none, the local ones."""
+        """Return the channels with admission; if none exist, the local ones."""
         policies = self._roster.policies
         return sorted(name for name, policy in policies.items() if not policy.is_local) or sorted(policies)
 

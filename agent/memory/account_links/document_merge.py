@@ -33,7 +33,7 @@ def _position(entry: MemoryEntry) -> tuple[str, tuple[str, ...], tuple[str, ...]
 
 
 def _insertion_index(entries: list[MemoryEntry], new: MemoryEntry) -> int:
-    """Return the index after the last entry under the same headings and items, the end if there is none."""
+    """Return the index after the last entry under the same headings and items, the end if none exists."""
     if new.kind is EntryKind.HEADING and not new.headings:
         return len(entries)
     parents = tuple(each.strip() for each in new.parents)

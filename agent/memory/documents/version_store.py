@@ -87,7 +87,7 @@ class VersionStore:
             return write_commit(repo, after, newest, why=why, by=by, at=at)
 
     def texts(self, scope: str, sha: str = "") -> dict[str, bytes]:
-        """Return the documents after the version *sha*, by default the newest; {} if there is none."""
+        """Return the documents after the version *sha*, by default the newest; {} if none exists."""
         with self._open(scope) as repo:
             if repo is None:
                 return {}

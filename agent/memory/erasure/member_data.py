@@ -43,7 +43,7 @@ class GroupMember:
         return scope_folder(self.home, self.scope)
 
     async def clear_transcripts(self, redact: Callable[[Path, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
-        """Blank the member's turns and remove their files; return False if there are none."""
+        """Blank the member's turns and remove their files; return False if none exist."""
         attachments = ReferencedAttachments(ALL, self._turn_filter())
         await redact(self.folder / SESSIONS, attachments.look)
         if not attachments.has_matches:
@@ -58,7 +58,7 @@ class GroupMember:
         return without_entries(text, ALL, lambda line: authors.get(line, "") in self.accounts)[0]
 
     def clear_files(self) -> bool:
-        """Erase the member's data from versions, raw archive and snapshot texts; return False if there is none."""
+        """Erase the member's data from versions, raw archive and snapshot texts; return False if none exists."""
         for path in sorted((self.folder / RESULTS).glob("*")):  # whose call it was is not recorded there
             self.disk.remove(path)
         memory = self.folder / "memory"

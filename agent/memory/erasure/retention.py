@@ -129,7 +129,7 @@ class RetentionJob:
         return expired, active
 
     def _last_time(self, path: Path) -> datetime | None:
-        """Return the time of the last line that has one; None if there is none in the tail."""
+        """Return the time of the last line that has one; None if none exists in the tail."""
         size = self.disk.size(path) or 0
         data = self.disk.read(path, max(size - _TAIL, 0), _TAIL) if size else b""
         return next((at for raw in reversed(data.splitlines()) if (at := _time_of(decode(raw))) is not None), None)

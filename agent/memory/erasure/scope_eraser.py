@@ -182,7 +182,7 @@ class ScopeEraser:
         return [*chats, SHARED] if (self.home / SHARED).is_dir() else chats
 
     async def _erase_member(self, scope: str, accounts: frozenset[str]) -> bool:
-        """Erase a person's data from a group's scope; return False if there is none."""
+        """Erase a person's data from a group's scope; return False if none exists."""
         keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
         kinds = {self.kind(key.channel) for key in keys}
         every = map(PlatformAccount.from_name, accounts)

@@ -124,7 +124,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def meta(database: sqlite3.Connection, key: str) -> str:
-    """Return the value of *key*, "" if there is none."""
+    """Return the value of *key*, "" if none exists."""
     row = database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return str(row[0]) if row else ""
 

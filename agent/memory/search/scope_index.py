@@ -182,7 +182,7 @@ class ScopeIndex:
 
     @property
     def model(self) -> str:
-        """The model of the vectors, "" if there is none."""
+        """The model of the vectors, "" if none exists."""
         with self._read_lock, map_sqlite_errors():
             return index_schema.meta(self._reader, "model")
 

@@ -116,7 +116,7 @@ def find_messages_within(
 
 
 def conversation_span(database: sqlite3.Connection, which: ConversationReference, now: datetime) -> TimeSpan | None:
-    """Return when a conversation took place, None if there is none; conversations are hours without a message apart."""
+    """Return when a conversation took place, None if none exists; conversations are hours without a message apart."""
     is_first = which is ConversationReference.FIRST
     rows = database.execute(
         "SELECT at FROM unit WHERE at IS NOT NULL AND at <= ? AND role != ''"  # noqa: S608 - ours

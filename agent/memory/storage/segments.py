@@ -90,7 +90,7 @@ class SegmentChain:
             self.is_rolled = self._open(segment_path(self._path, transcript, number))
 
     def _open_earlier(self) -> bool:
-        """Open the segment before the oldest open one; return False if there is none."""
+        """Open the segment before the oldest open one; return False if none exists."""
         number = self.segment - len(self._parts) + 1
         if number < 1 or self._parts[-1][1] == 0:
             return False
