@@ -43,6 +43,15 @@ class ScopeChange:
     removed: Collection[str] = ()  # paths
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeDelta:
+    """Changes of a scope since an earlier version of it."""
+
+    version: str
+    files: Sequence[StoredFile]  # new and changed ones
+    removed: Collection[str]  # paths
+
+
 class ScopeFileStore(Protocol):
     """Files of scopes, changed by compare-and-set. Raises StoreUnavailable as the journal does."""
 
@@ -52,6 +61,13 @@ class ScopeFileStore(Protocol):
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
         """Return the scope's version, "" if it is not stored, and its files."""
+        ...
+
+    async def changes(self, scope: str, since: str, paths: Collection[str]) -> ScopeDelta | None:
+        """Return the changes since the version *since*, which had *paths*; None = list all `files`.
+
+        Only rows of changed files are read. The store knows the last versions, and no paths of removed files.
+        """
         ...
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:

@@ -306,8 +306,21 @@ CREATE TABLE frame (
 ) WITHOUT ROWID;
 """
 
+# Which files of a scope each version has changed (gateway/store/scope_files.py). Gateways of the version before fill
+# none of it, which is seen by `recent`: its last word is then another than the scope's version.
+_SCOPE_REVISIONS = """
+ALTER TABLE scope ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE scope ADD COLUMN recent TEXT NOT NULL DEFAULT '';
+ALTER TABLE scope_file ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX scope_file_revision ON scope_file (scope, revision);
+CREATE TABLE scope_removal (
+    scope TEXT NOT NULL, digest TEXT NOT NULL, revision INTEGER NOT NULL, PRIMARY KEY (scope, digest)
+) WITHOUT ROWID;
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
     *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
+    _script(_SCOPE_REVISIONS),
 )

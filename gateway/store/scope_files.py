@@ -2,33 +2,70 @@
 
 A file that grows gets one more piece, so that a turn writes its own lines only. A piece is never changed, and a version
 that a cache has seen ends where a piece ends.
+
+Each change of a scope has a number, its revision, and each file that of its last change. `scope.recent` names the
+versions of the last ones: a cache that has one of them reads the newer files. Of a removed file, a digest of its path
+is kept for as long.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from gateway.ports.scope_files import SaveScopes, ScopeChange, StoredFile, StoredFileChange
+from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, StoredFile, StoredFileChange
 from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import quote, sql, unquote, write_json
 
 # All of what this module stores, for those who copy a database; a home that is moved has the files themselves.
-TABLES = ("scope", "scope_file", "scope_piece", "scope_state")
+TABLES = ("scope", "scope_file", "scope_piece", "scope_removal", "scope_state")
 PIECE_BYTES = 256 * 1024
 _READ_BYTES = 4 * 1024 * 1024  # in one operation, so that other operations need not wait longer
+_RECENT = 32  # versions of a scope that are known; a cache that is further behind lists all files
+_GONE = -1  # the size of a removed file in `_CHANGES`
 _STATE = "memory"
 _SET_STATE = upsert_sql("scope_state", "name", "value")
 _BEGIN_STATE = "INSERT INTO scope_state (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _READ_STATE = "SELECT value FROM scope_state WHERE name = ?"
-_BEGIN = "INSERT INTO scope (scope, version) VALUES (?, ?) ON CONFLICT DO NOTHING"
-_MOVE = "UPDATE scope SET version = ? WHERE scope = ? AND version = ?"
-_PUT_FILE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", keys=2)
+_BEGIN = "INSERT INTO scope (version, revision, recent, scope) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_MOVE = "UPDATE scope SET version = ?, revision = ?, recent = ? WHERE scope = ? AND version = ?"
+_PUT_FILE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", "revision", keys=2)
+_PUT_REMOVAL = upsert_sql("scope_removal", "scope", "digest", "revision", keys=2)
+_FORGET_REMOVALS = "DELETE FROM scope_removal WHERE scope = ?"
+_OLD_REMOVALS = sql(_FORGET_REMOVALS, "AND revision <= ?")
 _PUT_PIECE = "INSERT INTO scope_piece (scope, path, start, data) VALUES (?, ?, ?, ?)"
 _VERSIONS = sql("SELECT scope, version FROM scope WHERE scope", LISTED)
+_ROWS = sql("SELECT scope, version, revision, recent FROM scope WHERE scope", LISTED)
+_ROW = "SELECT version, revision, recent FROM scope WHERE scope = ?"
 _FILES = "SELECT path, size, replaced, modified FROM scope_file WHERE scope = ? ORDER BY path"
+_HAS_FILES = "SELECT 1 FROM scope_file WHERE scope = ? LIMIT 1"
+_CHANGES = sql(
+    "SELECT path, size, replaced, modified FROM scope_file WHERE scope = ?1 AND revision > ?2 UNION ALL",
+    "SELECT digest, -1, '', 0 FROM scope_removal WHERE scope = ?1 AND revision > ?2",
+)
 _READ = "SELECT data FROM scope_piece WHERE scope = ? AND path = ? AND start >= ? AND start < ? ORDER BY start"
 _READ_SMALL = sql("SELECT path, data FROM scope_piece WHERE scope = ? AND path", LISTED, "ORDER BY path, start")
+
+
+class _ScopeRow(NamedTuple):
+    version: str
+    revision: int
+    recent: str  # versions, the last one at the end
+
+    def known_versions(self) -> Sequence[str]:
+        """Return consecutive versions up to the scope's; none after a change by a gateway of the release before."""
+        known = self.recent.split()
+        return known if known[-1:] == [self.version] else ()
+
+    def revision_of(self, version: str) -> int | None:
+        """Return the revision of an earlier version; None if it is not known."""
+        known = self.known_versions()
+        return self.revision - (len(known) - 1 - known.index(version)) if version in known else None
+
+
+_UNSTORED = _ScopeRow("", 0, "")
 
 
 class SqlScopeFiles:
@@ -56,6 +93,26 @@ class SqlScopeFiles:
             return (version[0] if version is not None else ""), files
 
         return await self._engine.writer.submit(look)
+
+    async def changes(self, scope: str, since: str, paths: Collection[str]) -> ScopeDelta | None:
+        """Return the changes since the version *since*."""
+        column = quote(scope)
+
+        def look(database: Database) -> tuple[str, list[tuple[str, int, str, int]]] | None:
+            row = _ScopeRow(*(database.execute(_ROW, (column,)).fetchone() or _UNSTORED))
+            revision = row.revision_of(since)
+            return (
+                None if revision is None else (row.version, database.execute(_CHANGES, (column, revision)).fetchall())
+            )
+
+        found = await self._engine.writer.submit(look)
+        if found is None:
+            return None
+        version, rows = found
+        gone = {path for path, size, *_ in rows if size == _GONE}
+        files = [_read_file(row) for row in rows if row[1] != _GONE]
+        removed = {path for path in paths if _digest(path) in gone} if gone else set()
+        return ScopeDelta(version=version, files=files, removed=removed - {each.path for each in files})
 
     async def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
         """Yield the bytes of a file from *start*."""
@@ -120,47 +177,63 @@ def memory_of(database: Database) -> tuple[str, Mapping[str, str]]:
 
 
 def _save(database: Database, changes: Sequence[ScopeChange]) -> str | None:
-    current = dict(
-        database.execute(
-            _VERSIONS,
-            (write_json([quote(each.scope) for each in changes]),),
-        ).fetchall()
-    )
+    scopes = write_json([quote(each.scope) for each in changes])
+    current = {scope: _ScopeRow(*row) for scope, *row in database.execute(_ROWS, (scopes,)).fetchall()}
+    rows = {each.scope: current.get(quote(each.scope), _UNSTORED) for each in changes}
     for each in changes:
-        if current.get(quote(each.scope), "") != each.was:
+        if rows[each.scope].version != each.was:
             return each.scope
     for each in sorted(changes, key=lambda change: change.scope):  # one order of locks
-        if not _move(database, each):
-            # Between the look and the change: another session, whose commit this transaction must not follow.
-            raise RuntimeError(f"the scope {each.scope} was changed by another session")
-        _write(database, each)
+        revision = _move(database, each, rows[each.scope])
+        _write(database, each, revision)
     return None
 
 
-def _move(database: Database, change: ScopeChange) -> bool:
-    scope = quote(change.scope)
-    if not change.was:
-        return database.execute(_BEGIN, (scope, change.version)).rowcount == 1
-    return database.execute(_MOVE, (change.version, scope, change.was)).rowcount == 1
+def _move(database: Database, change: ScopeChange, row: _ScopeRow) -> int:
+    """Give the scope its next version; return the revision of that."""
+    scope, known = quote(change.scope), row.known_versions()
+    if not known:  # what is stored of removed files is from before a gap
+        database.execute(_FORGET_REMOVALS, (scope,))
+    recent = " ".join((*known, change.version)[-_RECENT:])
+    columns = (change.version, row.revision + 1, recent, scope)
+    moved = database.execute(_MOVE, (*columns, change.was)) if change.was else database.execute(_BEGIN, columns)
+    if moved.rowcount != 1:
+        # Between the look and the change: another session, whose commit this transaction must not follow.
+        raise RuntimeError(f"the scope {change.scope} was changed by another session")
+    return row.revision + 1
 
 
-def _write(database: Database, change: ScopeChange) -> None:
+def _write(database: Database, change: ScopeChange, revision: int) -> None:
     scope = quote(change.scope)
     renewed = [each.file.path for each in change.changes if each.data is not None and each.start == 0]
     emptied = [(scope, quote(path)) for path in (*renewed, *change.removed)]
     database.executemany("DELETE FROM scope_piece WHERE scope = ? AND path = ?", emptied)
-    database.executemany(
-        "DELETE FROM scope_file WHERE scope = ? AND path = ?", [(scope, quote(path)) for path in change.removed]
-    )
     files = [
-        (scope, quote(each.file.path), each.file.size, each.file.replaced, each.file.modified)
+        (scope, quote(each.file.path), each.file.size, each.file.replaced, each.file.modified, revision)
         for each in change.changes
     ]
     database.executemany(_PUT_FILE, files)
     database.executemany(_PUT_PIECE, [row for each in change.changes for row in _pieces(scope, each)])
-    if change.removed and database.execute(_FILES, (scope,)).fetchone() is None:
+    if change.removed:
+        _remove(database, scope, change.removed, revision)
+
+
+def _remove(database: Database, scope: str, paths: Collection[str], revision: int) -> None:
+    database.executemany(
+        "DELETE FROM scope_file WHERE scope = ? AND path = ?", [(scope, quote(path)) for path in paths]
+    )
+    if database.execute(_HAS_FILES, (scope,)).fetchone() is None:
         # An erased scope leaves no name behind; a cache that still has it finds it missing.
+        database.execute(_FORGET_REMOVALS, (scope,))
         database.execute("DELETE FROM scope WHERE scope = ?", (scope,))
+    else:
+        database.execute(_OLD_REMOVALS, (scope, revision - _RECENT))
+        database.executemany(_PUT_REMOVAL, [(scope, _digest(path), revision) for path in paths])
+
+
+def _digest(path: str) -> str:
+    """Return the digest of a removed file's path: the path itself may quote what was forgotten."""
+    return hashlib.sha256(quote(path).encode()).hexdigest()[:32]
 
 
 def _pieces(scope: str, change: StoredFileChange) -> Iterator[tuple[str, str, int, bytes]]:

@@ -19,7 +19,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.scope_scan import scan_scope
 from gateway.errors import StoreUnavailable, UserError
-from gateway.ports.scope_files import SaveScopes, ScopeChange, StoredFile
+from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, StoredFile
 from gateway.ports.store import StoreLimits
 from gateway.store.engine import utc_now
 from gateway.store.scope_files import SqlScopeFiles
@@ -50,6 +50,10 @@ class LossyStore:
         if self.when_listed is not None and scope:
             await self.when_listed()
         return found
+
+    async def changes(self, scope: str, since: str, paths: Collection[str]) -> ScopeDelta | None:
+        """Return what has changed."""
+        return await self._store.changes(scope, since, paths)
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes."""
@@ -197,6 +201,41 @@ def test_homes_that_take_turns_have_the_same_files(script: list[tuple[str, str, 
         asyncio.run(run(Path(folder)))
 
 
+changes_of_two = st.tuples(
+    st.sampled_from([0, 1]), st.sampled_from(["put", "append", "remove", "fetch", "save", "save"]),
+    st.sampled_from(PATHS), st.binary(max_size=9),
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(changes_of_two, max_size=30))
+def test_gateways_that_run_at_once_come_to_have_the_same_files(script: list[tuple[int, str, str, bytes]]) -> None:
+    """Whatever each of them changes, and however far it is behind: no difference between them, or to the database."""
+
+    async def run(folder: Path) -> None:
+        async with database(folder) as store:
+            homes = [folder / "a", folder / "b"]
+            syncs = [await opened(home, store) for home in homes]
+            last = [(who, kind, "", b"") for kind in ("save", "fetch") for who in (0, 1)]
+            for who, kind, path, data in [*script, *last]:
+                if kind == "fetch":
+                    await syncs[who].fetch(ANN)
+                elif kind == "save":
+                    try:
+                        await syncs[who].save((ANN,))
+                    except StoreUnavailable:  # the other was first
+                        await syncs[who].fetch(ANN)
+                        await syncs[who].save((ANN,))
+                else:
+                    play(homes[who], kind, ANN, path, data)
+            assert tree(homes[0]) == tree(homes[1]) == await stored(folder / "look", store)
+            for sync in syncs:
+                await sync.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
 async def stored(home: Path, store: LossyStore) -> dict[str, tuple[bytes, int]]:
     """Return what an empty home gets."""
     sync = await opened(home, store)
@@ -323,7 +362,7 @@ async def test_files_that_keep_changing_are_not_stored_half(tmp_path: Path) -> N
 
 async def test_a_large_first_save_is_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attachments before what refers to them; a kill in between keeps the home, which the next start stores."""
-    monkeypatch.setattr("agent.memory.storage.scope_file_sync._AT_ONCE", 1_000)
+    monkeypatch.setattr("agent.memory.storage.local_changes._AT_ONCE", 1_000)
     async with database(tmp_path) as store:
         home = tmp_path / "a"
         for n in range(5):

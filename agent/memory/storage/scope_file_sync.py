@@ -10,66 +10,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import shutil
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
 from agent.memory.scope_names import SHARED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedFile, CachedScopes
-from agent.memory.storage.disk import FILE_MODE, FOLDER_MODE
-from agent.memory.storage.scope_scan import WORKSPACE, FileSignature, is_immutable, may_grow, scan_scope
+from agent.memory.storage.local_changes import KnownScope, LocalChange, changed_paths, find_changes, scan_local
+from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
+from agent.memory.storage.scope_scan import FileSignature, is_immutable, unit_of
 from gateway.errors import ScopeReplaced, StoreUnavailable, UserError
-from gateway.ports.scope_files import ScopeChange, ScopeFileStore, StoredFile, StoredFileChange
+from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
 
 log = structlog.get_logger(__name__)
 
 _AREAS = ("people", "chats")
-_AT_ONCE = 32 * 1024 * 1024  # bytes of one transaction, if the scope's own order allows to store it in several
-_SMALL, _TOGETHER = 1024 * 1024, 4 * 1024 * 1024  # bytes: files that are fetched together
-_TAIL = 1024
-_SECONDS_TO_REST = 10.0  # in which the files of a scope must stay the same for as long as reading them takes
-_FIRST = (f"{WORKSPACE}/", "attachments/", "blobs/", "exports/", "results/", "memory/.git/objects/")
 _SCOPES_AT_ONCE = 8
 _MOST_OPEN = 1_024  # scopes whose files are known in memory
 _EVERY, _ALL_EVERY = 5.0, 60.0  # seconds between saves of what no commit has saved, and between looks at every scope
-_INDEPENDENT = ("sessions/", "attachments/", "blobs/", "results/", "exports/", f"{WORKSPACE}/")
 _TRIES = 5  # of fetching a scope that others change
 _EPOCH = "memory/epoch.txt"  # changes when something is erased
 
 
-class _Look(NamedTuple):
-    """A change to store, and the files that are the same here and there afterwards."""
-
-    change: ScopeChange
-    after: Mapping[str, CachedFile]  # the new and changed files
-
-
 @dataclass(slots=True)
-class _CachedScope:
-    """A scope of this home as the database has it."""
+class _OpenScope(KnownScope):
+    """A scope of this home that is in use, or was recently."""
 
-    scope: str
-    version: str
-    files: dict[str, CachedFile]
-    unsure: _Look | None = None  # sent to a database whose answer was lost
+    unsure: LocalChange | None = None  # sent to a database whose answer was lost
     is_behind: bool = False  # another gateway has changed it, and it is not fetched yet
     is_undone: bool = False  # something that a user of the scope has written was replaced by what another has stored
     users: int = 0  # calls that have or await its lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def signatures(self) -> dict[str, FileSignature]:
-        """The files' signatures."""
-        return {path: each.signature for path, each in self.files.items()}
 
 
 class ScopeFileSync:
@@ -79,9 +56,10 @@ class ScopeFileSync:
         """*with_home*: the home itself is a scope, as with `memory.isolation: shared`."""
         self._home = home
         self._store = store
+        self._fetcher = ScopeFetcher(home, store)
         self._with_home = with_home
         self._cache: CachedScopes | None = None
-        self._scopes: dict[str, _CachedScope] = {}
+        self._scopes: dict[str, _OpenScope] = {}
         self._touched: set[str] = set()
         self._together: dict[str, frozenset[str]] = {}
         self._in_use: Callable[[], Collection[str]] = tuple
@@ -175,55 +153,44 @@ class ScopeFileSync:
             cached = [await stack.enter_async_context(self._hold(each)) for each in sorted(scopes)]
             try:
                 for each in cached:
-                    self._require_current(each)
-                    if each.unsure is not None:
-                        await self._settle(each)
+                    await self._require_current(each)
                 is_rest = False
                 while not is_rest:
-                    looks, is_rest = await asyncio.to_thread(self._look, cached)
-                    if looks:
-                        await self._store_changes(looks)
+                    found, is_rest = await asyncio.to_thread(find_changes, self._home, cached)
+                    if found:
+                        await self._store_changes(found)
             except BaseException:
                 self._touched |= {each.scope for each in cached}
                 raise
 
-    async def _store_changes(self, looks: Mapping[str, _Look]) -> None:
-        for scope, look in looks.items():
-            self._scopes[scope].unsure = look  # until the answer is here
-        refused = await self._store.save([look.change for look in looks.values()])
+    async def _store_changes(self, changes: Mapping[str, LocalChange]) -> None:
+        for scope, local in changes.items():
+            self._scopes[scope].unsure = local  # until the answer is here
+        refused = await self._store.save([local.change for local in changes.values()])
         if refused is not None:
-            for scope in looks:
+            for scope in changes:
                 self._scopes[scope].unsure = None
             raise self._build_conflict(refused)
-        for scope, look in looks.items():
-            await self._adopt(self._scopes[scope], look)
+        for scope, local in changes.items():
+            await self._adopt(self._scopes[scope], local)
 
-    async def _settle(self, cached: _CachedScope) -> None:
-        """Adopt or discard the change whose answer was lost."""
-        look = cached.unsure
-        assert look is not None  # noqa: S101 - asked by the caller
-        version, _ = await self._store.files(cached.scope)
-        if version == self._version_after(cached, look):
-            await self._adopt(cached, look)
-        elif version != cached.version:
-            raise self._build_conflict(cached.scope)
+    async def _settle(self, cached: _OpenScope, local: LocalChange) -> bool:
+        """Adopt or discard the change whose answer was lost; return True if no other gateway has changed the scope."""
+        version = (await self._store.versions((cached.scope,))).get(cached.scope, "")
+        if version == _version_after(cached, local):
+            await self._adopt(cached, local)
         cached.unsure = None
+        return version == cached.version
 
-    async def _adopt(self, cached: _CachedScope, look: _Look) -> None:
-        cached.version = self._version_after(cached, look)
-        for path in look.change.removed:
+    async def _adopt(self, cached: _OpenScope, local: LocalChange) -> None:
+        cached.version = _version_after(cached, local)
+        for path in local.change.removed:
             cached.files.pop(path, None)
-        cached.files.update(look.after)
+        cached.files.update(local.after)
         cached.unsure = None
         await asyncio.to_thread(
-            self._cache_file().save, cached.scope, cached.version, dict(look.after), tuple(look.change.removed)
+            self._cache_file().save, cached.scope, cached.version, dict(local.after), tuple(local.change.removed)
         )
-
-    @staticmethod
-    def _version_after(cached: _CachedScope, look: _Look) -> str:
-        """Return the version; a scope without files has none."""
-        is_there = bool(look.after) or bool(cached.files.keys() - set(look.change.removed))
-        return look.change.version if is_there else ""
 
     def _build_conflict(self, scope: str) -> StoreUnavailable:
         self._scopes[scope].is_behind = True
@@ -231,63 +198,12 @@ class ScopeFileSync:
         log.info("memory.changed_elsewhere", scope=scope)
         return StoreUnavailable(f"another gateway has changed the memory of {scope or 'the home'}: it is fetched")
 
-    def _require_current(self, cached: _CachedScope) -> None:
+    async def _require_current(self, cached: _OpenScope) -> None:
         """Refuse to store what was made over an older state."""
         if cached.is_undone and cached.scope in self._in_use():
             raise ScopeReplaced(f"another gateway has changed the memory of {cached.scope or 'the home'} as well")
-        if cached.is_behind:
+        if cached.is_behind or (cached.unsure is not None and not await self._settle(cached, cached.unsure)):
             raise self._build_conflict(cached.scope)
-
-    def _look(self, cached: Sequence[_CachedScope]) -> tuple[dict[str, _Look], bool]:
-        """Return what has changed in each scope, at one moment, and True if that is all of it. Blocks."""
-        until = time.monotonic() + _SECONDS_TO_REST
-        while True:
-            before = {each.scope: self._scan(each) for each in cached}
-            changed = {each.scope: _changed_paths(each, before[each.scope]) for each in cached}
-            removed = {each.scope: each.files.keys() - before[each.scope].keys() for each in cached}
-            is_rest = _select(before, changed)
-            found: dict[str, _Look] = {}
-            with contextlib.suppress(FileNotFoundError, _TornFile):
-                for each in cached:
-                    if changed[each.scope] or (is_rest and removed[each.scope]):
-                        gone = removed[each.scope] if is_rest else ()
-                        found[each.scope] = self._read(each, before[each.scope], changed[each.scope], gone)
-                # Without this, a file could be stored without the one that was written before it.
-                if not found or all(self._scan(each) == before[each.scope] for each in cached):
-                    return found, is_rest
-            if time.monotonic() > until:
-                raise StoreUnavailable("the files of the memory keep changing")
-            time.sleep(0.002)  # in a thread; writing a file takes about as long
-
-    def _scan(self, cached: _CachedScope) -> dict[str, FileSignature]:
-        return scan_scope(scope_folder(self._home, cached.scope), cached.signatures, is_home=not cached.scope)
-
-    def _read(
-        self,
-        cached: _CachedScope,
-        actual: Mapping[str, FileSignature],
-        paths: Iterable[str],
-        removed: Collection[str],
-    ) -> _Look:
-        folder = scope_folder(self._home, cached.scope)
-        version = secrets.token_hex(8)
-        changes: list[StoredFileChange] = []
-        after: dict[str, CachedFile] = {}
-        for path in paths:
-            signature, known = actual[path], cached.files.get(path)
-            start = _grown_from(folder / path, known, signature)
-            is_same = known is not None and is_immutable(path) and known.signature.size == signature.size
-            data = None if is_same else _read_exactly(folder / path, start, signature.size - start)
-            is_kept = known is not None and (is_same or start > 0)
-            replaced = known.replaced if is_kept and known is not None else version
-            tail = _tail_of(folder / path, signature.size) if may_grow(path) else 0
-            after[path] = CachedFile(signature, replaced, tail)
-            stored = StoredFile(path=path, size=signature.size, replaced=replaced, modified=signature.modified)
-            changes.append(StoredFileChange(file=stored, start=start, data=data))
-        change = ScopeChange(
-            scope=cached.scope, was=cached.version, version=version, changes=changes, removed=tuple(removed)
-        )
-        return _Look(change, after)
 
     # -- start and end -----------------------------------------------------------------------------
 
@@ -386,133 +302,83 @@ class ScopeFileSync:
                 return False  # made by hand while no gateway ran
             await asyncio.to_thread(self._remove_scope, cached)
             return True
-        actual = await asyncio.to_thread(self._scan, cached)
-        if cached.version == version and cached.files and _is_same(cached, actual):
-            return False
-        if cached.files and not _is_same(cached, actual):
+        if cached.files and _local_changes(cached, await asyncio.to_thread(scan_local, self._home, cached)):
             log.warning("memory.edits_dropped", scope=scope)  # another gateway, or a kill, came after them
-        for _ in range(_TRIES):
-            try:
-                await self._fetch_files_of(cached, actual)
-            except _Damaged:  # another gateway has changed it since its files were listed
-                actual = await asyncio.to_thread(self._scan, cached)
-            else:
-                return True
-        raise _conflict_again(scope)
-
-    async def _fetch_files_of(self, cached: _CachedScope, actual: Mapping[str, FileSignature]) -> None:
-        """Make the home's copy of a scope, where *actual* files are, the database's."""
-        scope, known = cached.scope, self._cache_file()
-        self._has_fetched = True
-        version, stored = await self._store.files(scope)
-        wanted = {each.path: each for each in stored}
-        folder = scope_folder(self._home, scope)
-        starts = {
-            each.path: _trusted_bytes(each, cached.files.get(each.path), actual.get(each.path)) for each in stored
-        }
-        removed = [path for path in {*actual, *cached.files} if path not in wanted]
-        renewed = [path for path, start in starts.items() if start == 0 and (path in cached.files or not cached.files)]
-        if _is_erased([*removed, *renewed]):
-            await asyncio.to_thread(_remove_index, folder)
-        await asyncio.to_thread(_remove_files, folder, removed)
-        await self._fetch_files(scope, [each for each in stored if starts[each.path] < max(each.size, 1)], starts)
-        cached.version = version
-        cached.files = await asyncio.to_thread(_finish_files, folder, stored)
-        await asyncio.to_thread(known.save, scope, "", {})
-        await asyncio.to_thread(known.save, scope, version, cached.files)
+        elif cached.files and cached.version == version:
+            return False
+        await self._replace(cached, drops_edits=True)
+        return True
 
     async def _catch_up(self, scope: str) -> None:
         """Fetch what others have changed in *scope* while this gateway runs."""
         async with self._hold_still(scope_folder(self._home, scope)), self._hold(scope) as cached:
-            for _ in range(_TRIES):
-                if cached.unsure is not None:
-                    cached.is_behind = True
-                    version, _ = await self._store.files(scope)
-                    if version == self._version_after(cached, cached.unsure):
-                        await self._adopt(cached, cached.unsure)
-                    cached.unsure = None
-                try:
-                    await self._replace_changed(cached)
-                    break
-                except _Damaged:  # it was changed again meanwhile
-                    continue
-            else:
-                raise _conflict_again(scope)
+            if cached.unsure is not None:
+                cached.is_behind = True
+                await self._settle(cached, cached.unsure)
+            await self._replace(cached, drops_edits=False)
         self._when_fetched(scope)
 
-    async def _replace_changed(self, cached: _CachedScope) -> None:
-        scope, known = cached.scope, self._cache_file()
-        folder = scope_folder(self._home, scope)
+    async def _replace(self, cached: _OpenScope, *, drops_edits: bool) -> None:
+        """Make the home's copy of a scope the database's, but for changes here that do not conflict.
+
+        With *drops_edits*, no change here is kept.
+        """
+        for _ in range(_TRIES):
+            with contextlib.suppress(FetchInterrupted):  # it was changed again in the meantime
+                await self._replace_changed(cached, drops_edits=drops_edits)
+                return
+        raise StoreUnavailable(f"other gateways keep changing the memory of {cached.scope or 'the home'}")
+
+    async def _replace_changed(self, cached: _OpenScope, *, drops_edits: bool) -> None:
+        scope, folder = cached.scope, scope_folder(self._home, cached.scope)
         cached.is_behind, self._has_fetched = True, True
-        version, stored = await self._store.files(scope)
-        actual = await asyncio.to_thread(self._scan, cached)
-        ours = {*_changed_paths(cached, actual), *(cached.files.keys() - actual.keys())}
-        theirs = {each.path: each for each in stored}
-        changed = {path for path, each in theirs.items() if _differs(each, cached.files.get(path))}
-        changed |= cached.files.keys() - theirs.keys()
-        both = {_unit(path) for path in ours if not is_immutable(path)} & {
-            _unit(path) for path in changed if not is_immutable(path)
-        }
-        undone = {path for path in ours if _unit(path) in both}
-        wanted = [each for path, each in theirs.items() if path in changed or path in undone]
-        if not version:
+        delta = await self._read_delta(cached)
+        among = None if drops_edits or not delta.version else {*delta.removed, *(each.path for each in delta.files)}
+        actual = await asyncio.to_thread(scan_local, self._home, cached, among)
+        ours = _local_changes(cached, actual, among)
+        if not delta.version:
             await asyncio.to_thread(self._remove_scope, cached)
             cached.is_behind, cached.is_undone = False, bool(ours) and scope in self._in_use()
             return
+        gone = cached.files.keys() & set(delta.removed)
+        changed = gone | {each.path for each in delta.files if _differs(each, cached.files.get(each.path))}
+        undone = ours if drops_edits else _conflicting(ours, changed)
+        theirs = {path: _stored_file(path, cached.files[path]) for path in (undone & cached.files.keys()) - gone}
+        theirs |= {each.path: each for each in delta.files if each.path in changed or each.path in undone}
         removed = [path for path in (changed | undone) - theirs.keys() if path in actual]
-        starts = {
-            each.path: _trusted_bytes(each, cached.files.get(each.path), actual.get(each.path)) for each in wanted
-        }
-        if _is_erased(
-            [*removed, *(path for path in undone | changed if path in cached.files and not starts.get(path))]
-        ):
+        starts = {path: _trusted_bytes(each, cached.files.get(path), actual.get(path)) for path, each in theirs.items()}
+        renewed = {path for path, start in starts.items() if not start and (path in cached.files or not cached.files)}
+        if _is_erased((*removed, *gone, *renewed)):
             await asyncio.to_thread(_remove_index, folder)
-        await asyncio.to_thread(_remove_files, folder, removed)
-        await self._fetch_files(scope, [each for each in wanted if starts[each.path] < max(each.size, 1)], starts)
-        fetched = await asyncio.to_thread(_finish_files, folder, wanted)
-        gone = [path for path in cached.files if path not in theirs]
+        await asyncio.to_thread(remove_files, folder, removed)
+        fetched = await self._fetcher.fetch(scope, list(theirs.values()), starts)
         for path in gone:
             del cached.files[path]
         cached.files |= fetched
-        cached.version = version
-        await asyncio.to_thread(known.save, scope, version, fetched, gone)
+        cached.version = delta.version
+        await asyncio.to_thread(self._cache_file().save, scope, cached.version, fetched, gone)
         cached.is_behind = False
-        if undone:
+        if undone and not drops_edits:
             cached.is_undone = scope in self._in_use()
             log.info("memory.undone", scope=scope, files=len(undone))
         log.debug("memory.caught_up", scope=scope, files=len(fetched), removed=len(removed))
 
-    async def _fetch_files(self, scope: str, files: Sequence[StoredFile], starts: Mapping[str, int]) -> None:
-        folder = scope_folder(self._home, scope)
-        small = [each for each in files if starts[each.path] == 0 and each.size <= _SMALL]
-        for batch in _batches(small):
-            contents = await self._store.read_small(scope, [each.path for each in batch])
-            await asyncio.to_thread(_write_files, folder, batch, contents)
-        for each in files:
-            if each.size > _SMALL or starts[each.path] > 0:
-                await self._fetch_large(scope, each, starts[each.path])
+    async def _read_delta(self, cached: _OpenScope) -> ScopeDelta:
+        """Return the database's changes since the home's version; every file if it does not know that one."""
+        known = cached.files.keys()
+        delta = await self._store.changes(cached.scope, cached.version, known) if known else None
+        if delta is None:
+            version, files = await self._store.files(cached.scope)
+            delta = ScopeDelta(version=version, files=files, removed=known - {each.path for each in files})
+        return delta
 
-    async def _fetch_large(self, scope: str, file: StoredFile, start: int) -> None:
-        """Fetch a file piece by piece, or the end of one that has grown."""
-        path = _path_in(scope_folder(self._home, scope), file.path)
-        beside = path if start else path.with_name(f".{path.name[:100]}.fetched.tmp")
-        await asyncio.to_thread(_prepare, beside, start)
-        size = start
-        async for data in self._store.read(scope, file, start):
-            await asyncio.to_thread(_append, beside, data)
-            size += len(data)
-        if size != file.size:
-            raise _damaged(scope, file)
-        if beside != path:
-            await asyncio.to_thread(beside.replace, path)
-
-    def _remove_scope(self, cached: _CachedScope) -> None:
+    def _remove_scope(self, cached: _OpenScope) -> None:
         folder = scope_folder(self._home, cached.scope)
         if cached.scope:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             _remove_index(folder)
-            _remove_files(folder, [*self._scan(cached)])
+            remove_files(folder, scan_local(self._home, cached))
         cached.version, cached.files = "", {}
         self._cache_file().save(cached.scope, "", {})
 
@@ -523,7 +389,7 @@ class ScopeFileSync:
         return self._cache
 
     @contextlib.asynccontextmanager
-    async def _hold(self, scope: str) -> AsyncIterator[_CachedScope]:
+    async def _hold(self, scope: str) -> AsyncIterator[_OpenScope]:
         """Hold the lock of a scope; the entries of unused scopes are dropped when there are many."""
         cached = self._open(scope)
         cached.users += 1
@@ -535,9 +401,9 @@ class ScopeFileSync:
             if len(self._scopes) > _MOST_OPEN and not cached.users and cached.unsure is None and not cached.is_undone:
                 del self._scopes[scope]
 
-    def _open(self, scope: str) -> _CachedScope:
+    def _open(self, scope: str) -> _OpenScope:
         if scope not in self._scopes:
-            self._scopes[scope] = _CachedScope(scope, *self._cache_file().load(scope))
+            self._scopes[scope] = _OpenScope(scope, *self._cache_file().load(scope))
         return self._scopes[scope]
 
     def _local_scopes(self) -> list[str]:
@@ -550,74 +416,34 @@ class ScopeFileSync:
         return found + ([""] if is_scope else [])
 
 
-class _TornFile(Exception):
-    """A file has changed while it was read."""
+def _version_after(cached: KnownScope, local: LocalChange) -> str:
+    """Return the version of a scope that *local* has changed; one without files has none."""
+    is_there = bool(local.after) or bool(cached.files.keys() - set(local.change.removed))
+    return local.change.version if is_there else ""
 
 
-def _changed_paths(cached: _CachedScope, actual: Mapping[str, FileSignature]) -> list[str]:
-    """Return the new and changed files."""
-    return [
-        path
-        for path, signature in actual.items()
-        if (known := cached.files.get(path)) is None or known.signature != signature
-    ]
+def _stored_file(path: str, cached: CachedFile) -> StoredFile:
+    """Return the row of a file that the database has not changed since it was cached."""
+    size, modified, _ = cached.signature
+    return StoredFile(path=path, size=size, replaced=cached.replaced, modified=modified)
 
 
-def _select(actual: Mapping[str, Mapping[str, FileSignature]], changed: dict[str, list[str]]) -> bool:
-    """Leave what one transaction takes of *changed*; return True if that is all.
-
-    Only files that others refer to are stored before the rest: without these others they mean nothing.
-    """
-    total = sum(actual[scope][path].size for scope, paths in changed.items() for path in paths)
-    if total <= _AT_ONCE:
-        return True
-    room, has_first = _AT_ONCE, False
-    selected: dict[str, list[str]] = {scope: [] for scope in changed}
-    for scope, paths in changed.items():
-        for path in paths:
-            size = actual[scope][path].size
-            if path.startswith(_FIRST) and (size <= room or not has_first):
-                selected[scope].append(path)
-                room, has_first = room - size, True
-    if has_first:
-        changed.update(selected)
-    return not has_first
+def _local_changes(
+    copy: KnownScope, actual: Mapping[str, FileSignature], among: Collection[str] | None = None
+) -> set[str]:
+    """Return the files that are new, changed or gone here; of those that `scan_local` returns for *among*."""
+    gone = copy.files.keys() - actual.keys()
+    if among is not None:
+        units = {unit_of(path) for path in among}
+        gone = {path for path in gone if unit_of(path) in units}
+    return {*changed_paths(copy, actual), *gone}
 
 
-def _grown_from(path: Path, cached: CachedFile | None, signature: FileSignature) -> int:
-    """Return the size that the file had before something was appended to it; 0 if it is another file."""
-    if cached is None or not may_grow(str(path)):
-        return 0
-    is_longer = cached.signature.inode == signature.inode and 0 < cached.signature.size < signature.size
-    return cached.signature.size if is_longer and _tail_of(path, cached.signature.size) == cached.tail else 0
-
-
-def _tail_of(path: Path, size: int) -> int:
-    """Return the checksum of the last bytes before *size*."""
-    start = max(size - _TAIL, 0)
-    return zlib.crc32(_read_exactly(path, start, size - start))
-
-
-def _read_exactly(path: Path, start: int, length: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        pieces = []
-        while length > 0:
-            piece = os.pread(fd, length, start)
-            if not piece:
-                raise _TornFile
-            pieces.append(piece)
-            start, length = start + len(piece), length - len(piece)
-    finally:
-        os.close(fd)
-    return b"".join(pieces)
-
-
-# -- fetching ------------------------------------------------------------------------------------------
-
-
-def _is_same(cached: _CachedScope, actual: Mapping[str, FileSignature]) -> bool:
-    return cached.signatures == actual
+def _conflicting(ours: Collection[str], theirs: Collection[str]) -> set[str]:
+    """Return the files of *ours* that mean something only with one that is changed in *theirs*."""
+    both = {unit_of(path) for path in ours if not is_immutable(path)}
+    both &= {unit_of(path) for path in theirs if not is_immutable(path)}
+    return {path for path in ours if unit_of(path) in both}
 
 
 def _trusted_bytes(file: StoredFile, cached: CachedFile | None, actual: FileSignature | None) -> int:
@@ -632,101 +458,13 @@ def _is_erased(paths: Iterable[str]) -> bool:
     return any(path == _EPOCH or path.startswith(("sessions/", "attachments/")) for path in paths)
 
 
-def _batches(files: Sequence[StoredFile]) -> Iterable[Sequence[StoredFile]]:
-    batch: list[StoredFile] = []
-    size = 0
-    for each in files:
-        if batch and size + each.size > _TOGETHER:
-            yield batch
-            batch, size = [], 0
-        batch.append(each)
-        size += each.size
-    if batch:
-        yield batch
-
-
-def _write_files(folder: Path, files: Sequence[StoredFile], contents: Mapping[str, bytes]) -> None:
-    for each in files:
-        data = contents[each.path]
-        if len(data) != each.size:
-            raise _damaged(folder.name, each)
-        path = _path_in(folder, each.path)
-        beside = path.with_name(f".{path.name[:100]}.fetched.tmp")
-        _prepare(beside, 0)
-        _append(beside, data)
-        beside.replace(path)
-
-
-def _path_in(folder: Path, path: str) -> Path:
-    """Return the path of a stored file; it never leads out of *folder*."""
-    if any(part in ("", ".", "..") for part in path.split("/")):
-        raise ValueError(f"not a file of a scope: {path!r}")
-    return folder / path
-
-
-def _prepare(path: Path, size: int) -> None:
-    """Make the file, its folders private; keep *size* bytes of it."""
-    made = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
-    for each in reversed(made):
-        with contextlib.suppress(FileExistsError):
-            each.mkdir(mode=FOLDER_MODE)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    try:
-        os.ftruncate(fd, size)
-    finally:
-        os.close(fd)
-
-
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(data)
-
-
-def _finish_files(folder: Path, files: Sequence[StoredFile]) -> dict[str, CachedFile]:
-    """Give the files their times, which retention goes by; return them as they are now."""
-    found = {}
-    for each in files:
-        path = _path_in(folder, each.path)
-        os.utime(path, ns=(each.modified, each.modified))
-        stat = path.stat()
-        tail = _tail_of(path, each.size) if may_grow(each.path) else 0
-        found[each.path] = CachedFile(FileSignature(stat.st_size, stat.st_mtime_ns, stat.st_ino), each.replaced, tail)
-    return found
-
-
-def _remove_files(folder: Path, paths: Iterable[str]) -> None:
-    for path in paths:
-        file = _path_in(folder, path)
-        file.unlink(missing_ok=True)
-        for each in file.parents:
-            if each == folder:
-                break
-            with contextlib.suppress(OSError):  # others are in it, or it has gone
-                each.rmdir()
-
-
 def _remove_index(folder: Path) -> None:
     for path in folder.glob("index.db*"):
         path.unlink(missing_ok=True)
 
 
-class _Damaged(StoreUnavailable):
-    """The pieces of a file are not what its row says."""
-
-
-def _damaged(scope: str, file: StoredFile) -> StoreUnavailable:
-    return _Damaged(f"the database has not all of the file {file.path} of {scope}")
-
-
-def _conflict_again(scope: str) -> StoreUnavailable:
-    return StoreUnavailable(f"other gateways keep changing the memory of {scope or 'the home'}")
-
-
 def _differs(file: StoredFile, cached: CachedFile | None) -> bool:
     """Return True if the database's file is another than the one that was last seen."""
-    return cached is None or file.replaced != cached.replaced or file.size != cached.signature.size
-
-
-def _unit(path: str) -> str:
-    """Return the files that mean something only together: a transcript, a file, or all of the documents."""
-    return path if path.startswith(_INDEPENDENT) else "memory"
+    if cached is None or file.replaced != cached.replaced or file.size != cached.signature.size:
+        return True
+    return is_immutable(file.path) and file.modified != cached.signature.modified  # retention goes by it

@@ -6,7 +6,8 @@ Our files are replaced by a rename or grow, so that a file with the same three h
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,9 @@ _IN_THE_HOME = frozenset(
     {"memory", ".memory-new", ".memory-old", "sessions", "attachments", "blobs", "results", "exports", WORKSPACE}
     | {"USER.md", "SOUL.md"}
 )
+# Files in these mean something on their own; all others, the documents with their versions, do so only together.
+_INDEPENDENT = ("sessions", "attachments", "blobs", "results", "exports", WORKSPACE)
+DOCUMENTS = "memory"
 _NEWEST = "refs/heads/main"
 _IMMUTABLE = ("attachments/", "blobs/")
 
@@ -38,8 +42,36 @@ def scan_scope(folder: Path, cached: Mapping[str, FileSignature], *, is_home: bo
     return dict(_scan(str(folder), "", cached, is_home=is_home))
 
 
+def scan_units(
+    folder: Path, cached: Mapping[str, FileSignature], paths: Collection[str], *, is_home: bool = False
+) -> dict[str, FileSignature]:
+    """Return the files that mean something only with one of *paths*, as `scan_scope` does, and look at no others."""
+    files = {path: signature for path in paths if (signature := _sign_file(folder / path)) is not None}
+    if any(unit_of(path) == DOCUMENTS for path in paths):
+        files |= _scan(str(folder), "", cached, is_home=is_home, omitted=_INDEPENDENT)
+    return files
+
+
+def unit_of(path: str) -> str:
+    """Return the name of the files that mean something only together: a transcript, a file, or all `DOCUMENTS`."""
+    return path if path.startswith(tuple(f"{name}/" for name in _INDEPENDENT)) else DOCUMENTS
+
+
+def _sign_file(path: Path) -> FileSignature | None:
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _signature(status) if stat.S_ISREG(status.st_mode) else None
+
+
 def _scan(
-    folder: str, prefix: str, cached: Mapping[str, FileSignature], *, is_home: bool = False
+    folder: str,
+    prefix: str,
+    cached: Mapping[str, FileSignature],
+    *,
+    is_home: bool = False,
+    omitted: Collection[str] = (),
 ) -> Iterator[tuple[str, FileSignature]]:
     try:
         entries = list(os.scandir(folder))
@@ -47,7 +79,7 @@ def _scan(
         return
     for entry in entries:
         path = prefix + entry.name
-        if _is_left_out(path, entry.name) or (is_home and entry.name not in _IN_THE_HOME):
+        if entry.name in omitted or _is_left_out(path, entry.name) or (is_home and entry.name not in _IN_THE_HOME):
             continue
         try:
             if entry.is_dir(follow_symlinks=False):

@@ -1,11 +1,18 @@
-"""The ScopeFileStore port: versions by compare-and-set, files in pieces, several scopes at once."""
+"""The ScopeFileStore port: versions by compare-and-set, files in pieces, deltas, several scopes at once."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.scope_file_sync import ScopeFileSync
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 from gateway.ports.store import Store
+from gateway.store.database import Database
 from gateway.store.scope_files import PIECE_BYTES, SqlScopeFiles
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
@@ -94,6 +101,155 @@ async def test_files_move_between_scopes_at_once_and_an_empty_scope_leaves_no_na
     assert await files.versions() == {BOB: "v2"}
     assert await contents(files, BOB) == {"x": b"ann"}
     assert await files.save([ScopeChange(scope=ANN, was="", version="v3", changes=[whole("y", b"", "v3")])]) is None
+
+
+def change(was: str, version: str, *paths: str, removed: Collection[str] = ()) -> ScopeChange:
+    """Return the change of ANN's scope that writes *paths*."""
+    files = [whole(path, version.encode(), version) for path in paths]
+    return ScopeChange(scope=ANN, was=was, version=version, changes=files, removed=removed)
+
+
+async def difference(files: SqlScopeFiles, since: str, known: Collection[str]) -> tuple[str, set[str], set[str]] | None:
+    """Return the version, the new and changed paths and the removed ones."""
+    delta = await files.changes(ANN, since, known)
+    return None if delta is None else (delta.version, {each.path for each in delta.files}, set(delta.removed))
+
+
+async def test_a_delta_has_what_is_newer_than_a_version(files: SqlScopeFiles) -> None:
+    """Changed, removed and restored files since each version that a cache may have; nothing of before."""
+    await files.save([change("", "v1", "a", "b", ODD)])
+    await files.save([change("v1", "v2", "a")])
+    await files.save([change("v2", "v3", "c", removed=["b", ODD])])
+    await files.save([change("v3", "v4", "b")])
+    known = ["a", "b", "c", ODD]
+    assert await difference(files, "v4", known) == ("v4", set(), set())
+    assert await difference(files, "v3", known) == ("v4", {"b"}, set())
+    assert await difference(files, "v2", known) == ("v4", {"b", "c"}, {ODD})
+    assert await difference(files, "v1", known) == ("v4", {"a", "b", "c"}, {ODD})
+    assert await difference(files, "", known) is None
+    assert await difference(files, "v0", known) is None
+    await files.save([change("v4", "v5", removed=["a", "b", "c"])])
+    assert await difference(files, "v4", known) is None  # the scope is gone: an empty list says so
+    await files.save([change("", "v6", "a")])
+    assert await difference(files, "v4", known) is None
+    assert await difference(files, "v6", known) == ("v6", set(), set())
+
+
+async def test_a_cache_that_is_far_behind_lists_all(files: SqlScopeFiles) -> None:
+    """Some versions are known, and what was removed is not kept for longer than they are."""
+    await files.save([change("", "v0", "a", "b")])
+    for n in range(40):
+        await files.save([change(f"v{n}", f"v{n + 1}", "a", removed=["b"] if n == 0 else ())])
+    assert await difference(files, "v39", ["a"]) == ("v40", {"a"}, set())
+    assert await difference(files, "v9", ["a"]) == ("v40", {"a"}, set())
+    assert await difference(files, "v8", ["a"]) is None
+    await files.save([change("v40", "v41", "b", "c")])
+    await files.save([change("v41", "v42", removed=["b"])])
+    assert await rows(files, "SELECT count(*) FROM scope_removal") == [(1,)]
+    assert await rows(files, "SELECT length(recent) FROM scope") == [(32 * 4 - 1,)]
+
+
+async def test_a_change_by_the_release_before_is_in_no_delta_but_in_the_list(files: SqlScopeFiles) -> None:
+    """It numbers nothing: caches list all files until they are past it, and what it changed is not missed."""
+    await files.save([change("", "v1", "a", "b")])
+    await files.save([change("v1", "v2", removed=["b"])])
+    for statement in (
+        "UPDATE scope SET version = 'old'",
+        "UPDATE scope_file SET size = 99 WHERE path = 'a'",
+        "INSERT INTO scope_file (scope, path, size, replaced, modified) SELECT scope, 'b', 1, 'old', 7 FROM scope",
+    ):
+        await rows(files, statement)
+    assert await difference(files, "v2", ["a", "b"]) is None
+    assert await difference(files, "old", ["a", "b"]) is None
+    await files.save([change("old", "v3", "c")])
+    for since in ("v1", "v2", "old"):
+        assert await difference(files, since, ["a", "b"]) is None
+    await files.save([change("v3", "v4", "d")])
+    assert await difference(files, "v3", ["a", "b", "c"]) == ("v4", {"d"}, set())
+    assert {each.path: each.size for each in (await files.files(ANN))[1]} == {"a": 99, "b": 1, "c": 2, "d": 2}
+
+
+async def rows(files: SqlScopeFiles, statement: str) -> list[Any]:
+    """Return the rows of a statement."""
+
+    def run(database: Database) -> list[Any]:
+        result = database.execute(statement)
+        return result.fetchall() if statement.startswith("SELECT") else []
+
+    return await files._engine.writer.submit(run)
+
+
+class CountedRows:
+    """A database that counts statements, and the rows that are read."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.statements = self.rows = 0
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one statement, and read all of its rows."""
+        self.statements += 1
+        result = self._database.execute(statement, parameters)
+        if not statement.startswith("SELECT"):
+            return result
+        found = result.fetchall()
+        self.rows += len(found)
+        return _ReadRows(found)
+
+    def executemany(self, statement: str, parameters: Any, /) -> Any:
+        """Run a statement several times."""
+        self.statements += 1
+        return self._database.executemany(statement, parameters)
+
+
+class _ReadRows(list[Any]):
+    def fetchall(self) -> list[Any]:
+        return self
+
+    def fetchone(self) -> Any:
+        return self[0] if self else None
+
+
+async def test_catching_up_reads_what_has_changed_and_not_the_scope(
+    files: SqlScopeFiles, backend: StoreBackend, tmp_path: Path
+) -> None:
+    """Of 1,000 files, a changed, a new and a removed one are seven rows for another gateway, in four statements."""
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    for n in range(1_000):
+        path = homes[0] / ANN / f"files/{n}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % n)
+    first, second = (ScopeFileSync(home, files) for home in homes)
+    await first.start()
+    await second.start()
+    Disk().replace(homes[0] / ANN / "files/7.txt", b"changed")
+    Disk().replace(homes[0] / ANN / "USER.md", b"new")
+    (homes[0] / ANN / "files/8.txt").unlink()
+    await first.save([ANN])
+    counted: list[CountedRows] = []
+    writer = files._engine.writer
+    submit = writer.submit
+
+    def count(operation: Any, *others: Any, **options: Any) -> Any:
+        def run(database: Database) -> Any:
+            counted.append(CountedRows(database))
+            return operation(counted[-1])
+
+        return submit(run, *others, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "submit", count)
+        await second.fetch(ANN)
+    assert sum(each.rows for each in counted) == 7  # a version twice, three differences, two contents
+    assert sum(each.statements for each in counted) == 4
+    names = {path.name: path.read_bytes() for path in (homes[1] / ANN).rglob("*") if path.is_file()}
+    assert len(names) == 1_000
+    assert "8.txt" not in names
+    assert (names["7.txt"], names["USER.md"]) == (b"changed", b"new")
+    for each in (first, second):
+        await each.close()
 
 
 async def test_the_state_survives_a_restart(files: SqlScopeFiles, backend: StoreBackend) -> None:
