@@ -32,6 +32,19 @@ from gateway.ports import MetricsRecorder, TraceSpan
 log = structlog.get_logger(__name__)
 
 LONGEST_WAIT = timedelta(seconds=20)  # a provider that asks for more is passed over
+# What the conventions for generative AI call a provider, where litellm calls it otherwise.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+_NO_PROVIDER = "_OTHER"  # the conventions' word for a value that is not known
 FIRST_WAIT = timedelta(seconds=1)  # doubled at each further attempt, and jittered by half
 
 
@@ -176,26 +189,37 @@ class ModelClient:
             spent = ChatReply(text="", tool_calls=(), model=model.name, tokens=tokens, cost=None)
             raise
         finally:
-            self._measure(request.purpose, outcome, begun, watch.first if watch else None, spent)
-            self._trace(request, model.name, outcome, begun, spent)
+            chunks = tuple(watch.arrivals) if watch else ()
+            self._measure(request.purpose, outcome, begun, chunks[0] if chunks else None, spent)
+            self._trace(request, model.name, outcome, begun, spent, chunks)
             call.end(spent, was_refused=was_refused)
         return spent
 
-    def _trace(self, request: ChatRequest, model: str, outcome: str, began: datetime, reply: ChatReply | None) -> None:
+    def _trace(
+        self,
+        request: ChatRequest,
+        model: str,
+        outcome: str,
+        began: datetime,
+        reply: ChatReply | None,
+        chunks: tuple[datetime, ...],
+    ) -> None:
         """Record the call as a span, with the names of OpenTelemetry's conventions for generative AI."""
-        provider, has_provider, _ = model.partition("/")
+        provider, has_provider, name = model.partition("/")
         attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.request.model": model,
+            "gen_ai.provider.name": _PROVIDERS.get(provider, provider) if has_provider else _NO_PROVIDER,
+            "gen_ai.request.model": name if has_provider else model,
             "parlour.purpose": request.purpose,
         }
-        if has_provider:
-            attributes["gen_ai.provider.name"] = provider
         if request.max_tokens:
             attributes["gen_ai.request.max_tokens"] = request.max_tokens
+        if chunks:
+            attributes["gen_ai.response.time_to_first_chunk"] = max((chunks[0] - began).total_seconds(), 0.0)
         if reply is not None:
+            attributes["gen_ai.response.model"] = reply.model
+        if reply is not None and not reply.tokens.is_estimate:
             attributes |= {
-                "gen_ai.response.model": reply.model,
                 "gen_ai.usage.input_tokens": reply.tokens.input,
                 "gen_ai.usage.output_tokens": reply.tokens.output,
                 "gen_ai.usage.cache_read.input_tokens": reply.tokens.cached,
@@ -203,12 +227,13 @@ class ModelClient:
         self._meter.span(
             TraceSpan(
                 turn=request.turn,
-                name=f"chat {model}",
+                name=f"chat {attributes['gen_ai.request.model']}",
                 began=began,
                 ended=max(self._now(), began),
                 attributes=attributes,
                 error="" if outcome == "answered" else outcome,
                 content=lambda: _content_of(request, reply),
+                chunks=chunks,
             )
         )
 
@@ -247,16 +272,16 @@ def _text_parts(content: object) -> list[dict[str, Any]]:
 
 
 class _RecordingSink:
-    """A sink that keeps what went through it, and when it began."""
+    """A sink that keeps what went through it, and when each piece arrived."""
 
     def __init__(self, sink: Sink, now: Callable[[], datetime]) -> None:
         self._sink = sink
         self._now = now
-        self.first: datetime | None = None
+        self.arrivals: list[datetime] = []
         self.text = ""
 
     def __call__(self, text: str) -> None:
-        self.first = self.first or self._now()
+        self.arrivals.append(self._now())
         self.text = text
         self._sink(text)
 

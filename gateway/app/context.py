@@ -151,7 +151,7 @@ async def open_recorder(settings: Settings) -> AsyncIterator[PrometheusRecorder]
         from gateway.web.otlp_recorder import OtlpRecorder
     except ModuleNotFoundError as missing:
         raise SettingsError(f"otel.enabled needs {missing.name}: {HOW_TO_INSTALL}") from missing
-    recorder = await asyncio.to_thread(OtlpRecorder, has_content=settings.otel.content)
+    recorder = await asyncio.to_thread(OtlpRecorder, has_content=settings.otel.content, proxy=settings.proxy_address)
     try:
         yield recorder
     finally:

@@ -21,6 +21,7 @@ class TraceSpan:
     ended: datetime
     attributes: SpanAttributes = field(default_factory=dict)  # no text of people
     error: str = ""  # what kind of failure ended it; "" = none
+    chunks: tuple[datetime, ...] = ()  # when each piece of a streamed answer arrived
     linked: tuple[str, ...] = ()  # other turn ids, of messages that were merged into this turn
     content: Callable[[], SpanAttributes] | None = None  # texts of people, asked for only where they are exported
 

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import structlog
@@ -18,7 +19,6 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -35,6 +35,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from gateway.net.requests_proxy import open_session
 from gateway.ports import TURN_SPAN, TraceSpan
 from gateway.ports.entry_points import package_version
 from gateway.web.metrics import METRICS, SECONDS, MetricDefinition, MetricKind, PrometheusRecorder
@@ -44,7 +45,8 @@ log = structlog.get_logger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _THINK = "think"
-_IN_THINK = ("chat ", "execute_tool ")  # beginnings of the names of spans below it
+_CHAT = "chat "
+_IN_THINK = (_CHAT, "execute_tool ")  # beginnings of the names of spans below it
 _LONGEST_TEXT = 64 * 1024  # characters of one attribute
 _LAST_EXPORT = 2_000  # milliseconds at the stop
 
@@ -53,9 +55,17 @@ class OtlpRecorder(PrometheusRecorder):
     """Records metrics for `/metrics` and for OTLP alike, and spans for OTLP."""
 
     def __init__(
-        self, *, has_content: bool, strict: bool = False, metrics: tuple[MetricDefinition, ...] = METRICS
+        self,
+        *,
+        has_content: bool,
+        proxy: str = "",
+        strict: bool = False,
+        metrics: tuple[MetricDefinition, ...] = METRICS,
     ) -> None:
-        """Start the exporters, as OTEL_* variables configure them. *has_content* exports texts of people too."""
+        """Start the exporters, as OTEL_* variables configure them, through *proxy* ("" = none).
+
+        *has_content* exports texts of people too.
+        """
         super().__init__(strict=strict, metrics=metrics)
         self._has_content = has_content
         _report_failures_once()
@@ -63,17 +73,13 @@ class OtlpRecorder(PrometheusRecorder):
         resource = named.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win
         self._ids = _DerivedIds()
         self._traces = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
-        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(session=open_session(proxy))))
         self._tracer = self._traces.get_tracer("parlour", package_version())
-        buckets = View(
-            instrument_type=None,
-            instrument_name="parlour.*_seconds",
-            aggregation=ExplicitBucketHistogramAggregation(SECONDS),
-        )
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-        self._metrics = MeterProvider([reader], resource, shutdown_on_exit=False, views=[buckets])
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(session=open_session(proxy)))
+        self._metrics = MeterProvider([reader], resource, shutdown_on_exit=False)
         meter = self._metrics.get_meter("parlour", package_version())
         self._instruments: Mapping[str, Any] = {each.name: _instrument(meter, each) for each in metrics}
+        self._model_calls = _ModelCallMetrics(meter)
 
     def count(self, name: str, amount: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
@@ -94,7 +100,9 @@ class OtlpRecorder(PrometheusRecorder):
             self._instruments[name].record(seconds, labels)
 
     def span(self, span: TraceSpan) -> None:
-        """Record a span of a turn's trace."""
+        """Record a span of a turn's trace, and the metrics of a model call."""
+        if span.name.startswith(_CHAT):
+            self._model_calls.record(span)
         if not span.turn:  # background work
             return
         trace, own = _trace_id(span.turn), _span_id(span.turn, span.name) if span.name in (TURN_SPAN, _THINK) else 0
@@ -117,7 +125,7 @@ class OtlpRecorder(PrometheusRecorder):
             started = self._tracer.start_span(
                 span.name,
                 above,
-                SpanKind.CLIENT if span.name.startswith("chat ") else SpanKind.INTERNAL,
+                SpanKind.CLIENT if span.name.startswith(_CHAT) else SpanKind.INTERNAL,
                 attributes,
                 [Link(context_of(each, TURN_SPAN)) for each in span.linked],
                 _nanoseconds(span.began),
@@ -167,6 +175,49 @@ class _DerivedIds(RandomIdGenerator):
         return getattr(self._given, "ids", (0, 0))[1] or super().generate_span_id()
 
 
+class _ModelCallMetrics:
+    """The client metrics of OpenTelemetry's conventions for generative AI, with the buckets that they name.
+
+    The model that a server says has answered is no attribute: it is the server's text, and without bound.
+    """
+
+    _SHARED = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "parlour.purpose")
+
+    def __init__(self, meter: Any) -> None:
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=[4**power for power in range(14)],
+        )
+        self._duration, self._first, self._next = (
+            meter.create_histogram(
+                f"gen_ai.client.operation.{name}",
+                unit="s",
+                description=text,
+                explicit_bucket_boundaries_advisory=[2**power / 100 for power in range(14)],
+            )
+            for name, text in (
+                ("duration", "Duration of a model call."),
+                ("time_to_first_chunk", "From request to the first piece of a streamed answer."),
+                ("time_per_output_chunk", "From one piece of a streamed answer to the next."),
+            )
+        )
+
+    def record(self, span: TraceSpan) -> None:
+        """Record the model call of *span*."""
+        call = {name: span.attributes[name] for name in self._SHARED}
+        failed = {"error.type": span.error} if span.error else {}
+        self._duration.record((span.ended - span.began).total_seconds(), call | failed)
+        for kind in ("input", "output"):
+            if (used := span.attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
+                self._tokens.record(used, call | {"gen_ai.token.type": kind})
+        if (first := span.attributes.get("gen_ai.response.time_to_first_chunk")) is not None:
+            self._first.record(first, call)
+        for before, after in pairwise(span.chunks):
+            self._next.record(max((after - before).total_seconds(), 0.0), call)
+
+
 class _FailureLog(logging.Handler):
     """Logs the first problem of the SDK, and none of those that follow."""
 
@@ -196,7 +247,9 @@ def _instrument(meter: Any, metric: MetricDefinition) -> Any:
         case MetricKind.GAUGE:
             return meter.create_gauge(name, description=metric.text)
         case MetricKind.TIME:
-            return meter.create_histogram(name, unit="s", description=metric.text)
+            return meter.create_histogram(
+                name, unit="s", description=metric.text, explicit_bucket_boundaries_advisory=SECONDS
+            )
 
 
 def _trace_id(turn: str) -> int:

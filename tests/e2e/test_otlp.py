@@ -13,19 +13,24 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from agent.llm.chat_model import TokenUsage
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import context
 from gateway.errors import SettingsError
 from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.held_model import calls
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import STREAMING, gateway
 from tests.fakes.otlp_receiver import attributes_of, open_receiver
+from tests.fakes.proxies import open_socks
 from tests.faults.process_pool import ForkServer
 
 STAGES = ("receive", "parse", "admit", "accept", "claim", "assemble", "think", "commit", "deliver")
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_METRIC_EXPORT_INTERVAL": "100", "OTEL_SERVICE_NAME": "bot-of-ann"}
 ON = {"PARLOUR_OTEL__ENABLED": "true"}
+# As the conventions for generative AI write them.
+TOKEN_BOUNDS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
+SECOND_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 
 
 @tool("Look at a place.", kind=ToolKind.LOOK)
@@ -77,6 +82,44 @@ async def test_a_message_is_one_trace_over_the_nine_stages(otel: pytest.MonkeyPa
         assert receiver.metrics["parlour.turns"].sum.data_points[0].as_int == 1
         for word in (b"chimney", b"attic", b"dripping", b"leaky", b"Ann"):
             assert word not in receiver.bytes
+
+
+async def test_model_calls_are_the_conventions_histograms(otel: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Duration, tokens and chunks have the buckets and attributes that the conventions name, and no others."""
+    answer = ScriptEntry(text="It draws well, and the bricks are dry.", tokens=TokenUsage(input=1_500, output=9))
+    script = ScriptedModel([answer, ScriptEntry(error="refused")], name="azure/roof-expert")
+    async with open_receiver() as receiver:
+        otel.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.base)
+        async with gateway(home=tmp_path / "home", model=script, environment=ON, capabilities=STREAMING) as parlour:
+            await parlour.channel.ask("c1", "How is the chimney?")
+            await parlour.channel.ask("c1", "And the attic?")
+        metrics = {name[14:]: each.histogram.data_points for name, each in receiver.metrics.items() if "gen_ai" in name}
+    assert set(metrics) == {
+        "token.usage",
+        "operation.duration",
+        "operation.time_to_first_chunk",
+        "operation.time_per_output_chunk",
+    }
+    assert [list(point.explicit_bounds) for point in metrics["token.usage"]] == [TOKEN_BOUNDS] * 2
+    for name in ("operation.duration", "operation.time_to_first_chunk", "operation.time_per_output_chunk"):
+        assert {tuple(point.explicit_bounds) for point in metrics[name]} == {SECOND_BOUNDS}
+    call = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "azure.ai.openai",
+        "gen_ai.request.model": "roof-expert",
+        "parlour.purpose": "answer",
+    }
+    tokens = {attributes_of(point)["gen_ai.token.type"]: point for point in metrics["token.usage"]}
+    assert {kind: (point.count, point.sum) for kind, point in tokens.items()} == {
+        "input": (1, 1_500),
+        "output": (1, 9),
+    }
+    assert attributes_of(tokens["input"]) == call | {"gen_ai.token.type": "input"}
+    answered, refused = sorted(map(attributes_of, metrics["operation.duration"]), key=len)
+    assert (answered, refused) == (call, call | {"error.type": "ModelRefused"})
+    (first,), (following,) = metrics["operation.time_to_first_chunk"], metrics["operation.time_per_output_chunk"]
+    assert (first.count, attributes_of(first)) == (1, call)
+    assert following.count == 2  # three pieces of the answer
 
 
 async def test_texts_are_exported_only_where_that_is_set(otel: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -139,6 +182,21 @@ async def test_the_turn_of_a_killed_gateway_stays_in_its_trace(tmp_path: Path, z
     assert names.count("turn") == names.count("think") == names.count("execute_tool memory_search") == 1
     assert tool_span.parent_span_id == think.span_id
     assert tool_span.end_time_unix_nano < think.start_time_unix_nano  # of two processes
+
+
+async def test_a_collector_elsewhere_is_reached_through_the_proxy(otel: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PARLOUR_PROXY is used, as by every other connection, and the environment's proxy is not."""
+    otel.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    otel.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example")
+    async with open_receiver() as receiver:
+        where = ("127.0.0.1", int(receiver.base.rpartition(":")[2]))
+        async with open_socks({"collector.example": where}, user="ann", password="p@ss") as proxy:
+            through = {**ON, "PARLOUR_PROXY": proxy.url("socks5", password="p%40ss")}
+            async with gateway(home=tmp_path / "home", model=scripted(), tools=(look,), environment=through) as parlour:
+                await parlour.channel.ask("c1", "Hello")
+            assert "turn" in {span.name for span in receiver.spans}
+            assert "gen_ai.client.operation.duration" in receiver.metrics
+            assert set(proxy.asked) == {("collector.example", 80)}
 
 
 async def test_a_receiver_that_is_down_fails_no_turn(otel: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Both libraries through real proxies that alone know the names asked for, and past them to what is near."""
+"""Each library through real proxies that alone know the names asked for, and past them to what is near."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +13,7 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
+import requests
 import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -20,6 +23,7 @@ from gateway.net.aiohttp_proxy import connector
 from gateway.net.httpx_proxy import transport
 from gateway.net.proxy_address import ProxyAddress, is_direct
 from gateway.net.proxy_probe import probe_proxy
+from gateway.net.requests_proxy import open_session
 from gateway.settings import load_settings
 from tests.fakes import proxies
 from tests.fakes.proxies import HostCertificate, open_http_proxy, open_socks
@@ -83,7 +87,15 @@ async def by_httpx(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) 
         return (await client.get(url)).text
 
 
-WAYS = pytest.mark.parametrize("ask", [by_aiohttp, by_websocket, by_httpx])
+async def by_requests(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) -> str:
+    """Ask once; what is trusted is told to this library as a file."""
+    with open_session(proxy) as session:
+        verify = trusted if isinstance(trusted, bool) else os.environ["SSL_CERT_FILE"]
+        return (await asyncio.to_thread(session.get, url, verify=verify)).text
+
+
+WAYS = pytest.mark.parametrize("ask", [by_aiohttp, by_websocket, by_httpx, by_requests])
+NEVER_SENT = (aiohttp.ClientConnectorError, httpx.ConnectError, requests.ConnectionError)
 
 
 @KINDS
@@ -119,15 +131,14 @@ async def test_what_is_near_is_reached_without_it(scheme: str, ask: Any) -> None
 @WAYS
 async def test_no_way_through_is_known_as_never_sent(scheme: str, ask: Any) -> None:
     """A proxy that is down, that refuses us, or that knows no such name: an error that says nothing was sent."""
-    never_sent = (aiohttp.ClientConnectorError, httpx.ConnectError)
     async with through(scheme, user="ann", password="right") as (proxy, _):
         for url in (proxy.url(scheme, password="wrong"), proxy.url(scheme).replace("ann:right@", "")):
-            with pytest.raises(never_sent):
+            with pytest.raises(NEVER_SENT):
                 await ask(url, f"ws://{NAME}/" if ask is by_websocket else f"https://{NAME}/")
-        with pytest.raises(never_sent):
+        with pytest.raises(NEVER_SENT):
             await ask(proxy.url(scheme), "https://nowhere.example/")
         gone = proxy.url(scheme)
-    with pytest.raises(never_sent):
+    with pytest.raises(NEVER_SENT):
         await ask(gone, f"https://{NAME}/")
 
 
@@ -166,7 +177,7 @@ async def test_tls_is_ours_from_end_to_end(
     async with platform(far.shown()) as port, opened({NAME: ("127.0.0.1", port)}, **tls) as proxy:
         monkeypatch.setenv("SSL_CERT_FILE", str(near.file))
         if scheme != "https":  # Python 3.11 itself breaks down on a handshake that fails inside another
-            with pytest.raises((aiohttp.ClientConnectorError, httpx.ConnectError)):
+            with pytest.raises(NEVER_SENT):
                 await ask(proxy.url(scheme), url)  # nobody vouches for the platform
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "all.pem"))
         trusting = ssl.create_default_context()
