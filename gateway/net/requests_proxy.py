@@ -1,4 +1,4 @@
-"""requests through the proxy, for a library that makes its calls by it, in threads of its own."""
+"""requests through the proxy, for a library that makes its calls by it, in its threads."""
 
 from __future__ import annotations
 
