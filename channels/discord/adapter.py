@@ -16,6 +16,7 @@ import discord
 
 from channels.discord import codec
 from channels.discord.api import DiscordApi, DiscordRefusal, map_send_errors
+from channels.discord.buttons import DiscordButtons
 from channels.discord.commands import DiscordCommands, try_to_register
 from channels.discord.files import DiscordFiles
 from channels.discord.gateway_client import DiscordGatewayClient
@@ -96,7 +97,6 @@ class DiscordChannel:
         self._reactions = DiscordReactions(context, api, now)
         self._files = DiscordFiles(api, api_url=context.settings.api_url, proxy=context.proxy)
         state = self._build_state(context)
-        self._interactions = state.interactions
         self._activity = DiscordActivity(api, self._reactions.tasks, state.threads.chat_of)
         self._members = DiscordMembers(api, now)
         self._history = DiscordHistory(self.name, api, self._members, client=self._client_of)
@@ -107,6 +107,7 @@ class DiscordChannel:
             api,
             state.threads,
             state.interactions,
+            state.buttons,
             self._reactions,
             context.blobs,
             language=context.language,
@@ -144,7 +145,8 @@ class DiscordChannel:
                 exists=self._is_known_thread,
                 language=context.language,
             ),
-            interactions=DiscordInteractions(self.name, state, self._api, self._now, is_shared=context.is_shared),
+            interactions=DiscordInteractions(context, self._api, self._now),
+            buttons=DiscordButtons(context, self._api, self._reactions, self._now),
             guilds=DiscordGuilds(self.name, state, context.intake),
         )
 
@@ -191,7 +193,6 @@ class DiscordChannel:
 
     async def _begin(self) -> None:
         if not self._api.me:
-            await self._interactions.open()
             await self._log_in()
             self._logged_in.set()
 

@@ -17,6 +17,7 @@ from cachetools import LRUCache
 
 from channels.discord import codec
 from channels.discord.api import DiscordApi
+from channels.discord.buttons import DiscordButtons
 from channels.discord.event_sequencer import SequencedEvent, SequencedEventKind, is_unordered
 from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.guilds import DiscordGuilds
@@ -28,7 +29,7 @@ from channels.discord.read_cursors import OLDEST, DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads, try_to_start
 from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
-from gateway.events import InboundMessage
+from gateway.events import InboundKind, InboundMessage
 from gateway.ports import ChannelContext, EventOrigin, IntakeVerdict, PlatformEvent
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,7 @@ class DiscordState:
     cursors: DiscordReadCursors
     threads: DiscordReplyThreads
     interactions: DiscordInteractions
+    buttons: DiscordButtons
     guilds: DiscordGuilds
 
 
@@ -81,6 +83,7 @@ class DiscordInbound:
         self._cursors = state.cursors
         self._threads = state.threads
         self._interactions = state.interactions
+        self._buttons = state.buttons
         self._guilds = state.guilds
         self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS, is_shared=context.is_shared)
         self._members = members
@@ -230,7 +233,8 @@ class DiscordInbound:
         is_accepted = result.verdict is not IntakeVerdict.REJECTED
         if event.kind is SequencedEventKind.USED:
             if is_accepted:
-                await self._interactions.defer(event.payload, message)
+                is_press = message.kind is InboundKind.BUTTON
+                await (self._buttons.hold_press if is_press else self._interactions.defer)(event.payload, message)
             elif result.line:
                 await self._interactions.respond_once(event.payload, result.line)
             return is_accepted

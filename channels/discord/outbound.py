@@ -8,6 +8,7 @@ from functools import partial
 
 from channels.discord import codec
 from channels.discord.api import DiscordApi, DiscordRefusal
+from channels.discord.buttons import DiscordButtons
 from channels.discord.interactions import DiscordInteractions
 from channels.discord.reactions import DiscordReactions
 from channels.discord.reply_threads import DiscordReplyThreads
@@ -28,6 +29,7 @@ class DiscordOutbound:
         api: DiscordApi,
         threads: DiscordReplyThreads,
         interactions: DiscordInteractions,
+        buttons: DiscordButtons,
         reactions: DiscordReactions,
         blobs: BlobStore,
         *,
@@ -38,6 +40,7 @@ class DiscordOutbound:
         self._api = api
         self._threads = threads
         self._interactions = interactions
+        self._buttons = buttons
         self._reactions = reactions
         self._blobs = blobs
         self._language = language
@@ -47,13 +50,13 @@ class DiscordOutbound:
     async def send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         """Post *part* under its id as nonce and return the message's id."""
         text = codec.message_content(part, may_be_duplicate=may_be_duplicate, language=self._language)
-        if part.file is None and not part.reply_to and (message_id := await self._interactions.send(part, text)):
-            self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
+        if part.file is None and not part.reply_to and (message_id := await self._respond(part, text)):
             return message_id
         file = await self._file(part)
         if part.visible_to:
             message_id = await self._send_privately(part, text, file)
             self._reactions.acks.settle(part.key)
+            self._buttons.settle(part)
             return message_id
         chat = await self._threads.chat_of(part.key)
         message_id = await self._post(part, chat, text, file)
@@ -68,10 +71,19 @@ class DiscordOutbound:
 
     async def find(self, part: MessagePart) -> str:
         """Return the id of the message that is *part*, or "" if it was not sent."""
-        if not part.reply_to and await self._interactions.is_pending(part):
-            return ""  # sending it again has no effect
+        if not part.reply_to:
+            await self._buttons.check_sent(part)
+            if await self._interactions.is_pending(part):
+                return ""  # sending it again has no effect
         size = len(await read_file(part, self._blobs)) if part.file is not None else 0
         return await find_sent_part(self._api, await self._chat(part), part, self._now(), size=size)
+
+    async def _respond(self, part: MessagePart, text: str) -> str:
+        """Send *part* as the response to its command or press; return "" if none is pending. Raises SendFailed."""
+        message_id = await self._buttons.send_privately(part, text) or await self._interactions.send(part, text)
+        if message_id:
+            self._buttons.settle(part)
+        return message_id
 
     async def _chat(self, part: MessagePart) -> str:
         return await (self._api.direct(part.visible_to) if part.visible_to else self._threads.chat_of(part.key))
@@ -107,6 +119,7 @@ class DiscordOutbound:
         if part.kind is OutboundKind.PREVIEW:
             return
         self._reactions.acks.settle(part.key)
+        self._buttons.settle(part)
         if not part.reply_to:
             self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
 

@@ -1,14 +1,11 @@
-"""Outgoing message parts: the bytes of a file, receipts, and the presses that an answer settles."""
+"""Outgoing message parts: the bytes of a file, and receipts."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
-
-from cachetools import FIFOCache
 
 from gateway.errors import FileUnavailable, SendRefused
-from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, turn_id
+from gateway.events import DeliveryReceipt, MessagePart
 from gateway.ports import BlobStore
 
 
@@ -34,27 +31,3 @@ async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes
     if len(data) > limit:
         raise SendRefused(f"the file is larger than {limit // 1_000_000} MB")
     return data
-
-
-P = TypeVar("P")
-
-_SIZE = 500
-
-
-class PendingPresses(Generic[P]):
-    """The data a platform needs to answer a press, by the turn that answers it."""
-
-    def __init__(self) -> None:
-        self._presses: FIFOCache[str, P] = FIFOCache(_SIZE)
-
-    def hold(self, message: InboundMessage, press: P) -> None:
-        """Keep *press*, whose *message* was admitted and stored."""
-        self._presses[turn_id(message)] = press
-
-    def get(self, part: MessagePart) -> P | None:
-        """Return the press that *part* answers, if it is still pending."""
-        return self._presses.get(part.turn)
-
-    def take(self, part: MessagePart) -> P | None:
-        """Return the press that *part* answers and forget it: the answer was delivered."""
-        return self._presses.pop(part.turn, None)

@@ -73,7 +73,7 @@ class SlackChannel:
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
         self._reactions = SlackReactions(context, self._api)
-        buttons = SlackButtons(self._reactions)
+        buttons = SlackButtons(context, self._api, self._reactions)
         self._inbound = SlackInbound(context, self._api, self._reactions, buttons)
         self._history = SlackHistory(context, self._api, self._inbound)
         pages = HistoryPages(self._api)

@@ -2,26 +2,77 @@
 
 from __future__ import annotations
 
-from channels.kit.parts import PendingPresses
-from channels.slack.codec import SlackButtonPress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from cachetools import FIFOCache
+
+from channels.kit.pending_responses import PRESSES, PendingResponses
+from channels.slack.api import SlackApi
+from channels.slack.codec import SlackButtonPress, without_row
 from channels.slack.reactions import SlackReactions
-from gateway.events import MessagePart
+from gateway.events import InboundMessage, MessagePart
+from gateway.ports import ChannelContext
+
+_LIFETIME = timedelta(days=1)
+_MESSAGES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingPress:
+    """A press without its message's text, which is in no note: an erasure would not reach it there."""
+
+    chat: str
+    ts: str
+    thread: str
+    row: str
+    response_url: str
 
 
 class SlackButtons:
-    """The pending presses of one workspace."""
+    """The pending presses of one workspace, by turn."""
 
-    def __init__(self, reactions: SlackReactions) -> None:
+    def __init__(self, context: ChannelContext, api: SlackApi, reactions: SlackReactions) -> None:
+        self._api = api
         self._reactions = reactions
-        self.presses: PendingPresses[SlackButtonPress] = PendingPresses()
+        self._presses = PendingResponses(context, _PendingPress, PRESSES, lifetime=_LIFETIME)
+        self._messages: FIFOCache[tuple[str, str], SlackButtonPress] = FIFOCache(_MESSAGES)  # by chat and ts
+
+    async def hold_press(self, press: SlackButtonPress, message: InboundMessage) -> None:
+        """Hold a press that was accepted; raises StoreUnavailable."""
+        self._messages[press.chat, press.ts] = press
+        pending = _PendingPress(press.chat, press.ts, press.thread, press.row, press.response_url)
+        if await self._presses.hold(message, pending):
+            self._reactions.tasks.start(partial(self._remove, pending), "buttons")
 
     def settle(self, part: MessagePart) -> None:
-        """Remove the row of buttons that *part*, which was delivered, settles."""
-        press = self.presses.take(part)
-        if press is None or not part.settles:
-            return
+        """Forget the press that *part*, which was delivered, answers; remove its buttons if *part* settles it."""
+        if part.settles or self._presses.holds(part):
+            self._reactions.tasks.start(partial(self._settle, part), "buttons")
+
+    async def _settle(self, part: MessagePart) -> None:
+        press = await self._presses.take(part)
+        if press is not None and part.settles:
+            await self._remove(press)
+
+    async def _remove(self, press: _PendingPress) -> None:
+        """Remove the pressed row. Raises SendFailed."""
         if press.response_url:
             # Slack tells only one thing about a message that one user sees: the address at which to delete it.
-            self._reactions.delete_ephemeral(press.response_url)
-        else:
-            self._reactions.redraw(press.chat, press.ts, press.text, press.blocks)
+            await self._api.respond(press.response_url, delete_original=True)
+            return
+        known = self._messages.pop((press.chat, press.ts), None)
+        if known is not None:
+            await self._reactions.redraw(press.chat, press.ts, known.text, without_row(known.blocks, press.row))
+            return
+        # Another worker received the press, or an earlier run.
+        query = {"channel": press.chat, "oldest": press.ts, "latest": press.ts, "inclusive": "true", "limit": 1}
+        method = "conversations.history"
+        if press.thread:
+            query["ts"], method = press.thread, "conversations.replies"
+        page = await self._api.get(method, **query)
+        for message in page.get("messages") or ():
+            if message.get("ts") == press.ts:
+                left = without_row(message.get("blocks") or (), press.row)
+                await self._reactions.redraw(press.chat, press.ts, str(message.get("text") or ""), left)

@@ -192,7 +192,7 @@ class SlackInbound:
         self._senders[event.chat, event.ts] = (event.user, message.sender.team)
         result = await self._intake.receive(message)
         if event.press is not None and result.verdict is not IntakeVerdict.REJECTED:
-            self._buttons.presses.hold(message, event.press)
+            await self._buttons.hold_press(event.press, message)
         await self._update_threads(event, message, result)
         if event.thread and event.thread == event.ts and result.verdict is IntakeVerdict.ACCEPTED:
             self.cursors.advance(event.place, event.ts)  # the answer starts a thread, which may continue

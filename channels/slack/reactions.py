@@ -23,7 +23,7 @@ class SlackReactions:
         self._api = api
         self._emoji: str = context.settings.reaction
         self._refused: set[str] = set()  # methods whose scope is missing; they are not called again
-        self._tasks = BackgroundTasks(context.name)
+        self.tasks = BackgroundTasks(context.name)
         self.acks = AckReactions(context, self._react)
 
     def acknowledge(self, key: SessionKey, chat: str, ts: str) -> None:
@@ -41,22 +41,19 @@ class SlackReactions:
         else:
             self._start("chat.postEphemeral", **body, user=user)
 
-    def redraw(self, chat: str, ts: str, text: str, blocks: Sequence[Mapping[str, object]]) -> None:
-        """Replace the blocks of a message of the bot."""
-        self._start("chat.update", channel=chat, ts=ts, text=text, blocks=list(blocks), parse="none", link_names=False)
-
-    def delete_ephemeral(self, response_url: str) -> None:
-        """Delete a message that only one user sees."""
-        self._tasks.start(partial(self._api.respond, response_url, delete_original=True), "button")
+    async def redraw(self, chat: str, ts: str, text: str, blocks: Sequence[Mapping[str, object]]) -> None:
+        """Replace the blocks of a message of the bot; raises SendFailed."""
+        body: dict[str, object] = {"channel": chat, "ts": ts, "text": text, "blocks": list(blocks)}
+        await self._call("chat.update", **body, parse="none", link_names=False)
 
     async def close(self) -> None:
         """Cancel what is in flight."""
         await self.acks.close()
-        await self._tasks.close()
+        await self.tasks.close()
 
     def _start(self, method: str, **body: object) -> None:
         if method not in self._refused:
-            self._tasks.start(partial(self._call, method, **body), method)
+            self.tasks.start(partial(self._call, method, **body), method)
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
         method = _ADD if is_on else "reactions.remove"

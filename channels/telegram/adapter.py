@@ -82,7 +82,7 @@ class TelegramChannel:
         self._reactions = TelegramReactions(context, bot, chats, limits)
         self._files = TelegramFiles(bot, calls, context.blobs)
         self._history = TelegramHistory()
-        buttons = TelegramButtons(bot, chats, self._reactions, limits, wait=waits.press)
+        buttons = TelegramButtons(context, bot, chats, self._reactions, limits, wait=waits.press)
         self._inbound = TelegramInbound(
             context,
             chats=chats,

@@ -7,47 +7,55 @@ sees, so a short private answer goes there; a later or longer one is sent like a
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import structlog
+from cachetools import FIFOCache
 from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup
 from telegram.error import TelegramError
 
-from channels.kit.parts import PendingPresses
+from channels.kit.pending_responses import PRESSES, PendingResponses
 from channels.telegram.api import describe_error
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import callback_query_id, remaining_rows
 from channels.telegram.rate_limits import TelegramRateLimits
 from channels.telegram.reactions import TelegramReactions
-from gateway.events import InboundMessage, MessageButton, MessagePart
+from gateway.events import InboundMessage, MessageButton, MessagePart, SessionKey
+from gateway.ports import ChannelContext
 from gateway.text import button_rows
 
 log = structlog.get_logger(__name__)
 
+_LIFETIME = timedelta(days=1)
+_ANSWERED = 500
 _ALERT_LIMIT = 200  # characters of a line that comes with the answer
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _PendingPress:
     query: str
-    message: InboundMessage
-    rows: Sequence[Sequence[Mapping[str, Any]]]  # of buttons that stay when this one is settled
-    is_open: bool = True  # Telegram still waits for an answer
-
-    @property
-    def chat(self) -> str:
-        """Return the chat of the press."""
-        return self.message.key.parent.chat
+    key: str  # of the press's message
+    message_id: str  # of the message whose button was pressed
+    rows: str  # of buttons that stay once it is settled: their texts and data, as JSON
 
 
 class TelegramButtons:
-    """The pending presses of one bot."""
+    """The pending presses of one bot, by turn."""
 
     def __init__(
-        self, bot: Bot, chats: TelegramChats, reactions: TelegramReactions, limits: TelegramRateLimits, *, wait: float
+        self,
+        context: ChannelContext,
+        bot: Bot,
+        chats: TelegramChats,
+        reactions: TelegramReactions,
+        limits: TelegramRateLimits,
+        *,
+        wait: float,
     ) -> None:
         """Answer through *bot*; a press without an answer of the turn is answered after *wait* seconds."""
         self._bot = bot
@@ -55,13 +63,19 @@ class TelegramButtons:
         self._reactions = reactions
         self._limits = limits
         self._wait = wait
-        self._presses: PendingPresses[_PendingPress] = PendingPresses()
+        self._presses = PendingResponses(context, _PendingPress, PRESSES, lifetime=_LIFETIME)
+        self._answered: FIFOCache[str, bool] = FIFOCache(_ANSWERED)  # queries that this worker has answered
 
-    def hold_press(self, update: Mapping[str, Any], message: InboundMessage) -> None:
-        """Hold a press that was accepted."""
-        press = _PendingPress(callback_query_id(update), message, remaining_rows(update))
-        self._presses.hold(message, press)
+    async def hold_press(self, update: Mapping[str, Any], message: InboundMessage) -> None:
+        """Hold a press that was accepted; raises StoreUnavailable."""
+        rows = json.dumps(
+            [[[str(each["text"]), str(each["callback_data"])] for each in row] for row in remaining_rows(update)]
+        )
+        press = _PendingPress(callback_query_id(update), str(message.key), message.reply_to, rows)
+        is_settled = await self._presses.hold(message, press)
         self._reactions.tasks.start(partial(self._close_later, press), "button")
+        if is_settled:
+            self._redraw(press)
 
     def refuse_press(self, update: Mapping[str, Any], message: InboundMessage, line: str) -> None:
         """Show *line* to the presser alone."""
@@ -70,10 +84,12 @@ class TelegramButtons:
 
     async def send_alert(self, part: MessagePart, text: str) -> str:
         """Show *part* to the presser with the answer to the press; return "" if that is not possible."""
-        press = self._presses.get(part)
-        if press is None or not press.is_open or not part.visible_to or len(text) > _ALERT_LIMIT or part.choices:
+        if not part.visible_to or len(text) > _ALERT_LIMIT or part.choices:
             return ""
-        press.is_open = False
+        press = await self._presses.get(part)
+        if press is None or press.query in self._answered:
+            return ""
+        self._answered[press.query] = True
         try:
             await self._limits.acquire(part.key)
             await self._bot.answer_callback_query(press.query, text, show_alert=True)
@@ -83,31 +99,39 @@ class TelegramButtons:
         return f"press:{press.query}"
 
     def settle(self, part: MessagePart) -> None:
-        """Close the press that *part* answers; remove its row of buttons if *part* settles the question."""
-        press = self._presses.take(part)
-        if press is None:
-            return
-        self._close(press)
-        if part.settles and press.message.reply_to:
-            self._reactions.start_call(partial(self._redraw, press), "buttons", chat=press.chat)
+        """Close the press that *part*, which was delivered, answers; remove its buttons if *part* settles it."""
+        if part.settles or self._presses.holds(part):
+            self._reactions.tasks.start(partial(self._settle, part), "buttons")
+
+    async def _settle(self, part: MessagePart) -> None:
+        press = await self._presses.take(part)
+        if press is not None:
+            self._close(press)
+            if part.settles:
+                self._redraw(press)
 
     async def _close_later(self, press: _PendingPress) -> None:
         await asyncio.sleep(self._wait)
         self._close(press)
 
     def _close(self, press: _PendingPress) -> None:
-        if press.is_open:
-            press.is_open = False
-            self._reactions.start_call(partial(self._bot.answer_callback_query, press.query), "button", chat=press.chat)
+        if press.query not in self._answered:
+            self._answered[press.query] = True
+            chat = SessionKey.parse(press.key).parent.chat
+            self._reactions.start_call(partial(self._bot.answer_callback_query, press.query), "button", chat=chat)
 
-    async def _redraw(self, press: _PendingPress) -> None:
+    def _redraw(self, press: _PendingPress) -> None:
+        if press.message_id:
+            chat = SessionKey.parse(press.key).parent.chat
+            self._reactions.start_call(partial(self._set_rows, press), "buttons", chat=chat)
+
+    async def _set_rows(self, press: _PendingPress) -> None:
         rows = [
-            [InlineKeyboardButton(str(button["text"]), callback_data=str(button["callback_data"])) for button in row]
-            for row in press.rows
+            [InlineKeyboardButton(text, callback_data=data) for text, data in row] for row in json.loads(press.rows)
         ]
         await self._bot.edit_message_reply_markup(
-            await self._chats.resolve_chat(press.message.key),
-            int(press.message.reply_to),
+            await self._chats.resolve_chat(SessionKey.parse(press.key)),
+            int(press.message_id),
             reply_markup=InlineKeyboardMarkup(rows) if rows else None,
         )
 

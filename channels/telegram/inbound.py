@@ -73,7 +73,7 @@ class TelegramInbound:
         result = await self._intake.receive(message)
         self._history.update(message, result)
         if message.kind is InboundKind.BUTTON:
-            self._answer_press(update, message, result)
+            await self._answer_press(update, message, result)
         else:
             self._show_result(message, result)
 
@@ -98,9 +98,9 @@ class TelegramInbound:
         if membership is not None:
             await self._intake.membership_changed(membership)
 
-    def _answer_press(self, update: Mapping[str, Any], message: InboundMessage, result: IntakeResult) -> None:
+    async def _answer_press(self, update: Mapping[str, Any], message: InboundMessage, result: IntakeResult) -> None:
         if result.verdict is not IntakeVerdict.REJECTED:
-            self._buttons.hold_press(update, message)
+            await self._buttons.hold_press(update, message)
         elif result.line:
             self._buttons.refuse_press(update, message, result.line)
 

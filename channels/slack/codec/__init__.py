@@ -4,6 +4,7 @@ from channels.slack.codec.attachments import download_url as download_url
 from channels.slack.codec.attachments import is_file_id as is_file_id
 from channels.slack.codec.attachments import shared_at as shared_at
 from channels.slack.codec.buttons import SlackButtonPress as SlackButtonPress
+from channels.slack.codec.buttons import without_row as without_row
 from channels.slack.codec.envelope import chat_of as chat_of
 from channels.slack.codec.envelope import event_of as event_of
 from channels.slack.codec.envelope import origin_of as origin_of

@@ -5,7 +5,7 @@ https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,13 @@ ACTION = "parlour-"  # then a number: the id of a button
 
 @dataclass(frozen=True, slots=True)
 class SlackButtonPress:
-    """A pressed button, and its message without that button's row."""
+    """A pressed button, and its message."""
 
     chat: str
     ts: str
     thread: str
     value: str
+    row: str  # id of the button's block
     text: str
     blocks: tuple[Mapping[str, Any], ...]
     response_url: str  # where a message that one person alone sees can be changed; "" for any other
@@ -68,13 +69,18 @@ def parse_press(body: Mapping[str, Any]) -> SlackButtonPress | None:
     message = body.get("message") or {}
     ts = str(container["message_ts"])
     thread = str(container.get("thread_ts") or message.get("thread_ts") or "")
-    pressed = action.get("block_id")
     return SlackButtonPress(
         chat=str(container["channel_id"]),
         ts=ts,
         thread="" if thread == ts else thread,
         value=str(action["value"]),
+        row=str(action.get("block_id") or ""),
         text=str(message.get("text") or ""),
-        blocks=tuple(block for block in message.get("blocks") or () if block.get("block_id") != pressed),
+        blocks=tuple(message.get("blocks") or ()),
         response_url=str(body.get("response_url") or "") if container.get("is_ephemeral") else "",
     )
+
+
+def without_row(blocks: Iterable[Mapping[str, Any]], row: str) -> list[Mapping[str, Any]]:
+    """Return *blocks* without the one whose id is *row*."""
+    return [block for block in blocks if block.get("block_id") != row]

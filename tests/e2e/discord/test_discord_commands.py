@@ -245,4 +245,4 @@ async def test_a_button_is_its_value(discord: DiscordServer, services: FakePageS
     )  # fmt: skip
     assert pressed.acknowledged == 6
     assert heard.reply_to == message
-    assert f"interaction/{turn_id(heard)}" in services.state.notes
+    assert f"press/{turn_id(heard)}" in services.state.notes
