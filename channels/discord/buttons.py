@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingPress:
+class _DiscordPress:
     token: str
     is_shared: bool  # in a shared chat, where a follow-up is seen by the presser alone
     rows: str  # of buttons that stay once it is settled, as JSON
@@ -39,12 +39,12 @@ class DiscordButtons:
         self._name = context.name
         self._api = api
         self._reactions = reactions
-        self._presses = PendingResponses(context, _PendingPress, PRESSES, lifetime=LIFETIME, now=now)
+        self._presses = PendingResponses(context, _DiscordPress, PRESSES, lifetime=LIFETIME, now=now)
 
     async def hold_press(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Hold and acknowledge the press *message*, which is durable; raises StoreUnavailable."""
         rows = json.dumps(codec.remaining_rows(payload))
-        press = _PendingPress(str(payload["token"]), message.chat_kind is not ChatKind.DIRECT, rows)
+        press = _DiscordPress(str(payload["token"]), message.chat_kind is not ChatKind.DIRECT, rows)
         is_settled = await self._presses.hold(message, press)
         await acknowledge(self._api, self._name, payload, message)
         if is_settled:
@@ -71,7 +71,7 @@ class DiscordButtons:
         if part.settles or self._presses.holds(part):
             self._reactions.tasks.start(partial(self._settle, part), "buttons")
 
-    async def _press_of(self, part: MessagePart) -> _PendingPress | None:
+    async def _press_of(self, part: MessagePart) -> _DiscordPress | None:
         press = await self._presses.get(part) if part.visible_to else None
         return press if press is not None and press.is_shared else None
 
@@ -80,5 +80,5 @@ class DiscordButtons:
         if press is not None and part.settles:
             await self._redraw(press)
 
-    async def _redraw(self, press: _PendingPress) -> None:
+    async def _redraw(self, press: _DiscordPress) -> None:
         await self._api.redraw_original(press.token, json.loads(press.rows))

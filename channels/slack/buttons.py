@@ -20,7 +20,7 @@ _MESSAGES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingPress:
+class _SlackPress:
     """A press without its message's text, which is in no note: an erasure would not reach it there."""
 
     chat: str
@@ -36,13 +36,13 @@ class SlackButtons:
     def __init__(self, context: ChannelContext, api: SlackApi, reactions: SlackReactions) -> None:
         self._api = api
         self._reactions = reactions
-        self._presses = PendingResponses(context, _PendingPress, PRESSES, lifetime=_LIFETIME)
+        self._presses = PendingResponses(context, _SlackPress, PRESSES, lifetime=_LIFETIME)
         self._messages: FIFOCache[tuple[str, str], SlackButtonPress] = FIFOCache(_MESSAGES)  # by chat and ts
 
     async def hold_press(self, press: SlackButtonPress, message: InboundMessage) -> None:
         """Hold a press that was accepted; raises StoreUnavailable."""
         self._messages[press.chat, press.ts] = press
-        pending = _PendingPress(press.chat, press.ts, press.thread, press.row, press.response_url)
+        pending = _SlackPress(press.chat, press.ts, press.thread, press.row, press.response_url)
         if await self._presses.hold(message, pending):
             self._reactions.tasks.start(partial(self._remove, pending), "buttons")
 
@@ -56,7 +56,7 @@ class SlackButtons:
         if press is not None and part.settles:
             await self._remove(press)
 
-    async def _remove(self, press: _PendingPress) -> None:
+    async def _remove(self, press: _SlackPress) -> None:
         """Remove the pressed row. Raises SendFailed."""
         if press.response_url:
             # Slack tells only one thing about a message that one user sees: the address at which to delete it.

@@ -37,7 +37,7 @@ _ALERT_LIMIT = 200  # characters of a line that comes with the answer
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingPress:
+class _TelegramPress:
     query: str
     key: str  # of the press's message
     message_id: str  # of the message whose button was pressed
@@ -63,7 +63,7 @@ class TelegramButtons:
         self._reactions = reactions
         self._limits = limits
         self._wait = wait
-        self._presses = PendingResponses(context, _PendingPress, PRESSES, lifetime=_LIFETIME)
+        self._presses = PendingResponses(context, _TelegramPress, PRESSES, lifetime=_LIFETIME)
         self._answered: FIFOCache[str, bool] = FIFOCache(_ANSWERED)  # queries that this worker has answered
 
     async def hold_press(self, update: Mapping[str, Any], message: InboundMessage) -> None:
@@ -71,7 +71,7 @@ class TelegramButtons:
         rows = json.dumps(
             [[[str(each["text"]), str(each["callback_data"])] for each in row] for row in remaining_rows(update)]
         )
-        press = _PendingPress(callback_query_id(update), str(message.key), message.reply_to, rows)
+        press = _TelegramPress(callback_query_id(update), str(message.key), message.reply_to, rows)
         is_settled = await self._presses.hold(message, press)
         self._reactions.tasks.start(partial(self._close_later, press), "button")
         if is_settled:
@@ -110,22 +110,22 @@ class TelegramButtons:
             if part.settles:
                 self._redraw(press)
 
-    async def _close_later(self, press: _PendingPress) -> None:
+    async def _close_later(self, press: _TelegramPress) -> None:
         await asyncio.sleep(self._wait)
         self._close(press)
 
-    def _close(self, press: _PendingPress) -> None:
+    def _close(self, press: _TelegramPress) -> None:
         if press.query not in self._answered:
             self._answered[press.query] = True
             chat = SessionKey.parse(press.key).parent.chat
             self._reactions.start_call(partial(self._bot.answer_callback_query, press.query), "button", chat=chat)
 
-    def _redraw(self, press: _PendingPress) -> None:
+    def _redraw(self, press: _TelegramPress) -> None:
         if press.message_id:
             chat = SessionKey.parse(press.key).parent.chat
             self._reactions.start_call(partial(self._set_rows, press), "buttons", chat=chat)
 
-    async def _set_rows(self, press: _PendingPress) -> None:
+    async def _set_rows(self, press: _TelegramPress) -> None:
         rows = [
             [InlineKeyboardButton(text, callback_data=data) for text, data in row] for row in json.loads(press.rows)
         ]
