@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
-from gateway.events import InboundKind, InboundMessage, SessionKey
+from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, counter_names
+from gateway.events import InboundKind, InboundMessage
 from gateway.ports import MetricsRecorder
 from gateway.ports.caps import (
     CapAllowance,
@@ -36,7 +36,6 @@ from gateway.ports.caps import (
     CappedSender,
     CapQuery,
     CapReached,
-    CapUsage,
     CapUsageStore,
     CountedEntry,
     ExceededCap,
@@ -396,148 +395,6 @@ def _half_free(before: Sequence[datetime], limit: int) -> datetime:
     return before[-limit:][(limit + 1) // 2 - 1] + WINDOW
 
 
-WINDOW = timedelta(minutes=10)
-HOUSE = "house"
-_LAST = "\U0010ffff"  # behind every turn's id
-TOLD_IN = 5  # most chats with a notice of one window
-_SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
-
-
-@lru_cache(maxsize=4_096)
-def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
-    """Return the names of the counters of a turn of *person* in *chat* (a session key)."""
-    try:
-        parent = str(SessionKey.parse(chat).parent)
-    except ValueError:  # erased person: the installation's totals stay right
-        parent = ""
-    found = [f"person/{person}"] if person else []
-    if parent:
-        found += [f"chat/{parent}", *([f"own/{parent}"] if is_own else [])]
-    return (*found, HOUSE)
-
-
-class UsageCounters:
-    """Counters by name. Nothing here grows with what was said before the running windows."""
-
-    def __init__(self) -> None:
-        self._turns: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
-        self._spent: dict[str, int] = {}  # since `day` began
-        self._held: dict[str, int] = {}  # reserved by running calls
-        self._notices: dict[str, dict[str, tuple[CapNotice, str]]] = {}  # by chat, with the turn that tells it there
-        self.day: datetime | None = None  # when the running day ends
-
-    def restore(self, usage: CapUsage) -> None:
-        """Take over what the journal knows."""
-        for each in sorted(usage.turns, key=lambda turn: turn.at):
-            self.begin(counter_names(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
-        for row in usage.tokens:
-            self.spend(counter_names(row.person, row.chat, is_own=row.is_own), row.tokens)
-        for notice in usage.notices:
-            self.mark_notified(notice, "", notice.until)
-
-    def open_day(self, until: datetime) -> None:
-        """Begin a new day that ends at *until*; the same one again changes nothing."""
-        if self.day != until:
-            self.day = until
-            self._spent.clear()
-
-    # -- turns ----------------------------------------------------------------------------------------
-
-    def begin(self, names: Iterable[str], turn: str, at: datetime) -> None:
-        """Count a turn once. Turns of the whole installation are not listed: they have no cap."""
-        for name in names:
-            if name != HOUSE:
-                turns = self._turns.setdefault(name, {})
-                _expire(turns, at)
-                turns.setdefault(turn, at)
-        if len(self._turns) > _SWEEP_AT:
-            self._sweep(at)
-
-    def is_counted(self, names: Iterable[str], turn: str) -> bool:
-        """Return True if *turn* began within the last ten minutes."""
-        return any(turn in self._turns.get(name, ()) for name in names)
-
-    def times_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
-        """Return when the turns began that stand between *turn* and its beginning, in order.
-
-        A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
-        that it is let in again exactly as it was; a new one by all of the last ten minutes.
-        """
-        turns = [each for name in names for each in self._turns.get(name, {}).items()]
-        own = next(((at, turn) for found, at in turns if found == turn), (now, _LAST))
-        return sorted(at for found, at in turns if own[0] - WINDOW < at and (at, found) < own)
-
-    # -- tokens ---------------------------------------------------------------------------------------
-
-    def spend(self, names: Iterable[str], tokens: int) -> None:
-        """Count tokens that a call took."""
-        for name in names:
-            self._spent[name] = self._spent.get(name, 0) + tokens
-
-    def hold(self, names: Iterable[str], tokens: int) -> None:
-        """Reserve *tokens*, or with a negative number release them."""
-        for name in names:
-            held = self._held.pop(name, 0) + tokens
-            if held:
-                self._held[name] = held
-
-    def tokens(self, names: Iterable[str]) -> int:
-        """Return the sum of spent and reserved tokens."""
-        return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
-
-    def token_counts(self, names: Iterable[str]) -> tuple[TokenCount, ...]:
-        """Return the spent and reserved tokens of each of *names*."""
-        return tuple(TokenCount(name, self._spent.get(name, 0), self._held.get(name, 0)) for name in names)
-
-    # -- counts that gateways share -------------------------------------------------------------------
-
-    def all_tokens(self) -> tuple[TokenCount, ...]:
-        """Return the spent and reserved tokens of each name."""
-        return self.token_counts(self._spent)
-
-    def all_turns(self) -> tuple[CountedEntry, ...]:
-        """Return the turns under each name."""
-        return tuple(CountedEntry(name, turn, at) for name, turns in self._turns.items() for turn, at in turns.items())
-
-    # -- notices --------------------------------------------------------------------------------------
-
-    def notified_window(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> CapNotice | None:
-        """Return the current window of *name* with a notification in any chat.
-
-        A window longer than *longest* was written by a wrong clock and is ignored.
-        """
-        found = self._window(name)
-        if found is None or found.limit != limit:
-            return None
-        if not now < found.until <= now + longest:
-            del self._notices[name]
-            return None
-        return found
-
-    def needs_notice(self, name: str, chat: str, turn: str) -> bool:
-        """Return True if *chat* has no notification of the current window, or *turn* sends it."""
-        places = self._notices.get(name, {})
-        return places[chat][1] == turn if chat in places else len(places) < TOLD_IN
-
-    def mark_notified(self, notice: CapNotice, turn: str, now: datetime) -> None:
-        """Note a notification and the turn that sends it: a retry of the turn sends it again."""
-        last = self._window(notice.name)
-        if last is None or (last.until, last.limit) != (notice.until, notice.limit):
-            self._notices[notice.name] = {}
-        self._notices[notice.name][notice.chat] = (notice, turn)
-        if len(self._notices) > _SWEEP_AT:
-            running = {name for name in self._notices if (each := self._window(name)) is not None and each.until > now}
-            self._notices = {name: each for name, each in self._notices.items() if name in running}
-
-    def _window(self, name: str) -> CapNotice | None:
-        return next((notice for notice, _ in self._notices.get(name, {}).values()), None)
-
-    def _sweep(self, now: datetime) -> None:
-        for turns in self._turns.values():
-            _expire(turns, now)
-        self._turns = {name: turns for name, turns in self._turns.items() if turns}
-
-
 def _counters_of(counts: SharedCapCounts, own_use: Mapping[str, int]) -> UsageCounters:
     """Return counters of all gateways; *own_use* is the use of this one, by name."""
     counters = UsageCounters()
@@ -550,12 +407,3 @@ def _counters_of(counts: SharedCapCounts, own_use: Mapping[str, int]) -> UsageCo
     for notice, turn in counts.notices:
         counters.mark_notified(notice, turn, notice.until)
     return counters
-
-
-def _expire(turns: dict[str, datetime], now: datetime) -> None:
-    """Take out what is older than the window, or of a clock that ran ahead; each turn is taken out once."""
-    while turns:
-        first = next(iter(turns))
-        if now - WINDOW < turns[first] <= now + WINDOW:
-            return
-        del turns[first]
