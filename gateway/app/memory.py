@@ -34,7 +34,7 @@ from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import ScopeEraser
-from agent.memory.erasure.scope_files import DerivedIndex
+from agent.memory.erasure.scope_files import DerivedIndex, ErasureStorage
 from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
@@ -239,21 +239,10 @@ def _build_erasure(
     stored_conversations: StoredConversations,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
-    home, store, now, writing = context.home.path, context.store, context.now, memory_jobs.writing
-    words = WordEraser(
-        home,
+    store = context.store
+    storage = ErasureStorage(
+        home=context.home.path,
         documents=documents,
-        versions=versions,
-        transcripts=projector,
-        jobs=store.jobs,
-        writing=writing,
-        reopen=reopen,
-        workspaces=workspaces,
-        forget_titles=stored_conversations.forget_titles,
-    )
-    purge = PurgeJobs(
-        home=home,
-        word_eraser=words,
         versions=versions,
         transcripts=projector,
         records=store.records,
@@ -261,42 +250,22 @@ def _build_erasure(
         store=store.erasing,
         unscoped_data=unscoped_data,
         index=index,
-        staging=staging,
-        writing=writing,
-        now=now,
+        writing=memory_jobs.writing,
+        reopen=reopen,
+        now=context.now,
     )
+    words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
+    purge = PurgeJobs(storage=storage, word_eraser=words, staging=staging)
     eraser = ScopeEraser(
-        home=home,
-        transcripts=projector,
+        storage=storage,
         word_eraser=words,
-        versions=versions,
-        documents=documents,
-        records=store.records,
-        jobs=store.jobs,
         people=store.people,
         links=store.links,
-        store=store.erasing,
-        unscoped_data=unscoped_data,
         scope_lock=scope_lock,
-        index=index,
-        writing=writing,
-        reopen=reopen,
         kind=context.platform,
-        now=now,
     )
-    retention = RetentionJob(
-        home=home,
-        days=context.settings.memory.retention_days,
-        transcripts=projector,
-        records=store.records,
-        jobs=store.jobs,
-        store=store.erasing,
-        index=index,
-        writing=writing,
-        reopen=reopen,
-        unlist=stored_conversations.drop,
-        now=now,
-    )
+    days = context.settings.memory.retention_days
+    retention = RetentionJob(storage=storage, days=days, unlist=stored_conversations.drop)
     saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
     return EraseService(words, purge, eraser, retention, index, staging, memory_jobs.settle, saving)
 

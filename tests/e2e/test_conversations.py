@@ -366,7 +366,8 @@ async def test_deletion_by_age_reaches_the_list() -> None:
         await ann.say("the zanzibar plan", CELLAR)
         await up.idle()
         retention = up.app.commands.memory.erasure.retention
-        later = dataclasses.replace(retention, days=30, now=lambda: utc_now() + timedelta(days=31))
+        storage = dataclasses.replace(retention.storage, now=lambda: utc_now() + timedelta(days=31))
+        later = dataclasses.replace(retention, days=30, storage=storage)
         await later.expire(Job(id="x", kind="retention", scope="", payload={}, due_at=utc_now()))
         assert await ann.listed() == {}
 

@@ -191,7 +191,7 @@ class EraseService:
         kinds = {self.scope_eraser.kind(key.channel), *(each.account.kind for each in accounts)}
         saves_files = not self.saving_platforms.isdisjoint(kinds)
         return await asyncio.to_thread(
-            untouched_folders, self.scope_eraser.home, scope, saves_files=saves_files, is_all=is_all
+            untouched_folders, self.scope_eraser.storage.home, scope, saves_files=saves_files, is_all=is_all
         )
 
 

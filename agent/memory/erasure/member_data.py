@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
     SESSIONS,
+    ErasureStorage,
     ReferencedAttachments,
     clear_raw,
     remove_attachments,
@@ -19,7 +19,6 @@ from agent.memory.erasure.scope_files import (
 from agent.memory.erasure.word_match import ALL, pad_line, without_entries, without_words
 from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
 from gateway.ports import Line
 
@@ -30,17 +29,15 @@ _TEXT_KINDS = frozenset({"message", "command", "notice"})
 class GroupMember:
     """A member of a shared scope, by their user ids on its platform and by their accounts."""
 
-    home: Path
+    storage: ErasureStorage
     scope: str
     ids: frozenset[str]
     accounts: frozenset[str]
-    disk: Disk
-    versions: VersionStore
 
     @property
     def folder(self) -> Path:
         """The scope's folder."""
-        return scope_folder(self.home, self.scope)
+        return scope_folder(self.storage.home, self.scope)
 
     async def clear_transcripts(self, redact: Callable[[Path, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
         """Blank the member's turns and remove their files; return False if none exist."""
@@ -48,19 +45,19 @@ class GroupMember:
         await redact(self.folder / SESSIONS, attachments.look)
         if not attachments.has_matches:
             return False
-        await asyncio.to_thread(remove_attachments, self.disk, self.folder, attachments.unreferenced)
+        await asyncio.to_thread(remove_attachments, self.storage.disk, self.folder, attachments.unreferenced)
         is_own_turn = self._turn_filter()
         return bool(await redact(self.folder / SESSIONS, lambda raw: self._blank_line(raw, is_own_turn)))
 
     def without_lines(self, name: str, text: str) -> str:
         """Return the current text of a document without the entries that the member added."""
-        authors = self.versions.line_authors(self.scope).get(name, {})
+        authors = self.storage.versions.line_authors(self.scope).get(name, {})
         return without_entries(text, ALL, lambda line: authors.get(line, "") in self.accounts)[0]
 
     def clear_files(self) -> bool:
         """Erase the member's data from versions, raw archive and snapshot texts; return False if none exists."""
         for path in sorted((self.folder / RESULTS).glob("*")):  # whose call it was is not recorded there
-            self.disk.remove(path)
+            self.storage.disk.remove(path)
         memory = self.folder / "memory"
         if not memory.is_dir():
             return False
@@ -70,14 +67,14 @@ class GroupMember:
             cleared, count = without_entries(plain, ALL, lambda line: authors.get(line, "") in self.accounts)
             return cleared.encode("utf-8", "surrogateescape") if count else text
 
-        with self.disk.lock(memory / LOCK):
-            is_author = any(version.by in self.accounts for version, _ in self.versions.every(self.scope))
+        with self.storage.disk.lock(memory / LOCK):
+            is_author = any(version.by in self.accounts for version, _ in self.storage.versions.every(self.scope))
             if is_author:
-                self.versions.rewrite(self.scope, redact, anonymous=self.accounts)
-        is_raw = bool(clear_raw(self.disk, memory, ALL, self._is_sender))
+                self.storage.versions.rewrite(self.scope, redact, anonymous=self.accounts)
+        is_raw = bool(clear_raw(self.storage.disk, memory, ALL, self._is_sender))
         if is_author:
             for path in sorted((self.folder / BLOBS).glob("*")):
-                self.disk.remove(path)
+                self.storage.disk.remove(path)
         return is_author or is_raw
 
     def _is_sender(self, line: Line) -> bool:

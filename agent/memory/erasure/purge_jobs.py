@@ -14,18 +14,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import structlog
 
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
     SESSIONS,
-    DerivedIndex,
+    ErasureStorage,
     ReferencedAttachments,
     clear_other_files,
     clear_raw,
@@ -37,11 +35,9 @@ from agent.memory.erasure.word_match import ErasurePattern, clear_value, without
 from agent.memory.history.history_log import LOCK, redact_history
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, JobQueue, TurnRecordStore
-from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
+from gateway.ports import Job
+from gateway.ports.erasure import ErasureFilter
 
 log = structlog.get_logger(__name__)
 
@@ -74,19 +70,9 @@ class ScrubThrottle:
 class PurgeJobs:
     """Handlers of the jobs. They hold *writing* while they change files."""
 
-    home: Path
+    storage: ErasureStorage
     word_eraser: WordEraser
-    versions: VersionStore
-    transcripts: TranscriptProjector
-    records: TurnRecordStore
-    jobs: JobQueue
-    store: ErasureStore
-    unscoped_data: UnscopedData
-    index: DerivedIndex
     staging: StagedChangeStore
-    writing: asyncio.Lock
-    now: Callable[[], datetime]
-    disk: Disk = field(default_factory=Disk)
     throttle: ScrubThrottle = field(default_factory=ScrubThrottle)
 
     @property
@@ -137,7 +123,7 @@ class PurgeJobs:
             "awaited": sorted(running | {turn} if is_deferred else running),
         }
         kind = PURGE if is_purge else FORGET
-        return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=self.now())
+        return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=self.storage.now())
 
     async def forget(self, job: Job) -> RetryJobLater | None:
         """Erase the words again when the turns that knew them have ended; then delete the staged change."""
@@ -150,7 +136,7 @@ class PurgeJobs:
             await self.word_eraser.forget(
                 job.scope, pattern, requester, turn=payload["requested"], page=page, spare=payload["staged"]
             )
-            await self.index.purge_stale(job.scope)
+            await self.storage.index.purge_stale(job.scope)
         await self.staging.discard(job.scope, payload["staged"])
         return None
 
@@ -173,7 +159,7 @@ class PurgeJobs:
             return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
         if payload.get("staged"):
             await self.staging.discard(job.scope, str(payload["staged"]))
-        await self.jobs.put(scrub_job(job.scope, self.now()))
+        await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
         log.info("memory.purged", scope=job.scope)
         return None
 
@@ -183,7 +169,7 @@ class PurgeJobs:
             return RetryJobLater(wait, "the last one was a moment ago", counts=False)
         await asyncio.sleep(wait.total_seconds())
         started = time.monotonic()
-        is_done = await self.store.scrub()
+        is_done = await self.storage.store.scrub()
         self.throttle.record(time.monotonic() - started)
         return None if is_done else RetryJobLater(_BUSY_DELAY, "the journal is being read", counts=False)
 
@@ -192,35 +178,35 @@ class PurgeJobs:
     async def _clear_messages(
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, page: str, spare: str = ""
     ) -> WordErasureResult:
-        await self.transcripts.settle(scope)
-        folder = scope_folder(self.home, scope)
+        await self.storage.transcripts.settle(scope)
+        folder = scope_folder(self.storage.home, scope)
         attachments = ReferencedAttachments(pattern, may_clear(requester))
-        await self.transcripts.redact(folder / SESSIONS, attachments.look)
+        await self.storage.transcripts.redact(folder / SESSIONS, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
-        await asyncio.to_thread(remove_attachments, self.disk, folder, attachments.unreferenced)
+        await asyncio.to_thread(remove_attachments, self.storage.disk, folder, attachments.unreferenced)
         return await self.word_eraser.forget(scope, pattern, requester, turn="", whole=True, page=page, spare=spare)
 
     async def _clear_files(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
-        async with self.writing:
+        async with self.storage.writing:
             await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
-        await self.index.purge_stale(scope)
+        await self.storage.index.purge_stale(scope)
 
     def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
-        folder = scope_folder(self.home, scope)
+        folder = scope_folder(self.storage.home, scope)
         memory = folder / "memory"
         if not folder.is_dir():
             return
         if memory.is_dir():
             # VersionKeeper works under this lock.
-            with self.disk.lock(memory / LOCK):
+            with self.storage.disk.lock(memory / LOCK):
                 self._clear_versions(scope, pattern, requester)
-            clear_raw(self.disk, memory, pattern, may_clear(requester))
+            clear_raw(self.storage.disk, memory, pattern, may_clear(requester))
         for name in (BLOBS, RESULTS):  # the next turn takes a new snapshot
-            remove_matching(self.disk, folder / name, pattern)
+            remove_matching(self.storage.disk, folder / name, pattern)
         if requester.may_all:
-            self.versions.drop_broken(scope)
-            redact_history(memory, self.disk, lambda text: without_sentences(text, pattern))
-            clear_other_files(self.disk, self.home, scope, pattern)
+            self.storage.versions.drop_broken(scope)
+            redact_history(memory, self.storage.disk, lambda text: without_sentences(text, pattern))
+            clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
 
     def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         def redact(text: bytes, authors: Mapping[str, str]) -> bytes:
@@ -231,7 +217,7 @@ class PurgeJobs:
             return cleared.encode("utf-8", "surrogateescape") if count else text
 
         change = (lambda why: without_sentences(why, pattern)) if requester.may_all else str
-        self.versions.rewrite(scope, redact, change=change)
+        self.storage.versions.rewrite(scope, redact, change=change)
 
     async def _clear_records(
         self, reach: ErasureFilter, pattern: ErasurePattern, requester: ErasureRequester, *, upto: int
@@ -250,7 +236,7 @@ class PurgeJobs:
         allowed = ErasureFilter(
             keys=reach.keys, scope=None if sender else reach.scope, sender=sender, upto=upto, spare=reach.spare
         )
-        await self.store.redact(allowed, change)
+        await self.storage.store.redact(allowed, change)
         ids = {requester.sender} | ({key.chat for key in reach.keys} if requester.may_all else set())
         mentions = build_id_filter(ids)
         channels = {key.channel for key in reach.keys}
@@ -258,7 +244,7 @@ class PurgeJobs:
         def is_match(channel: str, data: bytes) -> bool:
             return channel in channels and mentions(data) and pattern.in_bytes(data)
 
-        await self.unscoped_data.forget(is_match, tokens=tokens - {""})
+        await self.storage.unscoped_data.forget(is_match, tokens=tokens - {""})
 
     async def _is_running(self, scope: str, key: SessionKey, awaited: frozenset[str], *, should_wait: bool) -> bool:
         """Return True if one of *awaited* is running; with *should_wait*, wait a moment for them to end."""
@@ -270,11 +256,11 @@ class PurgeJobs:
 
     async def _running(self, scope: str, key: SessionKey) -> frozenset[str]:
         """Return the running turns and jobs of *scope*, and first turns, whose scope is not known yet."""
-        new = {each.key for each in await self.records.sessions() if not each.scope}
-        return await self.store.at_work(ErasureFilter(keys=await self._keys(scope, key) | new, scope=scope))
+        new = {each.key for each in await self.storage.records.sessions() if not each.scope}
+        return await self.storage.store.at_work(ErasureFilter(keys=await self._keys(scope, key) | new, scope=scope))
 
     async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
-        return frozenset({key, *(each.key for each in await self.records.sessions() if each.scope == scope)})
+        return frozenset({key, *(each.key for each in await self.storage.records.sessions() if each.scope == scope)})
 
 
 def _request(payload: Mapping[str, Any]) -> tuple[ErasurePattern, ErasureRequester]:

@@ -10,25 +10,22 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, LAPSED, SESSIONS, DerivedIndex
+from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, LAPSED, SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, pad_line, without_words
 from agent.memory.history.history_log import LOCK, RAW_JSONL
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import SessionKey
-from gateway.ports import Job, JobQueue, Line, TurnRecordStore
-from gateway.ports.erasure import ErasureStore
+from gateway.ports import Job, Line
 
 log = structlog.get_logger(__name__)
 
@@ -56,23 +53,11 @@ class RetentionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionJob:
-    """Handler of the job; with *days* 0 nothing is deleted.
+    """Handler of the job; with *days* 0 nothing is deleted. *unlist* takes sessions out of lists of conversations."""
 
-    *reopen* discards what is cached of a scope, *unlist* takes sessions out of the lists of conversations.
-    """
-
-    home: Path
+    storage: ErasureStorage
     days: int
-    transcripts: TranscriptProjector
-    records: TurnRecordStore
-    jobs: JobQueue
-    store: ErasureStore
-    index: DerivedIndex
-    writing: asyncio.Lock
-    reopen: Callable[[str], None]
     unlist: Callable[[Collection[SessionKey]], Awaitable[None]]
-    now: Callable[[], datetime]
-    disk: Disk = field(default_factory=Disk)
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -82,41 +67,41 @@ class RetentionJob:
     async def plan(self) -> None:
         """Enqueue today's job; idempotent. Called at every start."""
         if self.days:
-            await self.jobs.put(self._job(self.now()))
+            await self.storage.jobs.put(self._job(self.storage.now()))
 
     async def expire(self, _: Job) -> RetryJobLater | None:
         """Delete older data in every scope, and enqueue tomorrow's job."""
         if not self.days:
             return None
-        cutoff = self.now() - timedelta(days=self.days)
-        for scope in await asyncio.to_thread(ScopeNames(self.home).all):
+        cutoff = self.storage.now() - timedelta(days=self.days)
+        for scope in await asyncio.to_thread(ScopeNames(self.storage.home).all):
             result = await self._expire_scope(scope, cutoff)
             if result.is_changed:
                 log.info("memory.lapsed", scope=scope, files=result.files, lines=result.lines)
-        await self.jobs.put(self._job(self.now() + _DAY))
+        await self.storage.jobs.put(self._job(self.storage.now() + _DAY))
         return None
 
     # -- a scope -----------------------------------------------------------------------------------
 
     async def _expire_scope(self, scope: str, cutoff: datetime) -> RetentionResult:
         result = RetentionResult()
-        keys = [each.key for each in await self.records.sessions() if each.scope == scope]
+        keys = [each.key for each in await self.storage.records.sessions() if each.scope == scope]
         # The next message of an unused session starts a new one, instead of a window of blank lines.
-        await self.unlist(await self.store.drop_sessions(keys, unused_since=cutoff))
-        folder = scope_folder(self.home, scope)
+        await self.unlist(await self.storage.store.drop_sessions(keys, unused_since=cutoff))
+        folder = scope_folder(self.storage.home, scope)
         expired, active = await asyncio.to_thread(self._partition_transcripts, folder / SESSIONS, cutoff)
-        await self.transcripts.remove(expired)
+        await self.storage.transcripts.remove(expired)
         for path in active:
             result.lines += await self._blank(path, cutoff)
         others = await asyncio.to_thread(lambda: list(self._other_files(folder, cutoff)))
         for path in others:
-            await asyncio.to_thread(self.disk.remove, path)
-        async with self.writing:
+            await asyncio.to_thread(self.storage.disk.remove, path)
+        async with self.storage.writing:
             result.lines += await asyncio.to_thread(self._expire_raw, folder / "memory", cutoff)
         result.files = len(expired) + len(others)
         if result.is_changed:
-            self.reopen(scope)
-            await self.index.purge_stale(scope)
+            self.storage.reopen(scope)
+            await self.storage.index.purge_stale(scope)
         return result
 
     def _partition_transcripts(self, folder: Path, cutoff: datetime) -> tuple[list[Path], list[Path]]:
@@ -130,8 +115,8 @@ class RetentionJob:
 
     def _last_time(self, path: Path) -> datetime | None:
         """Return the time of the last line that has one; None if none exists in the tail."""
-        size = self.disk.size(path) or 0
-        data = self.disk.read(path, max(size - _TAIL, 0), _TAIL) if size else b""
+        size = self.storage.disk.size(path) or 0
+        data = self.storage.disk.read(path, max(size - _TAIL, 0), _TAIL) if size else b""
         return next((at for raw in reversed(data.splitlines()) if (at := _time_of(decode(raw))) is not None), None)
 
     def _other_files(self, folder: Path, cutoff: datetime) -> Iterator[Path]:
@@ -160,30 +145,32 @@ class RetentionJob:
             blanked += count
 
         while not is_done:
-            await self.transcripts.flush()
-            await self.transcripts.rearrange([path.parents[1]], blank)
+            await self.storage.transcripts.flush()
+            await self.storage.transcripts.rearrange([path.parents[1]], blank)
         if position != start:
             offsets = {name: at for name, at in offsets.items() if (path.parent / name).exists()}
-            await asyncio.to_thread(self.disk.replace, state, json.dumps(offsets | {path.name: position}).encode())
+            await asyncio.to_thread(
+                self.storage.disk.replace, state, json.dumps(offsets | {path.name: position}).encode()
+            )
         return blanked
 
     def _load_offsets(self, state: Path) -> dict[str, int]:
         try:
-            value = json.loads(self.disk.load(state) or b"{}")
+            value = json.loads(self.storage.disk.load(state) or b"{}")
         except ValueError:
             return {}
         return {str(name): at for name, at in value.items() if isinstance(at, int)} if isinstance(value, dict) else {}
 
     def _blank_chunk(self, path: Path, start: int, cutoff: datetime) -> tuple[int, int, bool]:
         """Blank lines from *start* on; return the next offset, the number of changed lines, and True at the end."""
-        size = self.disk.size(path) or 0
+        size = self.storage.disk.size(path) or 0
         if start > size:  # the file was replaced by a shorter one
             start = 0
         length = _CHUNK_BYTES
-        data = self.disk.read(path, start, length)
+        data = self.storage.disk.read(path, start, length)
         while b"\n" not in data and start + length < size:
             length *= 2
-            data = self.disk.read(path, start, length)
+            data = self.storage.disk.read(path, start, length)
         position, blanked, is_done = start, 0, False
         lines: list[bytes] = []
         for raw in data.splitlines(keepends=True):
@@ -198,20 +185,20 @@ class RetentionJob:
             blanked += lines[-1] != raw
             position += len(raw)
         if blanked:
-            before = self.disk.load(path) or b""
-            self.disk.replace(path, before[:start] + b"".join(lines) + before[position:])
+            before = self.storage.disk.load(path) or b""
+            self.storage.disk.replace(path, before[:start] + b"".join(lines) + before[position:])
         return position, blanked, is_done or position == start or position >= size
 
     def _expire_raw(self, memory: Path, cutoff: datetime) -> int:
         """Remove older messages from the raw archive; return their number."""
         path = memory / RAW_JSONL
-        if self.disk.size(path) is None:
+        if self.storage.disk.size(path) is None:
             return 0
-        with self.disk.lock(memory / LOCK):
-            before = (self.disk.load(path) or b"").splitlines(keepends=True)
+        with self.storage.disk.lock(memory / LOCK):
+            before = (self.storage.disk.load(path) or b"").splitlines(keepends=True)
             after = [raw for raw in before if not _is_older(raw, cutoff)]
             if len(after) != len(before):
-                self.disk.replace(path, b"".join(after))
+                self.storage.disk.replace(path, b"".join(after))
         return len(before) - len(after)
 
     @staticmethod

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
 from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.member_data import GroupMember
 from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
-from agent.memory.erasure.scope_files import DerivedIndex, scope_paths
+from agent.memory.erasure.scope_files import ErasureStorage, scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.erasure.word_match import blank_value
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, DocumentStore, Job, JobQueue, PreferenceStore, ScopeMove, TurnRecordStore
-from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
+from gateway.ports import AccountLinkStore, Job, PreferenceStore, ScopeMove
+from gateway.ports.erasure import ErasureFilter
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +32,7 @@ PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _RETRY_DELAY = timedelta(seconds=2)
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 600  # seconds; how long running turns are waited for
 _MAX_ATTEMPTS = 5
+_JOURNAL_IS_READ = "the journal is being read by another process; try again later"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +46,14 @@ class ErasureResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeEraser:
-    """Erases scopes and persons. *kind* returns a channel's platform; *reopen* discards what is cached of a scope."""
+    """Erases scopes and persons. *kind* returns a channel's platform."""
 
-    home: Path
-    transcripts: TranscriptProjector
+    storage: ErasureStorage
     word_eraser: WordEraser
-    versions: VersionStore
-    documents: DocumentStore
-    records: TurnRecordStore
-    jobs: JobQueue
     people: PreferenceStore
     links: AccountLinkStore
-    store: ErasureStore
-    unscoped_data: UnscopedData
     scope_lock: ScopeLock
-    index: DerivedIndex
-    writing: asyncio.Lock
-    reopen: Callable[[str], None]
     kind: Callable[[str], str]
-    now: Callable[[], datetime]
-    disk: Disk = field(default_factory=Disk)
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -77,22 +62,22 @@ class ScopeEraser:
 
     async def begin(self, scope: str, *, turn: str) -> Job:
         """Clear the documents; return the job for the command's commit that erases the rest."""
-        async with self.writing:
+        async with self.storage.writing:
             for name in DOCUMENTS:
                 if scope or name != PERSONA:  # the home's own persona belongs to the installation
                     await self._clear(scope, name)
             await self.word_eraser.request_new_snapshots(scope, turn)
-        self.reopen(scope)
-        return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.now())
+        self.storage.reopen(scope)
+        return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.storage.now())
 
     async def erase(self, job: Job) -> RetryJobLater | None:
         """Erase the job's scope under its exclusive lock."""
         async with self.scope_lock.hold_exclusive(job.scope):
-            if not await self.transcripts.flush():
+            if not await self.storage.transcripts.flush():
                 return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
-            await self.transcripts.settle(job.scope)
+            await self.storage.transcripts.settle(job.scope)
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
-        await self.jobs.put(scrub_job(job.scope, self.now()))
+        await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
         return None
 
     async def erase_person(self, account: PlatformAccount) -> ErasureResult:
@@ -102,12 +87,12 @@ class ScopeEraser:
         scopes = [f"{PEOPLE}{each}" for each in dict.fromkeys([person, *accounts])]
         for scope in scopes:
             async with self.scope_lock.hold_exclusive(scope):
-                await _retry_until_true(self.transcripts.flush, "messages cannot be written to the transcripts")
-                await self.transcripts.settle(scope)
+                await _retry_until_true(self.storage.transcripts.flush, "messages cannot be written to the transcripts")
+                await self.storage.transcripts.settle(scope)
                 await self.erase_scope(scope)
         shared = await asyncio.to_thread(self._shared_scopes)
         chats = [scope for scope in shared if await self._erase_member(scope, frozenset([person, *accounts]))]
-        await _retry_until_true(self.store.scrub, "the journal is being read by another process; try again later")
+        await _retry_until_true(self.storage.store.scrub, _JOURNAL_IS_READ)
         log.info("memory.person_forgotten", scopes=len(scopes), chats=len(chats))
         return ErasureResult(person=person, scopes=tuple(scopes), chats=tuple(chats))
 
@@ -117,31 +102,31 @@ class ScopeEraser:
         Erases files, journal rows, preferences, links, usage attribution and quarantined events. `ErasureStore.scrub`
         must follow to erase the journal's free pages. Raises OSError.
         """
-        keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
+        keys = frozenset(each.key for each in await self.storage.records.sessions() if each.scope == scope)
         person = scope.removeprefix(PEOPLE) if scope.startswith(PEOPLE) else ""
         accounts = {person, *(each.account.name for each in self.links.accounts(person))} if person else set()
         ids = {PlatformAccount.from_name(each).id for each in accounts}
         await self._clear_records(keys, ids)
         await self._clear_unscoped_data(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
-            await self.store.unlink(person=each, keys=keys)
+            await self.storage.store.unlink(person=each, keys=keys)
         if person:
             await self._clear_choices({scope, *(str(key.parent) for key in keys)})
-        await self.index.close_index(scope)
-        await self.transcripts.remove(await asyncio.to_thread(scope_paths, self.home, scope))
+        await self.storage.index.close_index(scope)
+        await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
-        await self.store.drop_jobs(scope, spare=spare)
-        await self.store.drop_sessions(keys)
+        await self.storage.store.drop_jobs(scope, spare=spare)
+        await self.storage.store.drop_sessions(keys)
         await self._unlink(scope, accounts - {person})
-        self.reopen(scope)
+        self.storage.reopen(scope)
         log.info("memory.erased", scope=scope, chats=len(keys))
 
     # -- a scope -----------------------------------------------------------------------------------
 
     async def _clear_records(self, keys: frozenset[SessionKey], ids: Collection[str]) -> None:
-        await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
+        await self.storage.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
         for each in ids:
-            await self.store.anonymise(sender=each, keys=keys)
+            await self.storage.store.anonymise(sender=each, keys=keys)
 
     async def _clear_choices(self, subjects: Collection[str]) -> None:
         """Delete the preferences of a person and of their direct chats."""
@@ -151,7 +136,7 @@ class ScopeEraser:
 
     async def _clear_unscoped_data(self, keys: frozenset[SessionKey], ids: set[str]) -> None:
         mentions, channels = build_id_filter(ids), {key.channel for key in keys}
-        await self.unscoped_data.forget(lambda channel, data: channel in channels and mentions(data))
+        await self.storage.unscoped_data.forget(lambda channel, data: channel in channels and mentions(data))
 
     async def _unlink(self, scope: str, accounts: Collection[str]) -> None:
         """Unlink the accounts of the erased person."""
@@ -162,7 +147,7 @@ class ScopeEraser:
                 kind="unlink",
                 source=scope,
                 target=target,
-                at=self.now(),
+                at=self.storage.now(),
                 account=PlatformAccount.from_name(each),
             )
             await self.links.unlink(move)
@@ -170,29 +155,29 @@ class ScopeEraser:
 
     async def _clear(self, scope: str, name: str) -> None:
         for _ in range(_MAX_ATTEMPTS):
-            document = await self.documents.read(scope, name)
-            if not document.text or await self.documents.write(scope, name, "", was=document.rev, why="forget"):
+            document = await self.storage.documents.read(scope, name)
+            if not document.text or await self.storage.documents.write(scope, name, "", was=document.rev, why="forget"):
                 return
         raise OSError(f"{name} is being written to all the time")
 
     # -- a person in groups ------------------------------------------------------------------------
 
     def _shared_scopes(self) -> list[str]:
-        chats = [f"{CHATS}{path.name}" for path in sorted((self.home / CHATS).glob("*")) if path.is_dir()]
-        return [*chats, SHARED] if (self.home / SHARED).is_dir() else chats
+        chats = [f"{CHATS}{path.name}" for path in sorted((self.storage.home / CHATS).glob("*")) if path.is_dir()]
+        return [*chats, SHARED] if (self.storage.home / SHARED).is_dir() else chats
 
     async def _erase_member(self, scope: str, accounts: frozenset[str]) -> bool:
         """Erase a person's data from a group's scope; return False if none exists."""
-        keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
+        keys = frozenset(each.key for each in await self.storage.records.sessions() if each.scope == scope)
         kinds = {self.kind(key.channel) for key in keys}
         every = map(PlatformAccount.from_name, accounts)
         ids = frozenset(each.id for each in every if each.kind in kinds)
-        member = GroupMember(self.home, scope, ids=ids, accounts=accounts, disk=self.disk, versions=self.versions)
-        awaited = await self.store.at_work(ErasureFilter(keys=keys))
+        member = GroupMember(self.storage, scope, ids=ids, accounts=accounts)
+        awaited = await self.storage.store.at_work(ErasureFilter(keys=keys))
         is_changed = await self._clear_member(member, keys)
         # Turns that were running may have written the person's words again.
         for _ in range(_MAX_POLLS):
-            if not awaited & await self.store.at_work(ErasureFilter(keys=keys)):
+            if not awaited & await self.storage.store.at_work(ErasureFilter(keys=keys)):
                 break
             await asyncio.sleep(_POLL_INTERVAL)
         if awaited:
@@ -201,35 +186,35 @@ class ScopeEraser:
 
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope = member.scope
-        await self.transcripts.settle(scope)
-        is_changed = await member.clear_transcripts(self.transcripts.redact)
-        async with self.writing:
+        await self.storage.transcripts.settle(scope)
+        is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
+        async with self.storage.writing:
             for name in DOCUMENTS:
                 is_changed = await self._clear_document(member, name) or is_changed
-            for job in await self.jobs.pending_in(scope):
+            for job in await self.storage.jobs.pending_in(scope):
                 is_theirs = {job.payload.get("by"), job.payload.get("person")} & member.accounts
                 if is_theirs or job.payload.get("sender") in member.ids:
-                    await self.jobs.finish(job)
+                    await self.storage.jobs.finish(job)
             is_changed = await asyncio.to_thread(member.clear_files) or is_changed
             if is_changed:
-                await self.word_eraser.request_new_snapshots(scope, f"erased {self.now():%Y%m%dT%H%M%S%f}")
+                await self.word_eraser.request_new_snapshots(scope, f"erased {self.storage.now():%Y%m%dT%H%M%S%f}")
         for each in member.ids:
-            rows = await self.store.redact(ErasureFilter(keys=keys, sender=each, is_over=True), blank_value)
+            rows = await self.storage.store.redact(ErasureFilter(keys=keys, sender=each, is_over=True), blank_value)
             is_changed = bool(rows) or is_changed
-            await self.store.anonymise(sender=each, keys=keys)
+            await self.storage.store.anonymise(sender=each, keys=keys)
         if is_changed:
             await self._clear_unscoped_data(keys, set(member.ids))
-            await self.index.purge_stale(scope)
-            self.reopen(scope)
+            await self.storage.index.purge_stale(scope)
+            self.storage.reopen(scope)
         return is_changed
 
     async def _clear_document(self, member: GroupMember, name: str) -> bool:
         for _ in range(_MAX_ATTEMPTS):
-            document = await self.documents.read(member.scope, name)
+            document = await self.storage.documents.read(member.scope, name)
             text = await asyncio.to_thread(member.without_lines, name, document.text)
             if text == document.text:
                 return False
-            if await self.documents.write(member.scope, name, text, was=document.rev, why="forget"):
+            if await self.storage.documents.write(member.scope, name, text, was=document.rev, why="forget"):
                 return True
         raise OSError(f"{name} is being written to all the time")
 

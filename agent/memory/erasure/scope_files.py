@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent.attachments.file_facts import blobs_in, facts_in
-from agent.memory.documents.file_documents import EPOCH
+from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import Line
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from gateway.ports import JobQueue, Line, TurnRecordStore
+from gateway.ports.erasure import ErasureStore, UnscopedData
 
 BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS, RESULTS = "blobs", "attachments", "files", "sessions", "results"
 _AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS, RESULTS)
@@ -45,6 +51,25 @@ class DerivedIndex(Protocol):
     def note(self, scope: str) -> None:
         """Schedule an update of the index of *scope*, which has been written to."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureStorage:
+    """Everywhere that words are stored. *reopen* discards what is cached of a scope; hold *writing* to change files."""
+
+    home: Path
+    documents: VersionedDocuments
+    versions: VersionStore
+    transcripts: TranscriptProjector
+    records: TurnRecordStore
+    jobs: JobQueue
+    store: ErasureStore
+    unscoped_data: UnscopedData
+    index: DerivedIndex
+    writing: asyncio.Lock
+    reopen: Callable[[str], None]
+    now: Callable[[], datetime]
+    disk: Disk = field(default_factory=Disk)
 
 
 def scope_paths(home: Path, scope: str) -> list[Path]:

@@ -12,9 +12,8 @@ from typing import Any
 import structlog
 
 from agent.files.workspaces import ScopeWorkspaces
-from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
-from agent.memory.documents.version_store import VersionStore
-from agent.memory.erasure.scope_files import RESULTS, clear_workspace_file, remove_matching
+from agent.memory.documents.file_documents import EPOCH
+from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
@@ -29,14 +28,12 @@ from agent.memory.jobs.memory_jobs import EDIT, REMEMBER
 from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, FLUSHED
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, kind_of
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports import JobQueue, Line
+from gateway.ports import Line
 
 log = structlog.get_logger(__name__)
 
@@ -91,32 +88,14 @@ class WordEraser:
 
     def __init__(
         self,
-        home: Path,
-        *,
-        documents: VersionedDocuments,
-        versions: VersionStore,
-        transcripts: TranscriptProjector,
-        jobs: JobQueue,
-        writing: asyncio.Lock,
-        reopen: Callable[[str], None],
+        storage: ErasureStorage,
         workspaces: ScopeWorkspaces,
         forget_titles: Callable[[str, ErasurePattern], Awaitable[None]],
-        disk: Disk | None = None,
     ) -> None:
-        """Erase under the lock *writing*.
-
-        *reopen* discards the cached conversations of a scope, *forget_titles* erases words from their titles.
-        """
-        self._home = home
-        self._documents = documents
-        self._versions = versions
-        self._transcripts = transcripts
-        self._jobs = jobs
-        self._writing = writing
-        self._reopen = reopen
+        """*forget_titles* erases words from the titles of a scope's conversations."""
+        self._storage = storage
         self._workspaces = workspaces
         self._forget_titles = forget_titles
-        self._disk = disk or Disk()
 
     async def forget(
         self,
@@ -135,8 +114,8 @@ class WordEraser:
         and quotes of matching messages. *page* is the new snapshot epoch, by default *turn*. The staged change *spare*,
         which asks for this erasure, is kept: after a crash it is approved again.
         """
-        await self._transcripts.settle(scope)
-        async with self._writing:
+        await self._storage.transcripts.settle(scope)
+        async with self._storage.writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
             summaries = files = 0
             await self._clear_reminders(scope, pattern, requester)
@@ -148,7 +127,7 @@ class WordEraser:
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             messages = await self._clear_transcripts(scope, pattern, requester, "" if whole else turn, whole=whole)
             await self.request_new_snapshots(scope, page or turn)
-        self._reopen(scope)
+        self._storage.reopen(scope)
         log.info("memory.forgotten", scope=scope, remembered=remembered, summaries=summaries, messages=messages)
         return WordErasureResult(
             remembered=remembered, summaries=summaries, messages=messages, files=files, others=others
@@ -158,11 +137,11 @@ class WordEraser:
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str, whole: bool = False
     ) -> ErasurePreview:
         """Return the amounts that `forget` would clear now; change nothing. Raises OSError."""
-        await self._transcripts.settle(scope)
+        await self._storage.transcripts.settle(scope)
         remembered: list[str] = []
         others = 0
         for name in DOCUMENTS:
-            text = (await self._documents.read(scope, name)).text
+            text = (await self._storage.documents.read(scope, name)).text
             allowed = await asyncio.to_thread(self._removable_lines, scope, name, text, pattern, requester)
             removable = matching_entries(text, pattern, allowed.__contains__)
             others += len(matching_entries(text, pattern)) - len(removable)
@@ -184,7 +163,7 @@ class WordEraser:
                     messages.append(matching_excerpt(decode(raw), pattern))
             return raw
 
-        await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", look)
+        await self._storage.transcripts.redact(scope_folder(self._storage.home, scope) / "sessions", look)
         result = WordErasureResult(
             remembered=len(remembered), summaries=len(summaries), messages=count, files=len(files), others=others
         )
@@ -207,10 +186,10 @@ class WordEraser:
             return raw
 
         for name in DOCUMENTS:
-            note((await self._documents.read(scope, name)).text)
-        for entry in await asyncio.to_thread(HistoryLog(self._memory(scope), self._disk).after, 0):
+            note((await self._storage.documents.read(scope, name)).text)
+        for entry in await asyncio.to_thread(HistoryLog(self._memory(scope), self._storage.disk).after, 0):
             note(entry.content)
-        await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", look)
+        await self._storage.transcripts.redact(scope_folder(self._storage.home, scope) / "sessions", look)
 
         def find() -> list[str]:
             near = (get_close_matches(each, vocabulary, n=2, cutoff=_NEARNESS) for each in pattern.matcher.words)
@@ -227,14 +206,14 @@ class WordEraser:
         return self._workspaces.of(scope).erase(clear, is_preview=is_preview)
 
     def _matching_notes(self, scope: str, pattern: ErasurePattern) -> list[str]:
-        entries = [each.content for each in HistoryLog(self._memory(scope), self._disk).after(0)]
+        entries = [each.content for each in HistoryLog(self._memory(scope), self._storage.disk).after(0)]
         found = [each for each in entries if without_sentences(each, pattern) != each]
         for note in _notes(self._memory(scope)):
-            found += matching_entries((self._disk.load(note) or b"").decode("utf-8", "replace"), pattern)
+            found += matching_entries((self._storage.disk.load(note) or b"").decode("utf-8", "replace"), pattern)
         return found
 
     def _memory(self, scope: str) -> Path:
-        return scope_folder(self._home, scope) / "memory"
+        return scope_folder(self._storage.home, scope) / "memory"
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -245,10 +224,10 @@ class WordEraser:
         removed = others = 0
         for name in DOCUMENTS:
             for _ in range(_MAX_ATTEMPTS):
-                document = await self._documents.read(scope, name)
+                document = await self._storage.documents.read(scope, name)
                 allowed = await asyncio.to_thread(self._removable_lines, scope, name, document.text, pattern, requester)
                 text, count = without_entries(document.text, pattern, allowed.__contains__)
-                is_saved = not count or await self._documents.write(
+                is_saved = not count or await self._storage.documents.write(
                     scope, name, text, was=document.rev, why="forget", by=requester.account.name
                 )
                 if is_saved:
@@ -267,39 +246,39 @@ class WordEraser:
         if requester.may_all:
             return frozenset(lines)
         author = requester.account.name
-        sources = ((line, self._versions.source(scope, name, line)) for line in lines if pattern.in_text(line))
+        sources = ((line, self._storage.versions.source(scope, name, line)) for line in lines if pattern.in_text(line))
         return frozenset(line for line, version in sources if version is not None and version.by == author)
 
     async def _clear_reminders(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         """Remove the reminders whose text matches: all for an admin, else those that the requester set."""
-        for job in await self._jobs.pending_in(scope):
+        for job in await self._storage.jobs.pending_in(scope):
             is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
             if job.kind == REMIND and is_allowed and pattern.in_text(str(job.payload.get("text", ""))):
-                await self._jobs.finish(job)
+                await self._storage.jobs.finish(job)
 
     async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> None:
-        for job in await self._jobs.pending_in(scope):
+        for job in await self._storage.jobs.pending_in(scope):
             if job.kind in _JOBS and pattern.in_any(job.payload):
-                await self._jobs.finish(job)
+                await self._storage.jobs.finish(job)
                 if job.kind == APPLY:
-                    await self._jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
+                    await self._storage.jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
 
     def _clear_notes(self, scope: str, pattern: ErasurePattern, spare: str) -> int:
-        folder = scope_folder(self._home, scope) / "memory"
-        changed = redact_history(folder, self._disk, lambda text: without_sentences(text, pattern))
+        folder = scope_folder(self._storage.home, scope) / "memory"
+        changed = redact_history(folder, self._storage.disk, lambda text: without_sentences(text, pattern))
         for note in _notes(folder):
-            text = (self._disk.load(note) or b"").decode("utf-8", "replace")
+            text = (self._storage.disk.load(note) or b"").decode("utf-8", "replace")
             cleared, count = without_entries(text, pattern)
             if count:
-                self._disk.replace(note, cleared.encode())
+                self._storage.disk.replace(note, cleared.encode())
                 changed += count
         # Staged and pending changes and corrupt lines are removed as a whole.
         globs = (".staged/*.json", ".pending/*.json", "*.corrupt", "../sessions/*.corrupt")
         for path in [path for each in globs for path in folder.glob(each)]:
             if path.name != f"{spare}.json" and pattern.in_text(
-                (self._disk.load(path) or b"").decode("utf-8", "replace")
+                (self._storage.disk.load(path) or b"").decode("utf-8", "replace")
             ):
-                self._disk.remove(path)
+                self._storage.disk.remove(path)
         return changed
 
     async def _clear_transcripts(
@@ -311,17 +290,17 @@ class WordEraser:
         def change(raw: bytes) -> bytes:
             return without_words(raw, pattern, is_allowed, whole=whole)
 
-        folder = scope_folder(self._home, scope)
-        await asyncio.to_thread(remove_matching, self._disk, folder / RESULTS, pattern)
-        return await self._transcripts.redact(folder / "sessions", change)
+        folder = scope_folder(self._storage.home, scope)
+        await asyncio.to_thread(remove_matching, self._storage.disk, folder / RESULTS, pattern)
+        return await self._storage.transcripts.redact(folder / "sessions", change)
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Make every conversation of the scope take a new snapshot at its next turn."""
         for _ in range(_MAX_ATTEMPTS):
-            document = await self._documents.read(scope, EPOCH)
+            document = await self._storage.documents.read(scope, EPOCH)
             if document.text.strip() == turn:
                 return
-            if await self._documents.write(scope, EPOCH, f"{turn}\n", was=document.rev, why="forget"):
+            if await self._storage.documents.write(scope, EPOCH, f"{turn}\n", was=document.rev, why="forget"):
                 return
 
 

@@ -101,10 +101,11 @@ async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
     async with own_home(home) as app:
         whole = app.commands.memory.erasure.purge_jobs
         disk = KilledDisk(fate)
-        store: Any = KilledObject(whole.store, fate)
-        versions: Any = KilledObject(whole.versions, fate)
-        mortal = dataclasses.replace(whole, disk=disk, store=store, versions=versions)
-        whole.word_eraser._disk = disk
+        store: Any = KilledObject(whole.storage.store, fate)
+        versions: Any = KilledObject(whole.storage.versions, fate)
+        storage = dataclasses.replace(whole.storage, disk=disk, store=store, versions=versions)
+        mortal = dataclasses.replace(whole, storage=storage)
+        whole.word_eraser._storage = dataclasses.replace(whole.storage, disk=disk)
         app.projector._disk = disk
         await mortal.purge(job)
 

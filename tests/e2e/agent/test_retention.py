@@ -50,7 +50,8 @@ def at(parlour: InProcessGateway, moment: datetime, disk: Disk | None = None) ->
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
     mine = parlour.app.commands.memory.erasure.retention
-    return dataclasses.replace(mine, days=DAYS, now=lambda: now, disk=disk or Disk())
+    storage = dataclasses.replace(mine.storage, now=lambda: now, disk=disk or Disk())
+    return dataclasses.replace(mine, days=DAYS, storage=storage)
 
 
 def messages(home: Path) -> Sequence[object]:
