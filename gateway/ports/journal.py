@@ -373,7 +373,7 @@ class Journal(Protocol):
         """Note a running model call: *usage* is an estimate, its `call` a unique name. Returns at once.
 
         The note remains if a kill interrupts the call. It is written if the call takes longer than
-        `CALL_NOTED_AFTER`, so that quick calls need no extra transaction.
+        `CALL_NOTED_AFTER`, and waits for another transaction for at most a quarter of a second.
         """
         ...
 

@@ -128,10 +128,6 @@ class Outbox(Protocol):
         """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
         ...
 
-    async def purge(self, older_than: datetime) -> int:
-        """Blank texts and remove finished rows after their retention; return the number of rows."""
-        ...
-
 
 class Preview(Protocol):
     """One turn's streaming preview. `show` and `status` return at once and never fail the turn."""

@@ -40,6 +40,9 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _USAGE_WITHIN = 0.1  # seconds; a turn's commit follows the end of its last call within a few milliseconds
+_NOTE_WITHIN = 0.25  # seconds; a kill before that loses an estimate, as it does in a call's first moment
+# Answers of models end by the dozen where many turns run: a commit waits for others, less than an answer takes to send.
+_MANY_TURNS, _COMMIT_WITHIN = 4, 0.005  # seconds
 _RETRY_SECONDS = 1.0  # delay before a session whose claim failed is offered again
 
 
@@ -93,10 +96,15 @@ class SqlJournal:
         engine = self._engine
         column, now = write_key(key), engine.now()
         future = engine.writer.submit(
-            lambda database: (
-                session_queue.claim(database, key, column, engine.owner, engine.limits, now, new_transcript)
-                if engine.has_chat(database, key)
-                else None
+            lambda database: session_queue.claim(
+                database,
+                key,
+                column,
+                engine.owner,
+                engine.limits,
+                now,
+                new_transcript,
+                shares=engine.claims.is_shared,
             ),
             partial(self._claimed, key),
         )
@@ -191,6 +199,7 @@ class SqlJournal:
         committed: CommitEffect = await engine.writer.submit(
             lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
             partial(self._committed, lease, new),
+            within=_COMMIT_WITHIN if len(engine.held) >= _MANY_TURNS else 0.0,
         )
         if committed.fault:
             raise LeaseLost(committed.fault)
@@ -288,7 +297,7 @@ class SqlJournal:
         def note() -> None:
             columns = encode_usage(usage)
             self._calls[usage.call] = None
-            self._engine.writer.submit_nowait(lambda database: insert_usage(database, columns))
+            self._engine.writer.submit_nowait(lambda database: insert_usage(database, columns), within=_NOTE_WITHIN)
 
         timer = asyncio.get_running_loop().call_later(CALL_NOTED_AFTER.total_seconds(), note)
         self._calls[usage.call] = timer

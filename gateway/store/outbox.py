@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ from gateway.errors import StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
-from gateway.ports.store import BLANK_AFTER
 from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.claims import IS_HELD, claim_name
 from gateway.store.database import BURY, Database
@@ -34,7 +33,6 @@ from gateway.store.row_codec import (
 from gateway.store.session_queue import check_lease
 
 KEEP = timedelta(days=30)  # keys of ended messages
-_ALL_ROWS = (0, 2**62)
 _RETRY_SECONDS = 1.0
 _RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
 
@@ -152,14 +150,6 @@ class SqlOutbox:
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, by channel and reason, the latest first."""
         return await self._engine.writer.submit(lambda database: dead_groups(database)[:limit])
-
-    async def purge(self, older_than: datetime) -> int:
-        """Blank the texts of what ended before *older_than*; remove the rows another 23 days later."""
-        blank_before = micros(older_than)
-        forget_before = micros(older_than - (KEEP - BLANK_AFTER))
-        return await self._engine.writer.submit(
-            lambda database: purge(database, (0, blank_before), forget_before, _ALL_ROWS)
-        )
 
 
 # `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.

@@ -13,6 +13,7 @@ from gateway.errors import LeaseLost
 from gateway.events import SessionKey, turn_id
 from gateway.ports.journal import InboxRow, SessionRow, TurnLease, TurnStep
 from gateway.ports.store import StoreLimits
+from gateway.store.claims import claim_name
 from gateway.store.database import Database
 from gateway.store.inbox import ROW, read_row
 from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
@@ -28,8 +29,9 @@ _LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
 _FACTS = (
     "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope, "
     "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL), "
-    "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL) "
-    "FROM (SELECT ? AS key) k LEFT JOIN lane l ON l.key = k.key LEFT JOIN session s ON s.key = k.key"
+    "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL), "
+    "?2 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3) "
+    "FROM (SELECT ?1 AS key) k LEFT JOIN lane l ON l.key = k.key LEFT JOIN session s ON s.key = k.key"
 )
 _TAKE_LANE = (
     "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
@@ -83,6 +85,7 @@ class QueueFacts:
     session: SessionRow | None
     waiting: int
     has_notes: bool
+    is_ours: bool  # the claim to the chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +158,12 @@ def claim(
     limits: StoreLimits,
     now: int,
     new: NewTranscript,
+    *,
+    shares: bool,
 ) -> TurnLease | MergeDelay | SuspectHead | None:
-    """Take the lane's next turn, unless it is a suspect."""
-    facts = _read_facts(database, key, column)
-    if facts.owner:
+    """Take the lane's next turn, unless it is a suspect; with *shares*, only if its chat is claimed by *owner*."""
+    facts = _read_facts(database, key, column, claimed_by=owner if shares else "")
+    if facts.owner or not facts.is_ours:
         return None
     if facts.turn:
         stamped = database.execute(_OF_TURN, (column, "stamped", facts.turn)).fetchall()
@@ -178,14 +183,16 @@ def claim(
     return _take(database, facts, key, column, owner, rows, turn_id(rows[0].message), now, new)
 
 
-def _read_facts(database: Database, key: SessionKey, column: str) -> QueueFacts:
-    owner, turn, *session, waiting, has_notes = database.execute(_FACTS, (column,)).fetchone()
+def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: str = "") -> QueueFacts:
+    claim = (claim_name(key), claimed_by) if claimed_by else ("", "")
+    owner, turn, *session, waiting, has_notes, is_ours = database.execute(_FACTS, (column, *claim)).fetchone()
     return QueueFacts(
         owner=owner or "",
         turn=turn or "",
         session=_session(key, tuple(session)) if session[0] is not None else None,
         waiting=waiting,
         has_notes=bool(has_notes),
+        is_ours=bool(is_ours),
     )
 
 

@@ -46,7 +46,7 @@ def connect(path: Path, factory: type[SqliteConnection] = SqliteConnection) -> S
         connection.execute("PRAGMA page_size = 512")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 8000")
+        connection.execute("PRAGMA wal_autocheckpoint = 16000")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         connection.close()

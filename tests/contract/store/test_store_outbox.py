@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
@@ -13,7 +12,7 @@ from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import PartState, PendingDelivery
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
+from tests.fakes.turns import ANN, BOB, accept, answer, answered, claim, parts_of, receipt, said, settle
 
 
 async def oldest(store: Store) -> PendingDelivery:
@@ -295,8 +294,9 @@ async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> N
     assert await store.outbox.cancel("tunknown") == ()
 
 
-async def test_purge_blanks_files_as_texts(store: Store) -> None:
+async def test_pruning_blanks_files_as_texts(backend: StoreBackend) -> None:
     """Names and captions of files that went out go with the texts, from the message and from its parts."""
+    store = await backend.open()
     message, _ = await frozen(store, 1)
     await answer(store, said(id="2"), "secret")
     await store.outbox.mark_sent(receipt(parts_of(message, 1)[0]))
@@ -306,23 +306,29 @@ async def test_purge_blanks_files_as_texts(store: Store) -> None:
     (row,) = await store.outbox.freeze(second, [part])
     assert row.part.file == file
     await store.outbox.mark_sent(receipt(part))
-    await store.outbox.purge(START + timedelta(days=7))
+    backend.wall.advance(days=8)
+    await store.prune()
     (row,) = await store.outbox.freeze(second, [])
     assert (row.part.file, row.part.plain, row.state) == (None, "", PartState.SENT)
 
 
-async def test_purge_blanks_then_forgets(store: Store) -> None:
+async def test_pruning_blanks_then_forgets(backend: StoreBackend) -> None:
     """Texts go after their week, rows with the keys; what is undelivered stays whole."""
+    store = await backend.open()
     message, parts = await frozen(store, 1)
     await store.outbox.mark_sent(receipt(parts[0]))
     await answer(store, said(id="2"), "waiting")
-    week = START + timedelta(days=7)
-    assert await store.outbox.purge(START) == 0
-    assert await store.outbox.purge(week) == 1
+    backend.wall.advance(days=6)
+    await store.prune()
+    (row,) = await store.outbox.freeze(message, [])
+    assert row.part.payload == parts[0].payload
+    backend.wall.advance(days=2)
+    await store.prune()
     (row,) = await store.outbox.freeze(message, [])
     assert (row.part.payload, row.state) == ("", PartState.SENT)
     assert (await oldest(store)).message.text == "waiting"
-    assert await store.outbox.purge(START + timedelta(days=24)) >= 1
+    backend.wall.advance(days=23)
+    assert await store.prune() >= 1
     story = await store.journal.trace(message.turn)
     assert story is not None
     assert story.parts == ()
