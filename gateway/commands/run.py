@@ -38,6 +38,7 @@ def run_gateway() -> None:
     gc.disable()  # until everything is imported: a sixth of the start's time would be spent for nothing
     from gateway.app import run
 
+    gc.collect()  # once, for half a megabyte: what follows has the room
     if _run(run(settings, ready=_announce)):
         # The same process, so that what supervises it notices nothing; Python closes its files and sockets.
         sys.stdout.flush()

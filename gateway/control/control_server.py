@@ -25,8 +25,8 @@ from gateway.errors import ParlourError, UserError
 from gateway.home import full_disk, is_full_disk, short_socket_path
 from gateway.ports.entry_points import package_version
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits
-from gateway.web.protocols import LimitedHttpProtocol, LimitedWebSocketProtocol
-from gateway.web.server import EmbeddedServer
+from gateway.web.protocols import LimitedHttpProtocol
+from gateway.web.server import EmbeddedServer, open_websocket
 
 log = structlog.get_logger(__name__)
 
@@ -299,7 +299,7 @@ def _config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=ControlHttpProtocol,
-        ws=LimitedWebSocketProtocol,
+        ws=open_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
         ws_max_size=LONGEST_LINE,
         ws_ping_interval=None,  # a suspended terminal answers no ping
         ws_per_message_deflate=False,

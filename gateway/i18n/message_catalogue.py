@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from gettext import c2py
 from pathlib import Path
+from sys import intern
 
 from gateway.i18n.languages import FALLBACK
 
@@ -63,7 +64,7 @@ def read_catalogue(language: str) -> MessageCatalogue:
     if rule is None:
         raise ValueError(f"{catalogue_path(language)} has no Plural-Forms in its header")
     shown = {
-        entry.key: entry.source if language == FALLBACK else entry.translation
+        intern(entry.key): entry.source if language == FALLBACK else entry.translation
         for entry in entries
         if not entry.is_fuzzy and (language == FALLBACK or entry.translation)
     }

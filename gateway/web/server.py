@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import structlog
 import uvicorn
@@ -18,7 +19,7 @@ from gateway.net.addresses import cannot_listen
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits, connection_limit
 from gateway.web.forwarded import TrustedProxies
 from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy, is_loopback
-from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState, LimitedWebSocketProtocol
+from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +28,16 @@ GRACE_SECONDS = 3  # for requests under way; windows come back by themselves
 LONGEST_MESSAGE = 2_000_000
 _BACKLOG = 512  # connections that the kernel holds for us
 _ACCEPTED_AT_ONCE = 16  # before the loop looks at anything else
+
+
+def open_websocket(**facts: Any) -> asyncio.Protocol:
+    """Return uvicorn's protocol for a WebSocket, from what uvicorn passes to its class.
+
+    A gateway that only serves chats of other platforms never loads the library for it.
+    """
+    from gateway.web.websocket_protocol import LimitedWebSocketProtocol
+
+    return LimitedWebSocketProtocol(**facts)
 
 
 class EmbeddedServer(uvicorn.Server):
@@ -133,7 +144,7 @@ class WebServer:
         return uvicorn.Config(
             self.app,
             http=LimitedHttpProtocol,
-            ws=LimitedWebSocketProtocol,
+            ws=open_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
             backlog=_ACCEPTED_AT_ONCE,
             ws_max_size=LONGEST_MESSAGE,
             ws_per_message_deflate=False,  # a small compressed frame can be a very large one

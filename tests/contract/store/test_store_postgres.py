@@ -327,6 +327,23 @@ async def test_a_scrub_lets_turns_pass_between_its_parts(store: SqlStore, server
         server.query("DROP SCHEMA before CASCADE")
 
 
+async def test_statements_behind_an_error_are_not_reported(
+    store: SqlStore, server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first error of several statements is raised, and nothing goes to the log for those that did not run."""
+    del store  # which has made the tables
+    many = [(f"name {n}",) for n in range(500)]  # the error comes while they are still being sent
+    with closing(PostgresConnection(schema.open_session(server.url))) as connection:
+        connection.begin_batch()
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            connection.executemany("INSERT INTO meta (name, value) VALUES (?, '')", [("a",), ("a",), *many])
+        connection.roll_back()
+        connection.begin_batch()
+        connection.executemany("INSERT INTO meta (name, value) VALUES (?, '')", many)
+        assert connection.end_batch()
+    assert [record.getMessage() for record in caplog.records if record.name == "psycopg"] == []
+
+
 async def test_erased_files_leave_the_tables_files(store: SqlStore, server: PostgresServer) -> None:
     """Whichever partition the scope is in."""
     if not server.is_ours:
