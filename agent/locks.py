@@ -30,11 +30,6 @@ class KeyLocks:
             else:
                 self._locks[key] = (lock, users - 1)
 
-    def is_held(self, key: Hashable) -> bool:
-        """Return True if the lock of *key* is held."""
-        entry = self._locks.get(key)
-        return entry is not None and entry[0].locked()
-
     def __len__(self) -> int:
         return len(self._locks)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent.commands import approvals
-from agent.commands.change_text import format_change, format_source
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
-from agent.commands.memory_lists import first_change, list_history, list_notes
+from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
 from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.staged_changes import MEMORY

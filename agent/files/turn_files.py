@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatch
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -18,7 +18,6 @@ from agent.attachments.document_reader import ExtractedText, SandboxedReader
 from agent.attachments.file_facts import Fact
 from agent.attachments.file_names import format_size
 from agent.attachments.file_types import detect_kind
-from agent.completion import run_to_end
 from agent.files.file_workspace import FileChange, FileWorkspace, WorkspaceFull
 from agent.files.received_files import ReceivedFiles
 from agent.files.workspace_names import RECEIVED
@@ -193,3 +192,18 @@ class TurnFiles:
 def _size(fact: Fact) -> int:
     size = fact.get("size")
     return size if isinstance(size, int) else 0
+
+
+T = TypeVar("T")
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of *work*. Cancelled, wait for its end first: what it began must not go on behind our back."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # retrieved: nobody else will
+        raise

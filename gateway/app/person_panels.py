@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.chat_profiles import ChatProfiles
-from agent.commands.change_text import format_source
+from agent.commands.memory_lists import format_source
 from agent.reminders.reminder import reminders_in
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import AppContext

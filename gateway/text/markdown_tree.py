@@ -41,7 +41,7 @@ class NodeKind(StrEnum):
     RULE = "hr"
     TABLE = "table"
     ROW = "tr"
-    CELL = "td"  # is_header
+    CELL = "td"
     TEXT = "text"  # text
     CODE = "code_inline"  # text
     STRONG = "strong"
@@ -67,7 +67,6 @@ class MarkdownNode:
     href: str = ""
     level: int = 0
     start: int = 1
-    is_header: bool = False
     is_tight: bool = False
 
 
@@ -162,7 +161,6 @@ class _TreeBuilder:
                 href=str(token.attrs.get("href", "")),
                 level=int(token.tag[1:]) if node.kind is NodeKind.HEADING else 0,
                 start=int(token.attrs.get("start", 1)),
-                is_header=token.type == "th_open",
                 is_tight=node.is_tight,
             )
         )

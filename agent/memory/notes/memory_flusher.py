@@ -1,19 +1,24 @@
-"""Saving lasting facts to memory/YYYY-MM-DD.md before a compaction ([002], Phase 2)."""
+"""Saving lasting facts to memory/YYYY-MM-DD.md before a compaction ([002], Phase 2); the base of all notes."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import structlog
 
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import UnusableAnswer
-from agent.memory.notes.note_writer import NoteWriter
+from agent.memory.model_calls import LlmProvider, UnusableAnswer, call_provider
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +28,46 @@ _DONE = ".flushed.json"  # session -> the compaction cycle that was flushed last
 _CYCLES = 1_000  # sessions whose last cycle is known
 _SHOWN = 8_000  # characters of the day's file that the model is shown, the newest
 _EXCERPT = 20  # lines kept as they are when the model fails
+
+
+DEADLINE = timedelta(seconds=60)
+
+
+class NoteWriter:
+    """Writes into `memory/` by asking a model. Times are of *zone*; *deadline* is that of a call."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        provider: LlmProvider,
+        model: str,
+        *,
+        zone: str = "UTC",
+        deadline: timedelta = DEADLINE,
+        disk: Disk | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.memory_dir = Path(workspace) / "memory"
+        self.provider = provider
+        self.model = model
+        self._zone = zone
+        self._deadline = deadline
+        self._disk = disk or Disk()
+        self._now = now
+
+    def _local_now(self) -> datetime:
+        return self._now().astimezone(ZoneInfo(self._zone))
+
+    async def _ask(self, *attempts: tuple[str, str, Mapping[str, Any]]) -> Any:
+        """Return the response to the first attempt that the provider accepts, or UnusableAnswer. Never raises.
+
+        An attempt is a system prompt, a text, and further arguments of `chat`.
+        """
+        asked = [
+            {"messages": [{"role": "system", "content": system}, {"role": "user", "content": text}], **more}
+            for system, text, more in attempts
+        ]
+        return await call_provider(self.provider, self.model, asked, deadline=self._deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, clean, read_call
-from agent.memory.notes.note_writer import NoteWriter
+from agent.memory.notes.memory_flusher import NoteWriter
 
 log = structlog.get_logger(__name__)
 

@@ -197,11 +197,6 @@ class ScopeIndex:
                 for id_, who, about, text in found
             ]
 
-    def count_waiting(self) -> int:
-        """Return the number of units without a vector."""
-        with self._write_lock, map_sqlite_errors():
-            return int(self._writer.execute("SELECT count(*) FROM unit WHERE vector IS NULL").fetchone()[0])
-
     def embed(self, model: str, vectors: Mapping[int, Floats], texts: Mapping[int, str] | None = None) -> None:
         """Store the vectors of units; vectors of deleted units or another model are ignored.
 
@@ -440,11 +435,6 @@ class ScopeIndex:
                 f"{_PASSAGE} WHERE u.id BETWEEN ? AND ? ORDER BY u.id", (unit - reach, unit + reach)
             )
             return [_passage(row) for row in found]
-
-    def size(self) -> int:
-        """Return the number of units."""
-        with self._read_lock, map_sqlite_errors():
-            return int(self._reader.execute("SELECT count(*) FROM unit").fetchone()[0])
 
 
 def _divided(scores: Mapping[int, float], by: float) -> dict[int, float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands import tool_calls
+from agent.commands import tools
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
@@ -115,7 +115,7 @@ async def test_an_allowed_call_is_a_call_of_its_own_turn(monkeypatch: pytest.Mon
         await parlour.idle()
         listed = await parlour.channel.ask("-team", "/tools last", sender="ann", group=True)
         assert rows(listed) == ["`send_letter` `to=bob`: done"]
-        monkeypatch.setattr(tool_calls, "_LOOK_BACK", 1)  # the command before this one
+        monkeypatch.setattr(tools, "_LOOK_BACK", 1)  # the command before this one
         assert await parlour.channel.ask("-team", "/tools last", sender="ann", group=True) == NOTHING
 
 

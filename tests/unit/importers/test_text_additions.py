@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.importers.text_additions import add_statements, parse_statements, select_lines
+from agent.importers.importer import add_statements, parse_statements, select_lines
 
 THEIRS = "before\n\n# Preferences\n\n- color: blue\n- Tea:\n  - green\n\n# Work\n\n## Tools\n\n- Go\n"
 

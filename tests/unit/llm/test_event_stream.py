@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.event_stream import EventStreamDecoder, EventTooLarge, ServerSentEvent
+from agent.llm.completion_stream import EventStreamDecoder, EventTooLarge, ServerSentEvent
 
 LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=20), min_size=1)
 CUTS = st.lists(st.integers(min_value=1, max_value=9))

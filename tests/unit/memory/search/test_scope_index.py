@@ -224,7 +224,7 @@ def test_equal_texts_share_a_vector_and_keep_it(tmp_path: Path) -> None:
     index.put(NOTES, units(["new", "one", "two", "three"]))
     assert [text for _, text in index.units_without_vector()] == ["Ann: new"]
     assert index.use_model("other")
-    assert index.count_waiting() == 4
+    assert len(index.units_without_vector()) == 4
     index.close()
 
 
