@@ -15,25 +15,29 @@ _HERE = "here"  # in place of an id: the chat itself
 _MOST = 40  # lines that one answer shows
 _GOOD = frozenset({DecisionOutcome.DONE, DecisionOutcome.SAME})
 
+DECISION_SENTENCES: Mapping[DecisionOutcome, str] = {
+    DecisionOutcome.NOBODY: "people.nobody",
+    DecisionOutcome.ELSEWHERE: "people.elsewhere",
+    DecisionOutcome.NO_PERSON: "quota.no_person",
+}
 _ALLOW: Mapping[DecisionOutcome, str] = {
+    **DECISION_SENTENCES,
     DecisionOutcome.DONE: "people.allowed",
     DecisionOutcome.SAME: "people.allowed_already",
     DecisionOutcome.BLOCKED_AS: "people.blocked_as",
-    DecisionOutcome.NOBODY: "people.nobody",
-    DecisionOutcome.ELSEWHERE: "people.elsewhere",
 }
 _BLOCK: Mapping[DecisionOutcome, str] = {
+    **DECISION_SENTENCES,
     DecisionOutcome.DONE: "people.blocked",
     DecisionOutcome.SAME: "people.blocked_already",
     DecisionOutcome.SET_OWNER: "people.owner_set",
     DecisionOutcome.OWNER: "people.owner_claimed",
-    DecisionOutcome.NOBODY: "people.nobody",
     DecisionOutcome.ONLY_LET_IN: "people.only_let_in",
-    DecisionOutcome.ELSEWHERE: "people.elsewhere",
 }
 _CAME: Mapping[tuple[AccessStatus, str], str] = {
     (AccessStatus.OWNER, "setting"): "people.owner_by_setting",
     (AccessStatus.OWNER, "code"): "people.owner_by_code",
+    (AccessStatus.OWNER, "decision"): "people.owner_by",
     (AccessStatus.ALLOWED, "setting"): "people.allowed_by_setting",
     (AccessStatus.ALLOWED, "decision"): "people.allowed_by",
     (AccessStatus.PAIRED, "decision"): "people.paired_by",
@@ -44,7 +48,7 @@ _CAME: Mapping[tuple[AccessStatus, str], str] = {
 @command("allow", who=Role.OWNER)
 async def allow(context: CommandContext) -> CommandReply:
     """Admit a user or chat, given by id, mention, `here`, or as a reply to the user's message."""
-    subject = _subject(context)
+    subject = subject_of(context, context.args)
     if not subject:
         return _ask(context, "people.allow_whom")
     decision = await context.services.people.access.allow(subject, context.decider, here=context.key.channel)
@@ -54,7 +58,7 @@ async def allow(context: CommandContext) -> CommandReply:
 @command("block", who=Role.OWNER)
 async def block(context: CommandContext) -> CommandReply:
     """Block a user or chat, whatever else admits them."""
-    subject = _subject(context)
+    subject = subject_of(context, context.args)
     if not subject:
         return _ask(context, "people.block_whom")
     decision = await context.services.people.access.block(subject, context.decider, here=context.key.channel)
@@ -73,12 +77,12 @@ async def people(context: CommandContext) -> CommandReply:
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
-def _subject(context: CommandContext) -> str:
-    """Return the subject of the command: its argument, or the sender of the message that it replies to."""
+def subject_of(context: CommandContext, text: str) -> str:
+    """Return whom a command is about: *text* of its arguments, or the sender of the message that it replies to."""
     message = context.message
-    if context.args.casefold() == _HERE:  # in a direct chat that would be the owner
+    if text.casefold() == _HERE:  # in a direct chat that would be the owner
         return f"chat:{context.key.parent.chat}" if context.turn.is_shared else ""
-    subject = context.args.strip()
+    subject = text.strip()
     if subject.startswith("@"):  # a mention as displayed; the platform may have resolved it
         return message.mentioned[0] if len(message.mentioned) == 1 else subject
     by = message.quoted_by
@@ -93,9 +97,7 @@ def _decision_reply(
     context: CommandContext, decision: AccessDecision, sentences: Mapping[DecisionOutcome, str]
 ) -> CommandReply:
     is_good = decision.ruling in _GOOD
-    text = context.translate(
-        sentences[decision.ruling], whom=_format_id(decision.whom), other=_format_id(decision.other)
-    )
+    text = context.translate(sentences[decision.ruling], whom=format_id(decision.whom), other=format_id(decision.other))
     return CommandReply(
         text=text,
         is_private=True,
@@ -105,14 +107,14 @@ def _decision_reply(
 
 
 def _line(context: CommandContext, each: AccessListing) -> str:
-    whom = f"`{_format_id(f'{each.channel}:{each.who}')}`"
+    whom = f"`{format_id(f'{each.channel}:{each.who}')}`"
     name = safe_display_name(each.name)
-    how = context.translate(_CAME[each.standing, each.came_by], by=_format_id(each.by))
+    how = context.translate(_CAME[each.standing, each.came_by], by=format_id(each.by))
     zone = ZoneInfo(context.turn.zone)
     when = f", {each.at.astimezone(zone):%Y-%m-%d}" if each.at is not None else ""
     return f"- {whom}{f' ({name})' if name else ''}: {how}{when}"
 
 
-def _format_id(whom: str) -> str:
+def format_id(whom: str) -> str:
     """Return an id that is safe between backticks."""
     return safe_display_name(whom.replace("_", "\u2017"), 80).replace("\u2017", "_")

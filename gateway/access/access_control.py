@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from typing import TypeAlias
 import structlog
 
 from gateway.access.access_roster import AccessRoster
+from gateway.access.person_quotas import PersonQuotas
 from gateway.admission import AdmissionGrant, AllowEntry
 from gateway.events import PlatformAccount
 from gateway.ports.access import (
@@ -22,6 +23,8 @@ from gateway.ports.access import (
     AuditEntry,
     DecisionActor,
     DecisionOutcome,
+    PersonAccess,
+    PersonQuota,
 )
 
 log = structlog.get_logger(__name__)
@@ -49,6 +52,7 @@ class AccessControlService:
     ) -> None:
         """*wrong* checks ids against each platform's shapes, so that a decision about an impossible id is refused."""
         self._roster = roster
+        self._quotas = PersonQuotas(roster.access)
         self._linked = linked_accounts
         self._now = now
         self._wrong = entry_error
@@ -101,6 +105,56 @@ class AccessControlService:
         if member.standing is AccessStatus.OWNER:
             return AccessDecision(ruling=DecisionOutcome.OWNER, whom=whom)
         return await self.forget(member, decider, "remove")
+
+    def find_person(self, text: str, *, here: str = "") -> PersonAccess | AccessDecision:
+        """Return the person of an account, or the decision that says why *text* names none."""
+        found = self._somebody(text, here)
+        if isinstance(found, AccessDecision):
+            return found
+        channel, entry = found
+        if entry.grants is not AdmissionGrant.USER:
+            return AccessDecision(ruling=DecisionOutcome.NO_PERSON, whom=f"{channel}:{entry}")
+        accounts = tuple(dict.fromkeys(self._accounts(channel, entry)))
+        is_owner = self._is_owner(channel, entry)
+        return PersonAccess(
+            whom=f"{channel}:{entry}",
+            accounts=accounts,
+            is_owner=is_owner,
+            is_named=is_owner or self._roster.is_admitted_by_id(channel, entry.id),
+            blocked_as=self._roster.blocked_as(accounts),
+            quota=self._quotas.of(accounts),
+        )
+
+    def list_quotas(self) -> Mapping[str, PersonQuota]:
+        """Return the quotas by the "channel:user_id" that they were set for."""
+        return self._quotas.by_name()
+
+    async def set_quota(
+        self, text: str, quota: PersonQuota, decider: DecisionActor, *, here: str = ""
+    ) -> AccessDecision:
+        """Set the caps of a person: the decision replaces those under all accounts of the person."""
+        person = self.find_person(text, here=here)
+        if isinstance(person, AccessDecision):
+            return person
+        if quota == person.quota:
+            return AccessDecision(ruling=DecisionOutcome.SAME, whom=person.whom)
+        notes = self._quotas.notes_that_set(quota, person.whom, person.accounts)
+        line = self._line(decider, "quota", person.whom)
+        await self._roster.access.change(AccessChange(notes=notes, line=line))
+        log.info("people.decided", what="quota", whom=person.whom, by=decider.by)
+        return AccessDecision(ruling=DecisionOutcome.DONE, whom=person.whom)
+
+    async def make_owner(self, text: str, decider: DecisionActor) -> AccessDecision:
+        """Make a person an owner: the operator's, or another owner's decision."""
+        person = self.find_person(text)
+        if isinstance(person, AccessDecision):
+            return person
+        if person.is_owner:
+            return AccessDecision(ruling=DecisionOutcome.SAME, whom=person.whom)
+        if person.blocked_as:
+            return AccessDecision(ruling=DecisionOutcome.BLOCKED_AS, whom=person.whom, other=person.blocked_as)
+        channel, _, user = person.whom.partition(":")
+        return await self._put(channel, AllowEntry.parse(user), AccessStatus.OWNER, decider, "", "owner add")
 
     async def disown(self, text: str, decider: DecisionActor) -> AccessDecision:
         """Take back an ownership that was claimed by a code."""

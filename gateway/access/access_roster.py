@@ -12,7 +12,7 @@ from typing import Any
 from gateway.access.refusal_log import USUAL
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundMessage, PlatformAccount
-from gateway.ports.access import AccessEntry, AccessListing, AccessStatus, AccessStore
+from gateway.ports.access import CODE, AccessEntry, AccessListing, AccessStatus, AccessStore
 
 _LETS_IN = frozenset({AccessStatus.ALLOWED, AccessStatus.PAIRED})
 _NOBODY: frozenset[str] = frozenset()
@@ -104,6 +104,11 @@ class AccessRoster:
             or (policy is not None and policy.is_here(user))
         )
 
+    def is_admitted_by_id(self, channel: str, user: str) -> bool:
+        """Return True if a setting, a decision or a login of the channel itself admits this user id."""
+        policy, entry = self.policies[channel], AllowEntry(AdmissionGrant.USER, user)
+        return policy.is_local or entry in policy.entries or entry in self._derived().entries.get(channel, _NOTHING)
+
     def is_set_owner(self, channel: str, user: str) -> bool:
         """Return True if the settings name this user as an owner."""
         policy = self.policies.get(channel)
@@ -164,7 +169,7 @@ def _listing_of(member: AccessEntry) -> AccessListing:
         channel=member.channel,
         who=member.who,
         standing=member.standing,
-        came_by="code" if member.standing is AccessStatus.OWNER else "decision",
+        came_by="code" if member.by == CODE else "decision",
         by=member.by,
         at=member.at,
         name=member.name,

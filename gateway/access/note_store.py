@@ -21,6 +21,7 @@ TOLD_HERE = "told-here:"  # told-here:<channel>:<sender>: the same, in a shared 
 PERSON = "pair:"  # pair:<hash of the code>: a pending unknown sender
 PLACE = "place:"  # place:<channel>:<entry>: a place that we were added to
 TRIES = "tries:"  # tries:<decider>: recent wrong codes
+QUOTA = "quota:"  # quota:<channel>:<user>: the caps of one person
 CLAIM_TRIES = "claim-tries:"  # claim-tries:<channel>:<sender>: recent wrong claim codes
 
 

@@ -28,6 +28,7 @@ from gateway.access.refusal_log import OtherRefusal, RefusalLog
 from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, counter_names
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports import MetricsRecorder
+from gateway.ports.access import NO_QUOTA, PersonQuota
 from gateway.ports.caps import (
     CapAllowance,
     CapChange,
@@ -72,6 +73,7 @@ class CapLimits:
     person_tokens: int | None = None
     chat_tokens: int | None = None
     installation_tokens: int | None = None
+    quota: PersonQuota = NO_QUOTA  # of the sender alone, over the caps of persons above
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class CapRule:
     names: tuple[str, ...]  # the tallies that it adds up
     told_as: str  # name of the window
     told_in: str  # chat that a notice would be sent to
+    is_quota: bool = False  # an owner set it for this person
 
 
 @dataclass(slots=True)
@@ -191,13 +194,17 @@ class UsageCapTracker:
     def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
         """Count and note messages that a cap left unanswered."""
         setting, ends = _SETTINGS[exceeded.cap].upper(), exceeded.until.astimezone(self._zone)
-        mend = f"PARLOUR_CAPS__{setting}={2 * exceeded.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
+        raised = f"PARLOUR_CAPS__{setting}={2 * exceeded.limit}"
+        option = "--tokens" if exceeded.cap.is_daily else "--turns"
         for message in messages:
+            if exceeded.is_quota:
+                raised = f"parlour people quota {message.key.channel}:{message.sender.id} {option} {2 * exceeded.limit}"
+            mend = f"{raised}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
             self._meter.count("cap_refusals", cap=exceeded.cap.value)
             self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())
 
-    async def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
-        """Return use and limit of each cap of the sender."""
+    async def allowances(self, message: InboundMessage | None, sender: CappedSender) -> tuple[CapAllowance, ...]:
+        """Return use and limit of each cap of the sender, without a *message* of the caps of persons."""
         now, rules = self._open_day(), tuple(self._rules(message, sender))
         if self._shared is None:
             return self._allowances(self._tallies, rules, now)
@@ -301,9 +308,12 @@ class UsageCapTracker:
                 return self._exceeded_until(counters, rule, self._midnight(now), turn, now)
         return None
 
-    def _rules(self, message: InboundMessage, sender: CappedSender) -> Iterator[CapRule]:
-        """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
-        limits, chat = self._limits(sender), str(message.key.parent)
+    def _rules(self, message: InboundMessage | None, sender: CappedSender) -> Iterator[CapRule]:
+        """Yield the caps of a turn, without a *message* those of its sender's person.
+
+        Without settings, only senders admitted by a chat and turns of jobs have caps.
+        """
+        limits, chat = self._limits(sender), "" if message is None else str(message.key.parent)
         accounts = tuple(each.name for each in sender.accounts)
         turns, tokens = limits.person_turns, limits.person_tokens
         own_turns = FIRST_TURNS if turns is None else turns
@@ -311,21 +321,33 @@ class UsageCapTracker:
         mine, here = tuple(f"person/{each}" for each in accounts), (f"chat/{chat}",)
         own = (f"own/{chat}",)
         wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
-        if message.kind is InboundKind.JOB:  # a reminder that schedules the next one would never stop by itself
+        if (
+            message is not None and message.kind is InboundKind.JOB
+        ):  # a reminder that schedules the next one would never stop by itself
             wanted = [
                 (CapKind.OWN_TURNS, own_turns, own, chat),
                 (CapKind.OWN_TOKENS, own_tokens, own, chat),
             ]
+        quota = limits.quota
+        person_turns = quota.turns if quota.turns is not None else turns or 0 if sender.is_named else own_turns
+        person_tokens = quota.tokens if quota.tokens is not None else tokens or 0 if sender.is_named else own_tokens
         wanted += [
-            (CapKind.PERSON_TURNS, turns or 0 if sender.is_named else own_turns, mine, accounts[0]),
-            (CapKind.PERSON_TOKENS, tokens or 0 if sender.is_named else own_tokens, mine, accounts[0]),
-            (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
-            (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
-            (CapKind.HOUSE_TOKENS, limits.installation_tokens or 0, (HOUSE,), chat),
+            (CapKind.PERSON_TURNS, person_turns, mine, accounts[0]),
+            (CapKind.PERSON_TOKENS, person_tokens, mine, accounts[0]),
         ]
+        wanted += (
+            []
+            if message is None
+            else [
+                (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
+                (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
+                (CapKind.HOUSE_TOKENS, limits.installation_tokens or 0, (HOUSE,), chat),
+            ]
+        )
         for cap, limit, names, whose in wanted:
             if limit:
-                yield CapRule(cap, limit, names, f"{cap}/{whose}", chat)
+                is_quota = (quota.turns, quota.tokens)[cap.is_daily] is not None and cap.is_personal
+                yield CapRule(cap, limit, names, f"{cap}/{whose}", chat, is_quota)
 
     def _find_exceeded(self, counters: UsageCounters, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
         notice = _notified_window(counters, rule, now)
@@ -349,7 +371,7 @@ class UsageCapTracker:
         notice = _notified_window(counters, rule, now)
         is_news = notice is None or counters.needs_notice(rule.told_as, rule.told_in, turn)
         mark = CapNotice(name=rule.told_as, chat=rule.told_in, until=until, limit=rule.limit) if is_news else None
-        return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, notice=mark)
+        return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, notice=mark, is_quota=rule.is_quota)
 
     def _mark_notified(self, exceeded: ExceededCap, turn: str, now: datetime) -> ExceededCap:
         if exceeded.notice is not None:

@@ -51,6 +51,7 @@ _HINTS: Mapping[DecisionOutcome, str] = {
         "{whom!r} does not name a channel that admits people; write channel:user_id, one of: {other}"
     ),
     DecisionOutcome.UNLISTED: "no decision about {whom} exists; `parlour people list` shows who may write",
+    DecisionOutcome.NO_PERSON: "{whom} is no person; the caps of a chat are settings, see docs/caps.md",
     DecisionOutcome.BY_SETTING: "{whom} is in the settings (PARLOUR_OWNERS, allow_from): remove it there, or block it",
 }
 
@@ -73,6 +74,7 @@ class AccessOperations:
             "people audit": self.audit,
             "owner claim": self.claim,
             "owner list": self.list_owners,
+            "owner add": self.make_owner,
             "owner remove": self.disown,
             "people pending": self.pending,
             "people approve": self.approve,
@@ -92,15 +94,15 @@ class AccessOperations:
 
     async def allow(self, arguments: Line) -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role."""
-        yield _decision_line(await self._app.access.decisions.allow(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.allow(_subject(arguments), operator()))
 
     async def block(self, arguments: Line) -> AsyncIterator[Line]:
         """Block a person, chat or guild."""
-        yield _decision_line(await self._app.access.decisions.block(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.block(_subject(arguments), operator()))
 
     async def remove(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove a decision made by an owner or the operator."""
-        yield _decision_line(await self._app.access.decisions.remove(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.remove(_subject(arguments), operator()))
 
     async def link(self, arguments: Line) -> AsyncIterator[Line]:
         """Link two accounts to one person, without a confirmation: the operator may read both memories.
@@ -146,12 +148,16 @@ class AccessOperations:
         for each in self._app.access.roster.owners():
             yield plain(each)
 
+    async def make_owner(self, arguments: Line) -> AsyncIterator[Line]:
+        """Make a person an owner."""
+        yield decision_line(await self._app.access.decisions.make_owner(_subject(arguments), operator()))
+
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
-        """Remove an owner who claimed the bot with a code."""
+        """Remove an owner whom no setting names."""
         decision = await self._app.access.decisions.disown(_subject(arguments), operator())
         if decision.ruling is DecisionOutcome.UNLISTED:  # not an owner, but perhaps blocked or admitted
             raise UserError(f"{decision.whom} is not an owner; `parlour owner list` shows the owners")
-        yield _decision_line(decision)
+        yield decision_line(decision)
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the state of the channels, one line per recent rejection, then one per tool call that was refused.
@@ -256,7 +262,8 @@ def operator() -> DecisionActor:
     return DecisionActor(by=acting or OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
 
 
-def _decision_line(decision: AccessDecision) -> Line:
+def decision_line(decision: AccessDecision) -> Line:
+    """Return a decision as a line. Raises UserError with what to do instead where nothing was decided."""
     if decision.ruling is DecisionOutcome.NOBODY and decision.other:
         raise UserError(f"{decision.whom}: {decision.other}")
     if decision.ruling in _HINTS:

@@ -53,6 +53,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.person_panels import GatewayPersonPanels
 from gateway.app.quarantine_retrier import QuarantineRetrier
+from gateway.app.quota_operations import QuotaOperations
 from gateway.app.recall import open_recall
 from gateway.app.replay_operations import ReplayOperations
 from gateway.app.role_resolver import has_lost_access
@@ -136,6 +137,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         MemoryOperations(app),
         PeopleOperations(app),
         AccessOperations(app),
+        QuotaOperations(app),
         ToolOperations(app),
         UsageOperations(app),
         WebOperations(app),

@@ -10,6 +10,7 @@ from itertools import count
 
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
+from gateway.access.person_quotas import PersonQuotas
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.app.context import AppContext
@@ -60,7 +61,7 @@ async def load_counts(usage: UsageServices, store: Store, *, installation_limit:
 
 def _build_caps(context: AppContext) -> UsageCapTracker:
     settings = context.settings
-    caps = settings.caps
+    caps, quotas = settings.caps, PersonQuotas(context.store.access)
 
     def limits(sender: CappedSender) -> CapLimits:
         own, chat = sender.caps, sender.chat_caps
@@ -70,6 +71,7 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
             chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
             chat_tokens=_first(chat.chat_tokens_per_day, caps.chat_tokens_per_day),
             installation_tokens=caps.tokens_per_day,
+            quota=quotas.of(sender.accounts),
         )
 
     return UsageCapTracker(

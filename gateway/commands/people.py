@@ -11,6 +11,7 @@ import typer
 
 from gateway.commands.control_client import call_operation, print_json, print_lines, strip_control_characters
 from gateway.control import Line
+from gateway.errors import UserError
 
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
 owner = typer.Typer(help="The owners of the bot.", no_args_is_help=True)
@@ -26,6 +27,8 @@ _RESULTS = {
     ("block", "done"): "{whom} is blocked",
     ("block", "same"): "{whom} is already blocked",
     ("remove", "done"): "the decision about {whom} is removed; the settings apply again",
+    ("own", "done"): "{whom} is an owner, starting with the next message",
+    ("own", "same"): "{whom} is already an owner",
     ("disown", "done"): "{whom} is no longer an owner",
 }
 
@@ -79,6 +82,42 @@ def link(
 
 
 @app.command()
+def quota(
+    who: Annotated[str, typer.Argument(help="channel:user_id; without one, list all quotas.")] = "",
+    turns: Annotated[str, typer.Option(metavar="N", help="Messages in ten minutes: a number, 0, or default.")] = "",
+    tokens: Annotated[str, typer.Option(metavar="N", help="Tokens a day: a number, 0, or default.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show or set the caps of one person, over those of chats and settings. 0 is no cap, default removes one."""
+    given = {name: value for name, value in (("turns", turns), ("tokens", tokens)) if value}
+    if who:
+        name = "people quota" if given else "people show"
+        print_lines(call_operation(name, {"who": who, **given}), as_json, _quota_rows)
+    elif given:
+        raise UserError("name the person: parlour people quota CHANNEL:USER_ID --tokens N")
+    else:
+        lines = call_operation("people quotas")
+        print_lines(lines, as_json, lambda line: f"{line['whom'].ljust(32)}  {_quota(line)}")
+        if not lines and not as_json:
+            typer.echo("no person has a quota of their own")
+
+
+def _quota(line: Line) -> str:
+    caps = {"turns": "messages in ten minutes", "tokens": "tokens a day"}
+    given = [f"{line[name] or 'unlimited'} {words}" for name, words in caps.items() if line[name] is not None]
+    return ", ".join(given)
+
+
+def _quota_rows(line: Line) -> str:
+    quota = f"quota {_quota(line['quota'])}" if line["quota"] else "no quota of their own"
+    rows = [f"{line['whom']}  {line['role']}: {quota}"]
+    for each in line["caps"]:
+        until = f", more at {_time(each['until'])}" if each["until"] else ""
+        rows.append(f"  {each['cap']}: {each['used']} of {each['limit']}{until}")
+    return "\n".join(rows)
+
+
+@app.command()
 def audit(
     about: Annotated[str, typer.Argument(help="Only decisions by or about this channel:user_id.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest to show.")] = 50,
@@ -127,9 +166,15 @@ def list_owners(as_json: AsJson = False) -> None:
         typer.echo("no owner is set, except on this machine's page: use `parlour owner claim`")
 
 
+@owner.command("add")
+def make_owner(who: Annotated[str, typer.Argument(help="As channel:user_id.")], as_json: AsJson = False) -> None:
+    """Make a person an owner: they decide who may write, and everything else."""
+    _print_result("own", call_operation("owner add", {"who": who}), as_json)
+
+
 @owner.command("remove")
 def disown(who: Annotated[str, typer.Argument(help="As channel:user_id.")], as_json: AsJson = False) -> None:
-    """Remove an owner who claimed the bot with a code."""
+    """Remove an owner who is not in the settings."""
     _print_result("disown", call_operation("owner remove", {"who": who}), as_json)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gateway.events import OutboundMessage
+from gateway.events import OutboundMessage, PlatformAccount
 
 
 class AccessStatus(StrEnum):
@@ -99,6 +99,7 @@ class DecisionOutcome(StrEnum):
     ELSEWHERE = "elsewhere"  # no channel has this name
     UNLISTED = "unlisted"  # no run-time decision to revoke
     BY_SETTING = "by-setting"  # admitted by the settings
+    NO_PERSON = "no-person"  # a chat, guild, team or role, where only a person can be meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,33 @@ class AccessListing:
         return f"{self.channel}:{self.who}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonQuota:
+    """Caps that an owner set for one person, over those of the chat and of the installation."""
+
+    turns: int | None = None  # in ten minutes; 0 = no cap, None = that of the chat or the installation
+    tokens: int | None = None  # per day; the same
+
+    def __bool__(self) -> bool:
+        """Return True if it sets a cap."""
+        return self.turns is not None or self.tokens is not None
+
+
+NO_QUOTA = PersonQuota()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonAccess:
+    """The person of an account that an owner named."""
+
+    whom: str  # "channel:user_id"
+    accounts: tuple[PlatformAccount, ...]  # all of the person, without teams, the named one first
+    is_owner: bool
+    is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
+    blocked_as: str  # "channel:who" of a block on one of the accounts; "" = not blocked
+    quota: PersonQuota
+
+
 class AccessControl(Protocol):
     """Owners' decisions about people and chats, effective at the next message and stored with an audit entry."""
 
@@ -157,6 +185,20 @@ class AccessControl(Protocol):
 
     async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Revoke a decision, so that the settings apply again. Ownership is not revoked here."""
+        ...
+
+    async def set_quota(
+        self, text: str, quota: PersonQuota, decider: DecisionActor, *, here: str = ""
+    ) -> AccessDecision:
+        """Set the caps of a person, over all linked accounts; an empty *quota* removes them. Effective next message."""
+        ...
+
+    def find_person(self, text: str, *, here: str = "") -> PersonAccess | AccessDecision:
+        """Return the person of an account, or the decision that says why *text* names none."""
+        ...
+
+    def list_quotas(self) -> Mapping[str, PersonQuota]:
+        """Return the quotas by the "channel:user_id" that they were set for."""
         ...
 
     def list_access(self) -> Sequence[AccessListing]:

@@ -65,6 +65,7 @@ class ExceededCap:
     limit: int  # turns or tokens
     until: datetime  # when use is allowed again
     notice: CapNotice | None  # to store with the notification; None = this chat was notified in this window
+    is_quota: bool = False  # an owner set it for this person
 
 
 class CapReached(ParlourError):
@@ -129,8 +130,8 @@ class UsageCaps(Protocol):
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         ...
 
-    async def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
-        """Return use and limit of each cap that applies to the sender of *message*."""
+    async def allowances(self, message: InboundMessage | None, sender: CappedSender) -> tuple[CapAllowance, ...]:
+        """Return use and limit of each cap that applies to the sender of *message*; without one, of their person."""
         ...
 
 

@@ -361,3 +361,31 @@ async def test_members_see_nothing_and_strangers_log_in(chromium: Browser, peopl
     await stranger.keyboard.press("Escape")
     await expect(stranger.locator("#login")).to_be_visible()
     assert await stranger.locator("#view").inner_text() == ""
+
+
+async def test_one_person_s_role_and_caps_are_set(chromium: Browser, people: ConsolePeople) -> None:
+    """Their page shows what they used of each cap; a cap and a role apply at once, and stand in the audit."""
+    page = await visit(chromium, people, "people")
+    await page.get_by_role("link", name="pocket:bob").click()
+    caps = page.get_by_role("table", name="Caps of this person, over all chats and accounts")
+    await expect(page.get_by_text("No cap applies to this person alone.")).to_be_visible()
+    await page.get_by_label("Messages in ten minutes").fill("1")
+    await page.keyboard.press("Enter")
+    await expect(caps.get_by_role("row", name="Messages in ten minutes")).to_contain_text("0 of 1 (0%)")
+    assert "answer to" in await people.up.channel.ask("bob", "hello", sender="bob")
+    assert "1 message" in await people.up.channel.ask("bob", "hello again", sender="bob")
+    await page.reload()
+    await expect(caps.get_by_role("row", name="Messages in ten minutes")).to_contain_text("1 of 1 (100%)")
+    await take_picture(page, "console-person-wide-light")
+    await page.get_by_role("button", name="Make owner").click()
+    await page.get_by_role("button", name="Yes").click()
+    await expect(page.locator("dt", has_text="Role").locator("+ dd")).to_contain_text("owner")
+    await page.get_by_role("button", name="Take ownership back").click()
+    await page.get_by_role("button", name="Yes").click()
+    await expect(page.get_by_role("button", name="Make owner")).to_be_visible()
+    audit = page.get_by_role("table", name="Decisions, the newest first")
+    await expect(audit.get_by_role("row").nth(1)).to_contain_text("web:ownerowner removepocket:bobdone")
+    await expect(audit.get_by_role("row", name="quota")).to_have_count(1)
+    await page.get_by_label("Messages in ten minutes").fill("")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("No cap applies to this person alone.")).to_be_visible()

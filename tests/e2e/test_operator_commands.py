@@ -179,6 +179,14 @@ async def _decide_about_people(operator: CommandLineOperator, folder: Path) -> N
     await operator.type("people", "block", "telegram:666")
     assert {line["who"] for line in await operator.lines("people", "list", "telegram")} >= {"42", "666"}
     await operator.type("people", "remove", "telegram:42")
+    (ann,) = await operator.lines("people", "quota", "web:dave", "--tokens", "100000")
+    assert (ann["quota"], ann["role"]) == ({"turns": None, "tokens": 100_000}, "member")
+    assert "person-tokens: " in await operator.type("people", "quota", "web:dave")
+    assert (await operator.lines("people", "quota"))[0]["whom"] == "web:dave"
+    await operator.type("people", "quota", "web:dave", "--tokens", "default")
+    assert await operator.lines("people", "quota") == []
+    await operator.type("owner", "add", "telegram:77")
+    await operator.type("owner", "remove", "telegram:77")
     assert await operator.lines("people", "audit")
     assert "no requests are pending" in await operator.type("people", "pending")
     await operator.refused("people", "approve", "telegram:7")

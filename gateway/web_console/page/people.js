@@ -1,6 +1,6 @@
 // Who may write, who asks to, and who decided it.
 
-import { ask, button, h, mark, section, table, time } from "./elements.js";
+import { ask, button, count, figures, h, mark, section, table, time } from "./elements.js";
 import { call } from "./operations.js";
 
 const STANDINGS = {
@@ -10,24 +10,18 @@ const STANDINGS = {
   blocked: () => mark("bad", "blocked"),
 };
 
-export async function people({ again, act }) {
-  const [pending, listed, audit] = await Promise.all([
+export async function people({ again, act, path }) {
+  const one = new URLSearchParams(path.replace(/^\?/, "")).get("who");
+  if (one) return person(one, { again, act });
+  const [pending, listed, quotas, audit] = await Promise.all([
     call("people pending"),
     call("people list"),
+    call("people quotas"),
     call("people audit", { limit: 50 }),
   ]);
   const name = (each) => `${each.channel}:${each.who}`;
 
-  /** Do one thing about somebody, after a question where it shuts them out, and show what has become of it. */
-  const decide = (operation, who, done, question = "") => async () => {
-    if (question && !(await ask(question, "Yes"))) return;
-    await act(async () => {
-      await call(operation, { who });
-      return done;
-    });
-    await again();
-  };
-
+  const decide = decider({ again, act });
   const who = h("input", { id: "allow-who", name: "who", required: true, maxlength: 200, autocomplete: "off", placeholder: "telegram:42" });
   const form = h(
     "form",
@@ -79,7 +73,7 @@ export async function people({ again, act }) {
       table(
         "Accounts and chats with a decision",
         [
-          ["Who", name],
+          ["Who", (each) => linkTo(name(each), each.who)],
           ["Name", (each) => each.name || "–"],
           ["Standing", (each) => (STANDINGS[each.standing] ?? (() => each.standing))()],
           ["By", (each) => (each.came_by === "setting" ? "the settings" : each.by || each.came_by)],
@@ -91,25 +85,139 @@ export async function people({ again, act }) {
       ),
     ),
     section(
-      "Audit",
+      "Quotas of single people",
+      lookUp(),
       table(
-        "Decisions, the newest first",
+        "People with caps of their own",
         [
-          ["When", (each) => time(each.at)],
-          ["By", (each) => each.by],
-          ["What", (each) => each.what],
-          ["About", (each) => each.whom || "–"],
-          ["Outcome", (each) => each.outcome],
+          ["Who", (each) => linkTo(each.whom, each.whom)],
+          ["Messages in ten minutes", (each) => limit(each.turns), "number"],
+          ["Tokens a day", (each) => limit(each.tokens), "number"],
         ],
-        audit,
-        "Nothing was decided yet.",
+        quotas,
+        "Nobody has caps of their own.",
       ),
     ),
+    audited(audit),
+  ];
+}
+
+const PLACE = /^(chat|guild|team|role):|^\*$/;
+const CAPS = { "person-turns": "Messages in ten minutes", "person-tokens": "Tokens today" };
+const limit = (number) => (number === null ? "as usual" : number === 0 ? "no cap" : count(number));
+
+/** Return the link to one person's page; places have none. */
+function linkTo(whom, who) {
+  return PLACE.test(who) ? whom : h("a", { href: `#people/?${new URLSearchParams({ who: whom })}` }, whom);
+}
+
+/** Return a function that does one thing about somebody, after a question where it shuts them out, and shows the result. */
+function decider({ again, act }) {
+  return (operation, who, done, question = "") => async () => {
+    if (question && !(await ask(question, "Yes"))) return;
+    await act(async () => {
+      await call(operation, { who });
+      return done;
+    });
+    await again();
+  };
+}
+
+/** Return a form that opens the page of a person whom no entry names, such as a member of an admitted guild. */
+function lookUp() {
+  const who = h("input", { id: "look-who", required: true, maxlength: 200, autocomplete: "off", placeholder: "discord:42" });
+  const open = (event) => {
+    event.preventDefault();
+    location.hash = `people/?${new URLSearchParams({ who: who.value.trim() })}`;
+  };
+  return h("form", { class: "row", onsubmit: open }, h("label", { for: "look-who" }, "Account"), who, h("button", { type: "submit" }, "Open"));
+}
+
+function audited(lines) {
+  return section(
+    "Audit",
+    table(
+      "Decisions, the newest first",
+      [
+        ["When", (each) => time(each.at)],
+        ["By", (each) => each.by],
+        ["What", (each) => each.what],
+        ["About", (each) => each.whom || "–"],
+        ["Outcome", (each) => each.outcome],
+      ],
+      lines,
+      "Nothing was decided yet.",
+    ),
+  );
+}
+
+/** Return the page of one person: role, access, caps with their use, and the decisions about them. */
+async function person(whom, { again, act }) {
+  const [[found], audit] = await Promise.all([call("people show", { who: whom }), call("people audit", { limit: 50, about: whom })]);
+  const decide = decider({ again, act });
+  const owns = found.role === "owner";
+  return [
+    h("p", {}, h("a", { href: "#people" }, "All people"), " · ", h("code", {}, found.whom)),
+    section(
+      "Role and access",
+      figures(
+        ["Role", owns ? "owner" : "member", owns ? "" : "admin in their own direct chat, and where the platform says so"],
+        ["Accounts", found.accounts.join(", ")],
+        ["Access", found.blocked_as ? mark("bad", `blocked as ${found.blocked_as}`) : found.is_named ? mark("good", "by their own id") : mark("wait", "only by a place, if any")],
+      ),
+      h(
+        "p",
+        {},
+        owns
+          ? button("Take ownership back", decide("owner remove", found.whom, `${found.whom} is no owner any more`, `Take ownership back from ${found.whom}? They then write only where a setting or a place admits them.`))
+          : [
+              button("Make owner", decide("owner add", found.whom, `${found.whom} is an owner`, `Make ${found.whom} an owner? Owners see everything here, and decide who may write.`)),
+              " ",
+              found.is_named && !found.blocked_as ? null : [button("Allow", decide("people allow", found.whom, `${found.whom} may write`), { class: "primary" }), " "],
+              found.blocked_as ? null : button("Block", decide("people block", found.whom, `${found.whom} is blocked`, `Block ${found.whom}? They are not answered any more.`)),
+            ],
+      ),
+    ),
+    section(
+      "Caps",
+      quotaForm(found, { again, act }),
+      table(
+        "Caps of this person, over all chats and accounts",
+        [
+          ["Cap", (each) => CAPS[each.cap] ?? each.cap],
+          ["Used", (each) => `${count(each.used)} of ${count(each.limit)} (${Math.round((100 * each.used) / each.limit)}%)`, "number"],
+          ["More at", (each) => time(each.until)],
+        ],
+        found.caps,
+        "No cap applies to this person alone.",
+      ),
+    ),
+    audited(audit),
+  ];
+}
+
+function quotaForm({ whom, quota }, { again, act }) {
+  const field = (name, title) => {
+    const value = quota?.[name] ?? null;
+    return [h("label", { for: `quota-${name}` }, title), h("input", { id: `quota-${name}`, name, type: "number", min: 0, max: 1e12, step: 1, value: value === null ? "" : String(value), placeholder: "as usual" })];
+  };
+  const save = async (event) => {
+    event.preventDefault();
+    const given = Object.fromEntries([...new FormData(event.currentTarget)].map(([name, value]) => [name, value === "" ? "default" : Number(value)]));
+    await act(async () => {
+      await call("people quota", { who: whom, ...given });
+      return `the caps of ${whom} apply from the next message`;
+    });
+    await again();
+  };
+  return [
+    h("form", { class: "row", "aria-label": "Set caps of this person", onsubmit: save }, field("turns", "Messages in ten minutes"), field("tokens", "Tokens a day"), h("button", { type: "submit", class: "primary" }, "Save")),
+    h("p", {}, "Empty: the cap of the chat or the settings. 0: no cap. It applies from the next message, in every chat and at every gateway."),
   ];
 }
 
 function changes(each, subject, decide) {
-  if (each.standing === "owner") return each.came_by === "setting" ? "in PARLOUR_OWNERS" : "parlour owner remove";
+  if (each.standing === "owner") return each.came_by === "setting" ? "in PARLOUR_OWNERS" : linkTo(subject, each.who);
   const allow = button("Allow", decide("people allow", subject, `${subject} may write`), { "aria-label": `Allow ${subject}` });
   const block = button("Block", decide("people block", subject, `${subject} is blocked`, `Block ${subject}? They are not answered any more.`), { "aria-label": `Block ${subject}` });
   const remove = button("Take back", decide("people remove", subject, `the decision about ${subject} is taken back`), { "aria-label": `Take back the decision about ${subject}` });

@@ -173,3 +173,27 @@ def _hang(parlour: InProcessGateway, name: str) -> asyncio.Event:
 
 def _let(parlour: InProcessGateway) -> None:
     _GATES.pop(id(parlour)).set()
+
+
+async def test_the_owner_limits_one_person_in_chat() -> None:
+    """From the next message on; shown with its use, taken back, and nobody else can."""
+    async with open_gateway() as parlour:
+        assert "No personal limits" in await ask_as_owner(parlour, "/quota")
+        assert "has no limits" in await ask_as_owner(parlour, f"/quota {ANN}")
+        assert "hello" in await parlour.channel.ask(ANN, "hello", sender=ANN)
+        answer = await ask_as_owner(parlour, f"/quota {ANN} turns 2 tokens 5000")
+        assert "apply from the next message" in answer
+        assert "Used: 1 of 2 messages" in answer
+        assert "again" in await parlour.channel.ask(ANN, "again", sender=ANN)
+        assert "2 messages" in await parlour.channel.ask(ANN, "a third", sender=ANN)
+        assert "only" in (await parlour.channel.ask(ANN, f"/quota {ANN} default", sender=ANN)).lower()
+        assert f"- `pocket:{ANN}`: 2 messages in ten minutes, 5,000 tokens a day" in await ask_as_owner(
+            parlour, "/quota"
+        )
+        await ask_as_owner(parlour, f"/quota {ANN} turns default")
+        assert "messages" not in (await ask_as_owner(parlour, f"/quota {ANN}")).partition("`:")[2].splitlines()[0]
+        assert "more" in await parlour.channel.ask(ANN, "more", sender=ANN)
+        assert "are removed" in await ask_as_owner(parlour, f"/quota {ANN} default")
+        for wrong in ("/quota tokens 5", f"/quota {ANN} tokens many", "/quota here tokens 5 turns"):
+            assert "Name one person" in await ask_as_owner(parlour, wrong)
+        assert [each for each in await lines(parlour) if each[2] == "quota" and each[3] == f"pocket:{ANN}"]

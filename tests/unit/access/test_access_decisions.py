@@ -9,7 +9,7 @@ import pytest
 
 from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports.access import OPERATOR, AccessStatus, DecisionActor, DecisionOutcome
+from gateway.ports.access import OPERATOR, AccessStatus, DecisionActor, DecisionOutcome, PersonAccess, PersonQuota
 from tests.fakes.access_roster import RosterScene, direct, scene
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import WallClock
@@ -198,3 +198,45 @@ async def test_an_owner_of_a_channel_that_is_gone_is_an_owner() -> None:
     assert [str(each) for each in gone.roster.owners()] == ["discord:5"]
     assert await gone.claims.issue() is None
     await store.close()
+
+
+async def test_a_quota_holds_for_the_person(at: RosterScene) -> None:
+    """One quota over all bots and linked accounts, with its line; of two from before a link the strictest counts."""
+    at.links = linked_accounts("slack:U9", "telegram:42") | linked_accounts("telegram:42", "slack:U9")
+    for text, quota in (("slack:U9", PersonQuota(turns=5)), ("telegram-work:42", PersonQuota(turns=0, tokens=9))):
+        assert (await at.decisions.set_quota(text, quota, by())).ruling is DecisionOutcome.DONE
+    assert at.decisions.list_quotas() == {"telegram-work:42": PersonQuota(turns=0, tokens=9)}
+    ann = at.decisions.find_person("telegram:42")
+    assert isinstance(ann, PersonAccess)
+    assert (ann.quota, ann.is_owner, ann.is_named) == (PersonQuota(turns=0, tokens=9), False, False)
+    assert (await at.decisions.set_quota("slack:U9", ann.quota, by())).ruling is DecisionOutcome.SAME
+    at.links = {}
+    await at.decisions.set_quota("slack:U9", PersonQuota(turns=5), by())
+    at.links = linked_accounts("slack:U9", "telegram:42")
+    both = at.decisions.find_person("slack:U9")
+    assert isinstance(both, PersonAccess)
+    assert both.quota == PersonQuota(turns=5, tokens=9)
+    await at.decisions.set_quota("slack:U9", PersonQuota(), by())
+    assert at.decisions.list_quotas() == {}
+    assert [each.what for each in await at.store.access.audit(limit=9)] == ["quota"] * 4
+
+
+async def test_a_place_has_no_quota(at: RosterScene) -> None:
+    """Nor has an id that is none; the answer says which."""
+    for text, ruling in (("slack:team:T1", "no-person"), ("telegram:@ann", "nobody"), ("x:1", "elsewhere")):
+        assert (await at.decisions.set_quota(text, PersonQuota(turns=1), by())).ruling == ruling
+
+
+async def test_an_owner_is_made_by_a_decision(at: RosterScene) -> None:
+    """At the next message, with a line; a blocked person is allowed first, and the ownership can be taken back."""
+    await at.decisions.block("telegram:42", by())
+    assert (await at.decisions.make_owner("telegram:42", by())).ruling is DecisionOutcome.BLOCKED_AS
+    await at.decisions.allow("telegram:42", by())
+    assert (await at.decisions.make_owner("telegram:42", by())).ruling is DecisionOutcome.DONE
+    assert at.role(direct("42")) is Role.OWNER
+    assert (await at.decisions.make_owner("telegram:42", by())).ruling is DecisionOutcome.SAME
+    (listed,) = [each for each in at.decisions.list_access() if each.who == "42"]
+    assert (listed.standing, listed.came_by) == (AccessStatus.OWNER, "decision")
+    assert (await at.decisions.disown("telegram:42", by())).ruling is DecisionOutcome.DONE
+    assert at.role(direct("42")) is None
+    assert (await at.store.access.audit(limit=9))[1].what == "owner add"

@@ -11,6 +11,7 @@ import pytest
 from gateway.access.refusal_log import RefusalLog
 from gateway.access.usage_caps import FIRST_TOKENS, FIRST_TURNS, CapLimits, UsageCapTracker
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
+from gateway.ports.access import PersonQuota
 from gateway.ports.caps import (
     CapAllowance,
     CapKind,
@@ -399,3 +400,29 @@ def test_background_work_has_a_purse_of_its_own() -> None:
     scene.ledger.spend(turn="job", person="slack%3abob", chat="slack:C1", purpose="dream", tokens=10_000)
     at_once(scene.ledger.reserve("job", 10_000))()
     assert scene.ask(tokens=100) is None
+
+
+def test_a_quota_is_over_the_caps_of_chats_and_settings() -> None:
+    """It caps a person who has none, frees one who has; a raised one counts at once; `why` names the command."""
+    scene = CapScene(limits=CapLimits(quota=PersonQuota(turns=2)), named=frozenset({"bob"}))
+    assert [scene.ask() is None for _ in range(3)] == [True, True, False]
+    past = scene.ask()
+    assert past is not None
+    scene.ledger.note_refusal([build_message()], past)
+    (noted,) = scene.refusals.recent()
+    assert "parlour people quota slack:bob --turns 4" in noted.would_admit
+    scene.limits = CapLimits(person_turns=1, quota=PersonQuota(turns=0, tokens=5))
+    assert scene.ask(tokens=5) is None
+    last = scene.ask(tokens=1)
+    assert last is not None
+    assert (last.cap, last.is_quota) == (CapKind.PERSON_TOKENS, True)
+
+
+def test_a_quota_is_not_for_turns_that_nobody_started() -> None:
+    """A person without a cap has no reminders without one: a chain of them would never end by itself."""
+    scene = CapScene(limits=CapLimits(quota=PersonQuota(turns=0, tokens=0)))
+    message = build_message(kind=InboundKind.JOB)
+    assert all(scene.ask(message) is None for _ in range(FIRST_TURNS))
+    past = scene.ask(message)
+    assert past is not None
+    assert past.cap is CapKind.OWN_TURNS
