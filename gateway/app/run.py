@@ -167,6 +167,8 @@ async def _warm(app: GatewayApp) -> None:
     if not gc.isenabled():  # `parlour run` disables it for the imports
         # What they brought stays for good: collections pass it over, or each full one stops the loop for 0.1 s.
         gc.freeze()
+        # A turn leaves no reference cycle (a test), so few collections are enough: Python's 700 take 5 % of a turn's CPU.
+        gc.set_threshold(10_000, 5)
         gc.enable()
 
 

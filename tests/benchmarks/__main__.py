@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
 import sys
@@ -59,6 +60,7 @@ def main(names: list[str]) -> None:
     if unknown:
         raise SystemExit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}")
     configure_logs(level="error", form="text", secrets=())
+    gc.disable()  # as `parlour run` does: the gateway enables it once it has loaded everything
     row("this machine", cores=cores(), python=sys.version.split()[0], sqlite=sqlite3.sqlite_version)
     for name in names or BENCHMARKS:
         # What else the machine does is part of every figure.
