@@ -273,7 +273,7 @@ def local(at: datetime, zone: str) -> str:
     moment = at.astimezone(ZoneInfo(zone))
     day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[moment.weekday()]
     month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[moment.month - 1]
-    return f"{day} {moment.day} {month} {moment:%Y %H:%M} {moment.tzname()}"
+    return f"{day} {moment.day} {month} {moment.year:04} {moment.hour:02}:{moment.minute:02} {moment.tzname()}"
 
 
 @lru_cache(maxsize=1_024)

@@ -271,6 +271,8 @@ class CountedModel(RecordedModel):
 class UnrecordedCalls:
     """Implements `UsageRecorder` and `MetricsRecorder` for calls that leave no row and no figure."""
 
+    records_spans = False
+
     async def begin_call(self, request: ChatRequest, model: str) -> CallRecord:  # noqa: ARG002
         """Return a record that is not kept."""
         return self

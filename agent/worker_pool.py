@@ -230,7 +230,7 @@ class WorkerPool:
             seconds = self._clock() - started
             self._meter.count("turns", outcome=str(outcome))
             self._meter.time("turn_seconds", seconds)
-            if outcome in _ENDINGS:
+            if self._meter.records_spans and outcome in _ENDINGS:
                 self._trace(running, str(outcome))
             log.info(
                 "turn.done",

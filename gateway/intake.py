@@ -117,7 +117,7 @@ class GatewayIntake:
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
         admitted_at = datetime.now(UTC)
         result = await self.accept(message, decision.role, context)
-        if result.verdict is IntakeVerdict.ACCEPTED:
+        if result.verdict is IntakeVerdict.ACCEPTED and self._meter.records_spans:
             self._trace(message, parsed_at, admitted_at)
         return result
 

@@ -191,7 +191,8 @@ class ModelClient:
         finally:
             chunks = tuple(watch.arrivals) if watch else ()
             self._measure(request.purpose, outcome, begun, chunks[0] if chunks else None, spent)
-            self._trace(request, model.name, outcome, begun, spent, chunks)
+            if self._meter.records_spans:
+                self._trace(request, model.name, outcome, begun, spent, chunks)
             call.end(spent, was_refused=was_refused)
         return spent
 

@@ -260,7 +260,8 @@ class Toolbox:
         finally:
             if self._meter is not None:
                 self._meter.time("tool_seconds", loop.time() - begun, tool=self._label(call))
-                self._meter.span(_span_of(call, self._label(call), context.turn, began, counted, outcome))
+                if self._meter.records_spans:
+                    self._meter.span(_span_of(call, self._label(call), context.turn, began, counted, outcome))
             self._count(call, counted)
         return outcome
 

@@ -165,15 +165,16 @@ class ChatDeliveryWorker:
             error = type(failed).__name__
             raise
         finally:
-            span = TraceSpan(
-                turn=row.part.turn,
-                name="deliver",
-                began=began,
-                ended=max(self._context.now(), began),
-                attributes={"parlour.channel": self._channel.name, "parlour.part": row.part.id},
-                error=error,
-            )
-            self._context.meter.span(span)
+            if self._context.meter.records_spans:
+                span = TraceSpan(
+                    turn=row.part.turn,
+                    name="deliver",
+                    began=began,
+                    ended=max(self._context.now(), began),
+                    attributes={"parlour.channel": self._channel.name, "parlour.part": row.part.id},
+                    error=error,
+                )
+                self._context.meter.span(span)
 
     async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> bool:
         then = later[0].part if later and later[0].state is PartState.PENDING and self._goes_on() else None

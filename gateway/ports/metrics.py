@@ -29,6 +29,8 @@ class TraceSpan:
 class MetricsRecorder(Protocol):
     """Counters, gauges and timings by name; labels come from small fixed sets, never from people."""
 
+    records_spans: bool  # False: `span` has no effect, and callers build none
+
     def count(self, name: str, amount: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
         ...

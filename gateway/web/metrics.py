@@ -148,6 +148,8 @@ class PrometheusRecorder:
     logged once and dropped, since no turn may fail over a figure.
     """
 
+    records_spans = False
+
     def __init__(self, *, strict: bool = False, metrics: tuple[MetricDefinition, ...] = METRICS) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="parlour", registry=self.registry)

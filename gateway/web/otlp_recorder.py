@@ -54,6 +54,8 @@ _LAST_EXPORT = 2_000  # milliseconds at the stop
 class OtlpRecorder(PrometheusRecorder):
     """Records metrics for `/metrics` and for OTLP alike, and spans for OTLP."""
 
+    records_spans = True
+
     def __init__(
         self,
         *,

@@ -20,6 +20,8 @@ NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 class SummingMeter:
     """A `Meter` that keeps sums by name and labels."""
 
+    records_spans = False
+
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.times: dict[str, list[float]] = {}

@@ -10,6 +10,8 @@ from gateway.ports import TraceSpan
 class FakeMeter:
     """Counts by name and labels; gauges and timings are kept as they came."""
 
+    records_spans = False
+
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, frozenset[tuple[str, str]]]] = Counter()
         self.gauges: dict[str, float] = {}
