@@ -167,7 +167,7 @@ async def _warm(app: GatewayApp) -> None:
     if not gc.isenabled():  # `parlour run` disables it for the imports
         # What they brought stays for good: collections pass it over, or each full one stops the loop for 0.1 s.
         gc.freeze()
-        # A turn leaves no reference cycle (a test) and libraries few: Python's collections every 700 objects find nothing.
+        # A turn leaves no reference cycle (a test), and libraries few: a collection every 700 objects finds nothing.
         gc.set_threshold(10_000, 5)
         gc.enable()
 
