@@ -32,10 +32,9 @@ from channels.slack.codec import (
     raw_of,
     user_of,
 )
-from channels.slack.members import SlackMembers
 from channels.slack.reactions import SlackReactions
 from channels.slack.read_cursors import SlackReadCursors
-from channels.slack.users import SlackUsers
+from channels.slack.users import SlackMembers, SlackUsers
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent

@@ -10,7 +10,8 @@ from datetime import date, datetime, timedelta
 import regex
 
 from agent.memory.search.language_data import MONTHS, MONTHS_IN_CAPITALS, STOP
-from agent.memory.search.time_expressions import ConversationReference, TimeSpan, find_time_expressions
+from agent.memory.search.time_expressions import find_time_expressions
+from agent.memory.search.time_spans import ConversationReference, TimeSpan
 from agent.memory.search.tokenizer import detect, expand_query_word, is_unspaced, words
 
 

@@ -40,7 +40,7 @@ from agent.memory.search.result_selection import (
 )
 from agent.memory.search.scope_index import IndexMatches, ScopeIndex
 from agent.memory.search.search_unit import MEMORY, UnitSource, UnitSources
-from agent.memory.search.time_expressions import TimeSpan
+from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ModelFailed
 
 if TYPE_CHECKING:

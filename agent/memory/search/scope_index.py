@@ -31,7 +31,7 @@ from agent.memory.search.index_writer import UnitChanges, UnitWriter
 from agent.memory.search.query import SearchQuery
 from agent.memory.search.ranking import RankedCandidate
 from agent.memory.search.search_unit import MEMORY, SearchUnit, UnitSource, content_hash
-from agent.memory.search.time_expressions import TimeSpan
+from agent.memory.search.time_spans import TimeSpan
 from agent.memory.search.tokenizer import expand_query_word, index_terms, words
 
 if TYPE_CHECKING:

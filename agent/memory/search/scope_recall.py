@@ -26,7 +26,7 @@ from agent.memory.search.scope_index import IndexedPassage
 from agent.memory.search.search_unit import UnitSource, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph, lines_around, read_surroundings
-from agent.memory.search.time_expressions import TimeSpan
+from agent.memory.search.time_spans import TimeSpan
 from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from agent.memory.search.index_schema import BLOCK, SOURCE_SLOTS
 from agent.memory.search.ranking import RankedCandidate
-from agent.memory.search.time_expressions import ConversationReference, TimeSpan
+from agent.memory.search.time_spans import ConversationReference, TimeSpan
 
 TOP = 300  # of each list
 # A query reads at most about so many rows: its rarest words first, the others only as far as this reaches. Common words

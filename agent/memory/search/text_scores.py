@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from agent.memory.search import text_query
 from agent.memory.search.index_schema import BLOCK, REACH, SOURCE_SLOTS, IndexUnusable
-from agent.memory.search.time_expressions import TimeSpan
+from agent.memory.search.time_spans import TimeSpan
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -1,60 +1,26 @@
 """Find the times in a search query: "last Saturday", "vor vier Tagen", "entre el 3 y el 9 de mayo", "上周六晚上".
 
-English, German, Spanish and Chinese are understood. A date without a year is the latest one that has begun; the end of
-a range is the first such date after its start. Weeks begin on Monday.
+English, German, Spanish and Chinese are understood. The end of a range is the first such date after its start.
 """
 
 from __future__ import annotations
 
-import enum
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import MAXYEAR, datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 
 import regex
 
-from agent.memory.search.language_data import MONTHS, MONTHS_IN_CAPITALS
+from agent.memory.search.time_rules import TIME_RULES, TimeExpression, TimeMatch
+from agent.memory.search.time_spans import DAY, TimeSpan, move_to_year
 
-_DAY = timedelta(days=1)
 LONGEST_QUERY = 2_000  # characters that are read for times
-
-
-@dataclass(frozen=True, slots=True)
-class TimeSpan:
-    """A half-open interval of time; None is no limit."""
-
-    start: datetime | None
-    end: datetime | None
-
-    def covers(self, at: datetime) -> bool:
-        """Return True if *at* is in the span."""
-        return (self.start is None or self.start <= at) and (self.end is None or at < self.end)
-
-
-class ConversationReference(enum.Enum):
-    """A conversation that a query names by its place among the others."""
-
-    FIRST = "first"
-    LAST = "last"  # before the present one
-    SECOND_TO_LAST = "second to last"
-
-
-@dataclass(frozen=True, slots=True)
-class TimeExpression:
-    """A time in a text, and where it is written."""
-
-    begin: int
-    end: int
-    span: TimeSpan | None = None
-    conversation: ConversationReference | None = None
 
 
 def find_time_expressions(text: str, now: datetime) -> tuple[TimeExpression, ...]:
     """Return the times in *text*, in order and without overlaps; *now* is an aware time in the reader's zone."""
     text = text[:LONGEST_QUERY]
-    matches = [each for rule in _RULES for each in rule.find(text, now)]
-    chosen: list[_TimeMatch] = []
+    matches = [each for rule in TIME_RULES for each in rule.find(text, now)]
+    chosen: list[TimeMatch] = []
     # The longest expression wins where two overlap: "last week" is part of "Saturday last week".
     for each in sorted(matches, key=lambda match: (match.begin - match.end, match.begin)):
         if all(each.end <= other.begin or other.end <= each.begin for other in chosen):
@@ -62,552 +28,6 @@ def find_time_expressions(text: str, now: datetime) -> tuple[TimeExpression, ...
     chosen.sort(key=lambda match: match.begin)
     return tuple(_with_limits(text, _merge_ranges(text, chosen, now), now))
 
-
-# -- words -----------------------------------------------------------------------------------------
-
-
-def _numbered(*lines: str, start: int = 0) -> Mapping[str, int]:
-    """Return the number of its line for each word."""
-    return {word: number for number, line in enumerate(lines, start) for word in line.split()}
-
-
-_WEEKDAYS = _numbered(
-    "monday montag lunes 一",
-    "tuesday dienstag martes 二",
-    "wednesday mittwoch miércoles miercoles 三",
-    "thursday donnerstag jueves 四",
-    "friday freitag viernes 五",
-    "saturday samstag sonnabend sábado sabado 六",
-    "sunday sonntag domingo 日 天 末",
-)
-_NUMBERS = _numbered(
-    "a an one ein eine einem einer einen un una uno 一",
-    "two couple zwei dos 两 二",
-    "three drei tres 三",
-    "four vier cuatro 四",
-    "five fünf cinco 五",
-    "six sechs seis 六",
-    "seven sieben siete 七",
-    "eight acht ocho 八",
-    "nine neun nueve 九",
-    "ten zehn diez 十",
-    "eleven elf once 十一",
-    "twelve zwölf doce 十二",
-    start=1,
-)
-_UNITS: Mapping[str, str] = {
-    name: unit
-    for unit, names in {
-        "hour": "hour hours stunde stunden hora horas 小时 钟头",
-        "day": "day days tag tage tagen día días dia dias 天 日",
-        "week": "week weeks woche wochen semana semanas 周 星期 礼拜",
-        "month": "month months monat monate monaten mes meses 月",
-        "year": "year years jahr jahre jahren año años 年",
-        "weekend": "weekend wochenende fin",
-    }.items()
-    for name in names.split()
-}
-_PARTS_OF_DAY: Mapping[str, tuple[int, int]] = {
-    name: hours
-    for hours, names in {
-        (5, 12): "morning früh morgen vormittag mañana 早上 早晨 上午",
-        (11, 14): "noon midday lunchtime mittag mediodía 中午",
-        (12, 18): "afternoon nachmittag tarde 下午",
-        (17, 24): "evening abend 傍晚",
-        (18, 28): "night tonight nacht noche anoche 晚上 夜里 晚",
-    }.items()
-    for name in names.split()
-}
-_SEASONS: Mapping[str, int] = {
-    name: month
-    for month, names in {
-        3: "spring frühling frühjahr primavera 春天 春季",
-        6: "summer sommer verano 夏天 夏季",
-        9: "autumn fall herbst otoño 秋天 秋季",
-        12: "winter invierno 冬天 冬季",
-    }.items()
-    for name in names.split()
-}
-
-
-def _either(words: Iterable[str]) -> str:
-    return "|".join(sorted(map(regex.escape, words), key=len, reverse=True))
-
-
-def _latin(words: Iterable[str]) -> list[str]:
-    return [word for word in words if word[0] < "\u2e80"]
-
-
-def _signs(words: Iterable[str]) -> list[str]:
-    return [word for word in words if word[0] >= "\u2e80"]
-
-
-_MONTH = rf"(?P<month>{_either(MONTHS)})\b\.?"
-_YEAR = r"(?P<year>(?:19|20)\d\d)"
-_DATE_DAY = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?\b\.?"
-_WEEKDAY = rf"(?P<weekday>{_either(_latin(_WEEKDAYS))})s?"
-_PART = rf"(?P<part>{_either(_latin(_PARTS_OF_DAY))})"
-_COUNT = rf"(?P<count>\d{{1,3}}|{_either(_latin(_NUMBERS))})"
-_UNIT = rf"(?P<unit>{_either(_latin(_UNITS))})"
-_SEASON = rf"(?P<season>{_either(_latin(_SEASONS))})"
-_SIGN_COUNT = rf"(?P<count>\d{{1,3}}|{_either(_signs(_NUMBERS))})"
-_SIGN_UNIT = rf"(?P<unit>{_either(_signs(_UNITS))})"
-_SIGN_PART = rf"(?P<part>{_either(_signs(_PARTS_OF_DAY))})"
-_SIGN_WEEKDAY = rf"(?:周|星期|礼拜)(?P<weekday>[一二三四五六日天末])(?:{_SIGN_PART})?"
-_OF_YEAR = rf"(?:,? (?:of |de |del )?{_YEAR})?"
-_SIGN_MONTH = rf"(?:{_YEAR}年)?(?<!\d)(?P<month>1[0-2]|[1-9])月"
-_FIRST, _LAST = r"(?P<first>[0-3]?\d)(?:st|nd|rd|th|\.)?", r"(?P<last>[0-3]?\d)(?:st|nd|rd|th|\.)?"
-_TO = r" ?(?:-|–|to|until|through|and|bis(?: zum)?|und|al|y|hasta)(?: the| el| dem)? ?"
-_PART_AFTER = rf"(?:(?: in the| am| an dem| en la| por la| a)?[ -]?{_PART})?"
-
-
-# -- rules -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _TimeMatch(TimeExpression):
-    month: int | None = None  # of a date whose year is not written: a range may move it to another year
-    day: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _TimeRule:
-    pattern: str
-    resolve: Callable[[Mapping[str, str], datetime], TimeSpan | ConversationReference | None]
-
-    def find(self, text: str, now: datetime) -> Iterator[_TimeMatch]:
-        for match in _compile(self.pattern).finditer(text):
-            groups = {name: value.lower() for name, value in match.groupdict().items() if value is not None}
-            if match.group().lower() in MONTHS_IN_CAPITALS and not (match.group()[0].isupper() and match.start()):
-                continue
-            try:
-                value = self.resolve(groups, now)
-            except (ValueError, OverflowError):  # 31 June, or a thousand years ago
-                continue
-            if isinstance(value, TimeSpan):
-                has_year = "year" in groups or "month" not in groups
-                yield _TimeMatch(
-                    match.start(),
-                    match.end(),
-                    span=value,
-                    month=None if has_year else MONTHS.get(groups["month"], 0) or int(groups["month"]),
-                    day=None if has_year else int(groups.get("day", 0)) or None,
-                )
-            elif value is not None:
-                yield _TimeMatch(match.start(), match.end(), conversation=value)
-
-
-@functools.cache
-def _compile(pattern: str) -> regex.Pattern[str]:
-    """Return a rule's expression, compiled when a question is first read: all of them take 90 ms."""
-    # Chinese is written without spaces: a word boundary there would find nothing.
-    is_latin = regex.search(r"\p{Han}", pattern) is None
-    before, after = (r"(?<![\p{L}\p{N}])", r"(?!\p{L})") if is_latin else ("", "")
-    return regex.compile(f"{before}(?:{pattern}){after}", regex.IGNORECASE)
-
-
-def _midnight(at: datetime) -> datetime:
-    return at.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def _days(start: datetime, count: int = 1) -> TimeSpan:
-    return TimeSpan(start, start + count * _DAY)
-
-
-def _months(start: datetime, count: int = 1) -> TimeSpan:
-    return TimeSpan(start, _shifted(start, count))
-
-
-def _shifted(at: datetime, months: int) -> datetime:
-    """Return the first day of the month *months* after that of *at*."""
-    number = at.year * 12 + at.month - 1 + months
-    if not 12 <= number < 12 * MAXYEAR:
-        raise ValueError(f"there is no month {number}")
-    return _midnight(at).replace(year=number // 12, month=number % 12 + 1, day=1)
-
-
-def _part_of(day: datetime, part: str) -> TimeSpan:
-    """Return a part of the day that begins at *day*; the whole day without one."""
-    if not part:
-        return _days(day)
-    first, last = _PARTS_OF_DAY[part]
-    return TimeSpan(day + timedelta(hours=first), day + timedelta(hours=last))
-
-
-def _in_year(at: datetime, year: int) -> datetime:
-    is_leap_day = (at.month, at.day) == (2, 29) and not _is_leap(year)
-    return at.replace(year=year, month=3, day=1) if is_leap_day else at.replace(year=year)
-
-
-def _number(groups: Mapping[str, str]) -> int:
-    text = groups.get("count", "1")
-    return int(text) if text.isdecimal() else _NUMBERS[text]
-
-
-def _relative(offset: int) -> Callable[[Mapping[str, str], datetime], TimeSpan]:
-    return lambda groups, now: _part_of(_midnight(now) + offset * _DAY, groups.get("part", ""))
-
-
-def _ago(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    """Resolve "four days ago": that day; that week, month or year for the longer units."""
-    count, day = _number(groups), _midnight(now)
-    match _UNITS[groups["unit"]]:
-        case "hour":
-            return TimeSpan(now - timedelta(hours=count, minutes=30), now - timedelta(hours=count - 1, minutes=30))
-        case "day":
-            return _part_of(day - count * _DAY, groups.get("part", ""))
-        case "month":
-            return _months(_shifted(now, -count))
-        case "year":
-            return _months(_shifted(now, -12 * count - now.month + 1), 12)
-    return _days(day - 7 * count * _DAY - 3 * _DAY, 7)
-
-
-def _within(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    """Resolve "the last three weeks": up to now."""
-    count, end = _number(groups), now + timedelta(seconds=1)
-    match _UNITS[groups["unit"]]:
-        case "hour":
-            return TimeSpan(now - timedelta(hours=count), end)
-        case "day":
-            return TimeSpan(_midnight(now) - count * _DAY, end)
-        case "month":
-            return TimeSpan(_midnight(now) - 30 * count * _DAY, end)
-        case "year":
-            return TimeSpan(_midnight(now) - 365 * count * _DAY, end)
-    return TimeSpan(_midnight(now) - 7 * count * _DAY, end)
-
-
-def _period(offset: int) -> Callable[[Mapping[str, str], datetime], TimeSpan]:
-    """Resolve "last week" (-1), "this month" (0), "the weekend before last" (-2)."""
-
-    def resolve(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-        day = _midnight(now)
-        monday = day - day.weekday() * _DAY
-        match _UNITS[groups["unit"]]:
-            case "month":
-                return _months(_shifted(now, offset))
-            case "year":
-                return _months(_shifted(now, 12 * offset - now.month + 1), 12)
-            case "weekend":
-                # On a Sunday, "last weekend" is the one before.
-                return _days(monday + (7 * offset + 5) * _DAY, 2)
-            case "week":
-                return _days(monday + 7 * offset * _DAY, 7)
-        return _days(day + offset * _DAY)
-
-    return resolve
-
-
-def _weekday(weeks_before: int | None = None) -> Callable[[Mapping[str, str], datetime], TimeSpan]:
-    """Resolve a weekday: its latest before today, or that of the week *weeks_before* the present one."""
-
-    def resolve(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-        day, number = _midnight(now), _WEEKDAYS[groups["weekday"]]
-        if weeks_before is None:
-            back = (day.weekday() - number - 1) % 7 + 1
-        else:
-            back = day.weekday() - number + 7 * weeks_before
-        if groups["weekday"] == "末":  # 周末, the weekend
-            return _days(day - (back + 1) * _DAY, 2)
-        return _part_of(day - back * _DAY, groups.get("part", ""))
-
-    return resolve
-
-
-def _weekdays_ago(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    """Resolve "three Sundays ago"; the Sunday before today is one Sunday ago."""
-    latest = _weekday()(groups, now).start or now
-    return _days(latest - 7 * (_number(groups) - 1) * _DAY)
-
-
-def _week_of(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    """Resolve "the week of 13 January": the calendar week of that day."""
-    day = _date(groups, now).start or now
-    return _days(day - day.weekday() * _DAY, 7)
-
-
-def _date(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    month = groups["month"]
-    number = MONTHS.get(month) or int(month)
-    start = _midnight(now).replace(day=1, month=number)
-    day = int(groups.get("day", 0))
-    if "year" in groups:
-        return _from_month(start.replace(year=int(groups["year"])), day, groups)
-    if day == 29 and number == 2:
-        while not _is_leap(start.year):
-            start = start.replace(year=start.year - 1)
-    span = _from_month(start, day, groups)
-    if span.start is not None and span.start > now:
-        span = _from_month(start.replace(year=start.year - (4 if day == 29 and number == 2 else 1)), day, groups)
-    return span
-
-
-def _is_leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-
-
-def _from_month(start: datetime, day: int, groups: Mapping[str, str]) -> TimeSpan:
-    if day:
-        return _part_of(start.replace(day=day), groups.get("part", ""))
-    end = _shifted(start, 1)
-    match groups.get("third", "")[:2]:
-        case "":
-            return TimeSpan(start, end)
-        case "mi" | "me" | "中":
-            return TimeSpan(start.replace(day=11), start.replace(day=21))
-        case "en" | "la" | "fi" | "底":
-            return TimeSpan(start.replace(day=21), end)
-    return TimeSpan(start, start.replace(day=11))
-
-
-def _days_of_month(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    """Resolve "3 to 9 May", both inclusive."""
-    first = _date({**groups, "day": groups["first"]}, now)
-    last = _date({**groups, "day": groups["last"]}, now)
-    if first.start is not None and last.end is not None and last.end <= first.start:
-        last = TimeSpan(None, _in_year(last.end, last.end.year + 1))
-    return TimeSpan(first.start, last.end)
-
-
-def _numeric(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    if "year" not in groups and int(groups["month"]) > 12:
-        groups = {**groups, "month": groups["day"], "day": groups["month"]}
-    return _date(groups, now)
-
-
-def _slashes(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    """Resolve 5/3/2024: month first, unless there is no such month."""
-    if int(groups["month"]) > 12:
-        groups = {**groups, "month": groups["day"], "day": groups["month"]}
-    return _date(groups, now)
-
-
-def _season(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    month = _SEASONS[groups["season"]]
-    start = _midnight(now).replace(month=month, day=1)
-    if "year" in groups:
-        return _months(start.replace(year=int(groups["year"])), 3)
-    if start > now or ("last" in groups and _shifted(start, 3) > now):
-        start = start.replace(year=start.year - 1)
-    return _months(start, 3)
-
-
-def _year(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-    return _months(_midnight(now).replace(year=int(groups["year"]), month=1, day=1), 12)
-
-
-def _feast(month: int, day: int, count: int) -> Callable[[Mapping[str, str], datetime], TimeSpan]:
-    def resolve(groups: Mapping[str, str], now: datetime) -> TimeSpan:
-        start = _midnight(now).replace(month=month, day=day)
-        if "year" in groups:
-            return _days(start.replace(year=int(groups["year"])), count)
-        return _days(start if start <= now else start.replace(year=start.year - 1), count)
-
-    return resolve
-
-
-def _conversation(which: ConversationReference) -> Callable[[Mapping[str, str], datetime], ConversationReference]:
-    return lambda _groups, _now: which
-
-
-def _rule(
-    resolve: Callable[[Mapping[str, str], datetime], TimeSpan | ConversationReference | None], *patterns: str
-) -> Iterator[_TimeRule]:
-    for pattern in patterns:
-        yield _TimeRule(pattern, resolve)
-
-
-_WEEK_OF = r"week (?:of|from|starting|beginning)(?: on)?"
-_TALK = r"(?:talk|conversation|chat|discussion|session|call)s?"
-_TALKED = r"(?:talked|spoke|chatted|wrote|met|discussed|texted)"
-_GESPRÄCH = r"(?:gespräch|unterhaltung|chat|sitzung)s?"
-_CHARLA = r"(?:conversaci[oó]n|charla|sesi[oó]n|chat)"
-
-_RULES: Sequence[_TimeRule] = (
-    # Days near today.
-    *_rule(
-        _relative(0),
-        r"(?:earlier )?today",
-        r"heute(?: (?P<part>früh|morgen|vormittag|mittag|nachmittag|abend|nacht))?",
-        rf"this {_PART}",
-        r"(?P<part>tonight)",
-        rf"hoy(?: por la {_PART})?",
-        rf"est[ae] {_PART}",
-        rf"今(?:天|日)?{_SIGN_PART}",
-        r"今[天日]",
-    ),
-    *_rule(
-        _relative(-1),
-        rf"yesterday(?: {_PART})?",
-        r"last (?P<part>night)",
-        r"gestern(?: (?P<part>früh|morgen|vormittag|mittag|nachmittag|abend|nacht))?",
-        rf"ayer(?: (?:por|a|en) la {_PART}| al {_PART})?",
-        r"(?P<part>anoche)",
-        rf"昨[天日]?{_SIGN_PART}",
-        r"昨[天日]",
-    ),
-    *_rule(
-        _relative(-2),
-        rf"(?:the )?day before yesterday(?: (?:in the )?{_PART})?",
-        r"vorgestern(?: (?P<part>früh|morgen|vormittag|mittag|nachmittag|abend|nacht))?",
-        r"anteayer|antes de ayer|antier",
-        rf"前天{_SIGN_PART}",
-        r"前[天日]",
-    ),
-    *_rule(_relative(-3), r"vorvorgestern", r"大前天"),
-    # So and so long ago.
-    *_rule(
-        _ago,
-        rf"(?:about |around )?(?:a )?{_COUNT} (?:of )?{_UNIT}s? ago(?: in the {_PART})?",
-        rf"vor {_COUNT} {_UNIT}",
-        rf"hace {_COUNT} {_UNIT}",
-        rf"{_SIGN_COUNT}个?{_SIGN_UNIT}(?:之|以)?前",
-    ),
-    *_rule(
-        _within,
-        rf"(?:in |over |during |for |within )?(?:the )?(?:last|past) {_COUNT} {_UNIT}",
-        rf"(?:in |während |seit )?(?:den |der |die )?(?:letzten|vergangenen) {_COUNT} {_UNIT}",
-        rf"(?:en |durante )?(?:los |las )?(?:últim[oa]s|pasad[oa]s) {_COUNT} {_UNIT}",
-        rf"(?:最近|过去|这){_SIGN_COUNT}个?{_SIGN_UNIT}",
-    ),
-    # Calendar periods.
-    *_rule(
-        _period(-1),
-        r"last (?P<unit>week|month|year|weekend)",
-        r"(?:the )?previous (?P<unit>week|month|year|weekend)",
-        r"(?:in der |am |im )?(?:letzte[nrms]?|vorige[nrms]?|vergangene[nrms]?) (?P<unit>woche|monat|jahr|wochenende)",
-        r"(?:el |la )?(?P<unit>semana|mes|año|fin)(?: de semana)? pasad[oa]",
-        r"上(?:个)?(?P<unit>周|星期|礼拜|月)(?![一二三四五六日天末])",
-        r"去(?P<unit>年)",
-    ),
-    *_rule(
-        _period(0),
-        r"this (?P<unit>week|month|year|weekend)",
-        r"(?:in |an )?diese[nrms]? (?P<unit>woche|monat|jahr|wochenende)",
-        r"est[ea] (?P<unit>semana|mes|año|fin)(?: de semana)?",
-        r"(?:这个?|本)(?P<unit>周|星期|礼拜|月)(?![一二三四五六日天末])",
-        r"今(?P<unit>年)",
-    ),
-    *_rule(
-        _period(-2),
-        r"(?:the )?(?P<unit>week|month|year|weekend) before last",
-        r"vorletzte[nrms]? (?P<unit>woche|monat|jahr|wochenende)",
-        r"(?:la |el )?(?:antepenúltim[oa]|penúltim[oa]) (?P<unit>semana|mes|año|fin)",
-        r"上上(?:个)?(?P<unit>周|星期|月)(?![一二三四五六日天末])",
-        r"前(?P<unit>年)",
-    ),
-    *_rule(_weekday(1), rf"上个?{_SIGN_WEEKDAY}"),
-    *_rule(_weekday(2), rf"上上个?{_SIGN_WEEKDAY}"),
-    *_rule(_weekday(0), rf"[这本]个?{_SIGN_WEEKDAY}"),
-    *_rule(_weekday(), _SIGN_WEEKDAY),
-    # Weekdays.
-    *_rule(
-        _weekday(),
-        rf"(?:on )?(?:last |this past |past )?{_WEEKDAY}{_PART_AFTER}",
-        rf"(?:am )?(?:letzte[nrms]? |vergangene[nrms]? |vorige[nrms]? )?{_WEEKDAY}{_PART_AFTER}",
-        rf"(?:el )?(?:pasado )?{_WEEKDAY}(?: pasado)?(?: (?:por|en) la {_PART})?",
-    ),
-    *_rule(
-        _weekday(1),
-        rf"{_WEEKDAY} (?:of )?last week{_PART_AFTER}",
-        rf"last week(?:'s)?,? (?:on )?{_WEEKDAY}{_PART_AFTER}",
-        rf"{_WEEKDAY} (?:in der )?(?:letzter?|voriger?|vergangener?) woche",
-        rf"(?:letzte|vorige|vergangene) woche (?:am )?{_WEEKDAY}{_PART_AFTER}",
-        rf"{_WEEKDAY} de la semana pasada",
-    ),
-    *_rule(_weekday(2), rf"(?:on )?(?:the )?{_WEEKDAY} before last", rf"(?:am )?vorletzte[nrms]? {_WEEKDAY}"),
-    *_rule(
-        _weekdays_ago,
-        rf"{_COUNT} {_WEEKDAY} ago",
-        rf"vor {_COUNT} {_WEEKDAY}(?:en)?",
-        rf"hace {_COUNT} {_WEEKDAY}",
-    ),
-    # Dates.
-    *_rule(
-        _week_of,
-        rf"(?:in |during )?(?:the )?{_WEEK_OF} (?:the )?{_DATE_DAY} ?(?:of )?{_MONTH}{_OF_YEAR}",
-        rf"(?:in |during )?(?:the )?{_WEEK_OF} {_MONTH} {_DATE_DAY}(?:,? {_YEAR})?",
-        rf"(?:in der |die )?woche (?:vom|ab dem) {_DATE_DAY} {_MONTH}{_OF_YEAR}",
-        rf"(?:en )?(?:la )?semana del? {_DATE_DAY} (?:de )?{_MONTH}{_OF_YEAR}",
-        rf"{_SIGN_MONTH}(?P<day>[0-3]?\d)[日号]那一?周",
-    ),
-    *_rule(
-        _date,
-        rf"(?:on |am |el |vom |zum |dem |den |the )*{_DATE_DAY} ?(?:of |de |del )?{_MONTH}{_OF_YEAR}{_PART_AFTER}",
-        rf"(?:on )?{_MONTH} (?:the )?{_DATE_DAY}(?:,? {_YEAR})?{_PART_AFTER}",
-        rf"(?:in |im |en |during |last |letzten )?(?:(?P<third>early|mid|late|anfang|mitte|ende) )?{_MONTH}{_OF_YEAR}",
-        rf"(?:(?:in|at|by|towards) the |the |a )?(?P<third>beginning|start|middle|end|principios|mediados|finales)"
-        rf" (?:of|de) {_MONTH}{_OF_YEAR}",
-        rf"{_SIGN_MONTH}(?P<day>[0-3]?\d)[日号]?(?:{_SIGN_PART})?",
-        rf"{_SIGN_MONTH}(?!\d)(?P<third>[初中底])?",
-    ),
-    *_rule(
-        _days_of_month,
-        rf"(?:from |between |zwischen |vom |entre |del )?(?:the |dem |el )?{_FIRST}{_TO}{_LAST} ?(?:of |de )?{_MONTH}"
-        + _OF_YEAR,
-        rf"(?:from |between )?{_MONTH} {_FIRST}{_TO}{_LAST}\b(?! ?(?:{_either(MONTHS)})\b)(?:,? {_YEAR})?",
-        rf"(?:从|在)?{_SIGN_MONTH}(?P<first>[0-3]?\d)[日号]?(?:到|至|和|-|–)(?P<last>[0-3]?\d)[日号](?:之?间)?",
-    ),
-    *_rule(
-        _date,
-        r"(?P<year>(?:19|20)\d\d)-(?P<month>[01]?\d)-(?P<day>[0-3]?\d)",
-        r"(?P<day>[0-3]?\d)\.(?P<month>[01]?\d)\.(?:(?P<year>(?:19|20)\d\d))?",
-    ),
-    *_rule(_slashes, r"(?P<month>[0-3]?\d)/(?P<day>[0-3]?\d)/(?P<year>(?:19|20)\d\d)"),
-    *_rule(
-        _season,
-        rf"(?:in |during )?(?:the )?(?:(?P<last>last|previous) |this )?{_SEASON}(?: (?:of )?{_YEAR})?",
-        rf"(?:im )?(?:(?P<last>letzte[nrms]?|vorige[nrms]?|vergangene[nrms]?) |diese[nrms]? )?{_SEASON}(?: {_YEAR})?",
-        rf"(?:en )?(?:el |la )?{_SEASON}(?: (?P<last>pasad[oa]))?(?: de {_YEAR})?",
-        rf"(?:(?P<last>去年)|今年|{_YEAR}年)?(?P<season>春天|春季|夏天|夏季|秋天|秋季|冬天|冬季)",
-    ),
-    *_rule(_year, rf"(?:in |im jahr |in the year |en |during )?{_YEAR}", r"(?P<year>(?:19|20)\d\d)年"),
-    *_rule(
-        _feast(12, 24, 3),
-        rf"(?:at |over |an |zu |über |en )?(?:christmas|xmas|weihnachten|navidad(?:es)?)(?: {_YEAR})?",
-        r"圣诞节?",
-    ),
-    *_rule(
-        _feast(12, 31, 2),
-        r"(?:on |at |an |zu |en )?(?:new year(?:'?s)?(?: eve)?|silvester|nochevieja|año nuevo)",
-        r"跨年|元旦",
-    ),
-    # Conversations by their place.
-    *_rule(
-        _conversation(ConversationReference.FIRST),
-        rf"(?:in |during )?(?:our |the )?(?:very )?first {_TALK}",
-        rf"(?:when )?we (?:first|initially) {_TALKED}",
-        rf"(?:the )?first time (?:that )?we {_TALKED}",
-        rf"(?:in |bei )?(?:unser\p{{L}}*|de[mrs]|das) (?:aller)?erste[nrms]? {_GESPRÄCH}",
-        r"(?:als wir )?(?:uns )?zum ersten mal (?:gesprochen|geschrieben|unterhalten)(?: haben)?",
-        rf"(?:en )?(?:nuestra|la) primera {_CHARLA}",
-        r"la primera vez que hablamos",
-        r"(?:我们)?第一次(?:聊天?|谈话|对话|交谈|说话)",
-    ),
-    *_rule(
-        _conversation(ConversationReference.LAST),
-        rf"(?:in |during )?(?:our |the )(?:last|previous|most recent) {_TALK}",
-        rf"(?:the )?last time (?:that )?we {_TALKED}",
-        rf"when we last {_TALKED}",
-        rf"(?:in |bei )?(?:unser\p{{L}}*|de[mrs]|das) (?:letzte[nrms]?|vorige[nrms]?) {_GESPRÄCH}",
-        r"(?:beim |das )?letzte[ns]? mal(?:,? als wir (?:gesprochen|geschrieben) haben)?",
-        rf"(?:en )?(?:nuestra|la) última {_CHARLA}",
-        r"la última vez que hablamos",
-        r"(?:我们)?上(?:一)?次(?:聊天?|谈话|对话|交谈)?",
-    ),
-    *_rule(
-        _conversation(ConversationReference.SECOND_TO_LAST),
-        rf"(?:the |our )?{_TALK} before (?:that|last|the last(?: one)?)",
-        rf"(?:the |our )?(?:second[- ]to[- ]last|penultimate|next[- ]to[- ]last) {_TALK}",
-        rf"(?:in |bei )?(?:unser\p{{L}}*|de[mrs]|das) vorletzte[nrms]? {_GESPRÄCH}",
-        rf"(?:en )?(?:nuestra|la) penúltima {_CHARLA}",
-        r"上上次(?:聊天?|谈话|对话|交谈)?",
-    ),
-)
-
-
-# -- ranges and limits -------------------------------------------------------------------------------
 
 _JOINS = regex.compile(
     r"\s*(?:-|–|to|until|till|through|and|bis(?: zum)?|und|a|al|y|hasta|到|至|和|与)\s*(?:the |dem |el |la )?",
@@ -630,7 +50,7 @@ _SINCE_SIGNS, _BEFORE_SIGNS, _UNTIL_SIGNS, _AFTER_SIGNS = (
 )
 
 
-def _merge_ranges(text: str, matches: Sequence[_TimeMatch], now: datetime) -> Iterator[_TimeMatch]:
+def _merge_ranges(text: str, matches: Sequence[TimeMatch], now: datetime) -> Iterator[TimeMatch]:
     """Yield *matches*, two of them as one where they are the ends of a range."""
     rest = list(matches)
     while rest:
@@ -640,31 +60,31 @@ def _merge_ranges(text: str, matches: Sequence[_TimeMatch], now: datetime) -> It
             join = text[first.end : rest[0].begin]
             if (_JOINS if between else _MARKED_JOINS).fullmatch(join):
                 last = rest.pop(0)
-                yield _TimeMatch(between.start() if between else first.begin, last.end, _range(first, last, now))
+                yield TimeMatch(between.start() if between else first.begin, last.end, _range(first, last, now))
                 continue
         yield first
 
 
-def _range(first: _TimeMatch, last: _TimeMatch, now: datetime) -> TimeSpan:
+def _range(first: TimeMatch, last: TimeMatch, now: datetime) -> TimeSpan:
     """Return the span from the start of *first* to the end of *last*; dates without a year are put in order."""
     start = first.span.start if first.span else None
     end = last.span.end if last.span else None
     if start is None or end is None:
         return TimeSpan(start, end)
     if end <= start and last.month is not None:
-        end = _in_year(end, end.year + 1)
+        end = move_to_year(end, end.year + 1)
     elif end <= start and first.month is None:
-        end += -((end - start) // (7 * _DAY)) * 7 * _DAY  # "between Monday and Wednesday", on a Wednesday
+        end += -((end - start) // (7 * DAY)) * 7 * DAY  # "between Monday and Wednesday", on a Wednesday
     elif first.month is not None and last.month is None and start >= end:
-        start = next(at for at in (_in_year(start, end.year), _in_year(start, end.year - 1)) if at < end)
+        start = next(at for at in (move_to_year(start, end.year), move_to_year(start, end.year - 1)) if at < end)
     elif first.month is not None and last.month is None and last.span is not None and last.span.start is not None:
         # "from 3 May to 9 June 2023": the year of the end.
-        moved = _in_year(start, last.span.start.year)
-        start = moved if moved < end <= now + 366 * _DAY else start
+        moved = move_to_year(start, last.span.start.year)
+        start = moved if moved < end <= now + 366 * DAY else start
     return TimeSpan(start, end) if start < end else TimeSpan(end, start)
 
 
-def _with_limits(text: str, matches: Iterable[_TimeMatch], now: datetime) -> Iterator[TimeExpression]:
+def _with_limits(text: str, matches: Iterable[TimeMatch], now: datetime) -> Iterator[TimeExpression]:
     """Yield *matches* as expressions; "since", "before" and "after" leave one end of a span open."""
     for each in matches:
         begin, end, span = each.begin, each.end, each.span

@@ -17,8 +17,8 @@ import pytest
 from gateway import doctor
 from gateway.commands.doctor import collect_findings
 from gateway.delivery import delivery_context
+from gateway.doctor.platform_checks import probe_proxy
 from gateway.events import Attachment, MessagePart, SessionKey
-from gateway.net.proxy_probe import probe_proxy
 from gateway.ports.setup import SetupLevel
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN

@@ -18,11 +18,11 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gateway.doctor.platform_checks import probe_proxy
 from gateway.errors import SettingsError
 from gateway.net.aiohttp_proxy import connector
 from gateway.net.httpx_proxy import transport
 from gateway.net.proxy_address import ProxyAddress, is_direct
-from gateway.net.proxy_probe import probe_proxy
 from gateway.net.requests_proxy import open_session
 from gateway.settings import load_settings
 from tests.fakes import proxies

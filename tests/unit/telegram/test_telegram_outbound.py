@@ -239,17 +239,6 @@ async def test_a_placed_part_is_a_silent_message(line: TelegramConnection) -> No
     assert line.server.drafts == []
 
 
-async def test_two_topics_keep_their_streams_apart(line: TelegramConnection) -> None:
-    """Two topics that answer at once: each stream is one message of its own, in its topic."""
-    line.server.chat(int(GROUP.chat)).topics = {7, 8}
-    keys = [TOPIC, SessionKey("telegram", f"{GROUP.chat}/8")]
-    receipts = [await line.channel.send(preview(line, "…", key)) for key in keys]
-    for n in range(3):
-        for key, receipt in zip(keys, receipts, strict=True):
-            await line.channel.edit(receipt.message_id, preview(line, f"{key.thread}: {'x' * n}.", key))
-    assert [(p.thread, p.text) for p in line.server.posts] == [(7, "7: xx."), (8, "8: xx.")]
-
-
 async def test_previews_leave_a_group_its_messages(line: TelegramConnection) -> None:
     """Twenty a minute is the wall: previews stop well before it, so that answers are not held up by them."""
     receipt = await line.channel.send(preview(line, "…", GROUP))
