@@ -64,6 +64,7 @@ from gateway.events import SessionKey
 from gateway.ports import Store
 from gateway.quarantine import Quarantine
 from gateway.settings import Settings
+from gateway.store.objects import open_objects
 from gateway.unscoped_data import HomeUnscopedData
 
 
@@ -101,6 +102,8 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
     if store.scope_files is None:
         yield None
         return
+    if settings.store.objects.url:
+        store.scope_files.use_objects(open_objects(settings.store.objects, settings.proxy_address))
     files = ScopeFileSync(home, store.scope_files, with_home=settings.memory.isolation == "shared")
     try:
         await files.start()

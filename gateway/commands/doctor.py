@@ -18,6 +18,7 @@ from gateway.doctor import (
     check_addresses,
     check_incidents,
     check_machine,
+    check_objects,
     check_platforms,
     check_proxy,
     check_server,
@@ -31,6 +32,7 @@ from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import Settings, check_settings, secret_values
+from gateway.settings.settings_model import ObjectStoreSettings
 
 
 def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
@@ -80,6 +82,8 @@ async def collect_findings(
         return
     if settings.proxy:
         yield await check_proxy(settings.proxy_address)
+    if settings.store.objects.url:
+        yield await _objects(settings.store.objects, settings.proxy_address)
     servers = time_servers(settings.channels.values(), settings.llm.api_base)
     ahead = await clock_ahead(servers, datetime.now(UTC), proxy=settings.proxy_address)
     if ahead:
@@ -137,6 +141,17 @@ def _database(url: str) -> list[DoctorFinding]:
     except ParlourError as error:
         return [DoctorFinding(FindingLevel.FAIL, "store", str(error))]
     return [usable, *check_server(facts.sessions, facts.session_limit, facts.clock_ahead, facts.worker_versions)]
+
+
+async def _objects(settings: ObjectStoreSettings, proxy: str) -> DoctorFinding:
+    """Try the object store for large attachments."""
+    from gateway.store.objects import open_objects
+
+    try:
+        objects = open_objects(settings, proxy)
+    except ParlourError as error:
+        return DoctorFinding(FindingLevel.FAIL, "store", str(error), "objects")
+    return await check_objects(objects, settings.url or "")
 
 
 async def _search(settings: Settings) -> list[DoctorFinding]:

@@ -1,11 +1,14 @@
-"""Checks of a database server that several gateways may share."""
+"""Checks of a database server that several gateways may share, and of the object store beside it."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from datetime import timedelta
 
 from gateway.doctor.findings import DoctorFinding, FindingLevel
+from gateway.errors import StoreUnavailable
+from gateway.ports.objects import ObjectStore
 
 _CLOCK_LIMIT = timedelta(seconds=2)
 _CROWDED = 0.8  # of the server's connections
@@ -38,6 +41,22 @@ def check_server(
             f"gateways of the versions {', '.join(versions)} share the database: finish the upgrade; one that runs an"
             " older version does not start again",
         )
+
+
+async def check_objects(objects: ObjectStore, url: str) -> DoctorFinding:
+    """Write, read and remove a small object; return the finding."""
+    name, written = f"probe-{secrets.token_hex(8)}", secrets.token_bytes(64)
+    try:
+        await objects.put(name, written)
+        found = b"".join([data async for data in objects.read(name)])
+        await objects.delete(name)
+    except StoreUnavailable as error:
+        return DoctorFinding(FindingLevel.FAIL, "store", str(error), "objects")
+    if found != written:
+        text = f"{url} returns other bytes than were written: large attachments would be refused when they are read"
+        return DoctorFinding(FindingLevel.FAIL, "store", text, "objects")
+    text = f"large attachments are in {url}, which can be written, read and deleted from"
+    return DoctorFinding(FindingLevel.OK, "store", text, "objects")
 
 
 def _warning(about: str, text: str) -> DoctorFinding:

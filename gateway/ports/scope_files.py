@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from gateway.ports.objects import ObjectStore
+
 SaveScopes: TypeAlias = Callable[[Collection[str] | None], Awaitable[None]]  # None = every scope in use
 
 
@@ -21,6 +23,7 @@ class StoredFile:
     size: int  # bytes
     replaced: str  # the scope's version in which its content was last written as a whole; it has only grown since
     modified: int  # nanoseconds since 1970
+    object: str = ""  # the object that has the content; empty = the database has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class StoredFileChange:
 
     file: StoredFile  # after the change
     start: int = 0  # where *data* begins; more than 0 for a file that has grown
-    data: bytes | None = None  # None = only the time has changed
+    data: bytes | None = None  # None = only the time has changed, or an object has it
+    is_standalone: bool = False  # it never grows and no document needs it: an object store may have the content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,14 @@ class ScopeFileStore(Protocol):
 
     async def set_state(self, state: str) -> None:
         """Store whether the database is authoritative yet."""
+        ...
+
+    def use_objects(self, objects: ObjectStore) -> None:
+        """Keep the contents of large files in *objects* from now on."""
+        ...
+
+    async def remove_unused(self) -> None:
+        """Remove objects that no file refers to any more; StoreUnavailable if some remain. Call it now and then."""
         ...
 
     def save_first(self, save: SaveScopes) -> None:

@@ -97,6 +97,15 @@ def _store_address(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _object_address(text: str) -> str:
+    parts = urlsplit(text)
+    is_directory = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
+    is_bucket = parts.scheme == "s3" and re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc) is not None
+    if not (is_directory or is_bucket) or parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ValueError("must be s3://bucket or s3://bucket/prefix, or file:///directory")
+    return text
+
+
 def _network(text: str) -> str:
     try:
         ipaddress.ip_network(text, strict=False)
@@ -124,6 +133,7 @@ MaybeWebAddress = Annotated[WebAddress | None, BeforeValidator(_empty_is_none)]
 SecretWebAddress = Annotated[Secret, AfterValidator(_secret_web_address)]
 Proxy = Annotated[Secret, AfterValidator(_proxy)]
 StoreAddress = Annotated[SecretStr, AfterValidator(_store_address)]
+MaybeObjectAddress = Annotated[Annotated[str, AfterValidator(_object_address)] | None, BeforeValidator(_empty_is_none)]
 Language = Annotated[str, AfterValidator(_language)]  # one of gateway.i18n.languages
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]

@@ -21,6 +21,7 @@ from gateway.settings.setting_types import (
     Count,
     FrozenModel,
     Language,
+    MaybeObjectAddress,
     MaybeSecret,
     MaybeWebAddress,
     Merge,
@@ -241,16 +242,35 @@ class CapSettings(FrozenModel):
     tools: ToolCapSettings = ToolCapSettings()
 
 
+class ObjectStoreSettings(FrozenModel):
+    """Where large attachments are, beside a database."""
+
+    url: MaybeObjectAddress = None  # file:///directory or s3://bucket/prefix; None = in the database
+    endpoint: MaybeWebAddress = None  # of a server that speaks S3; None = Amazon's
+    region: str = "us-east-1"
+    access_key: MaybeSecret = None
+    secret_key: MaybeSecret = None
+
+    @model_validator(mode="after")
+    def _require_keys(self) -> ObjectStoreSettings:
+        if self.url and self.url.startswith("s3:") and not (self.access_key and self.secret_key):
+            raise ValueError("a bucket needs PARLOUR_STORE__OBJECTS__ACCESS_KEY and PARLOUR_STORE__OBJECTS__SECRET_KEY")
+        return self
+
+
 class StoreSettings(FrozenModel):
     """Which engine holds the journal."""
 
     url: StoreAddress | None = None  # None or empty = embedded; may hold a password
     shared: bool = False  # with other gateways, which divide the chats among them
+    objects: ObjectStoreSettings = ObjectStoreSettings()
 
     @model_validator(mode="after")
     def _require_database(self) -> StoreSettings:
         if self.shared and not self.address:
             raise ValueError("a store can be shared only in a database: set PARLOUR_STORE__URL")
+        if self.objects.url and not self.address:
+            raise ValueError("an object store is used beside a database only: set PARLOUR_STORE__URL")
         return self
 
     @property

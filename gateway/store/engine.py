@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeAlias, TypeVar
@@ -36,6 +36,10 @@ def utc_now() -> datetime:
 def new_transcript() -> str:
     """Return a fresh transcript id: 16 random base32 characters."""
     return base64.b32encode(secrets.token_bytes(10)).decode("ascii").lower()
+
+
+async def _remove_nothing() -> None:
+    """Do nothing: there is no object store."""
 
 
 async def _save_nothing(_: Collection[str] | None) -> None:
@@ -90,6 +94,7 @@ class StoreEngine:
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
+    remove_objects: Callable[[], Awaitable[None]] = _remove_nothing  # that no file refers to; awaited before a scrub
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)
     frame_arrival: asyncio.Event = field(default_factory=asyncio.Event)  # another worker has frames for our windows

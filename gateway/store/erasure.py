@@ -152,6 +152,7 @@ class SqlErasure:
     async def scrub(self) -> bool:
         """Rebuild the file without what was deleted, and empty its log."""
         await self._engine.save_files(None)
+        await self._engine.remove_objects()
         submit = self._engine.writer.submit_exclusive
         for part in await submit(lambda connection: connection.scrub_parts()):  # turns are stored between two of them
             if not await submit(lambda connection, part=part: connection.scrub(part)):  # type: ignore[misc]

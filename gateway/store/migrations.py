@@ -318,9 +318,15 @@ CREATE TABLE scope_removal (
 ) WITHOUT ROWID;
 """
 
+# Contents in an object store (gateway/store/scope_objects.py); none without one.
+_SCOPE_OBJECTS = """
+ALTER TABLE scope_file ADD COLUMN object TEXT NOT NULL DEFAULT '';
+CREATE TABLE unused_object (name TEXT PRIMARY KEY, due INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
     *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
-    _script(_SCOPE_REVISIONS),
+    *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS)),
 )

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from gateway.errors import StoreUnavailable
+from gateway.ports.objects import ObjectStore
 from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, StoredFile, StoredFileChange
 from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import quote, sql, unquote, write_json
+from gateway.store.scope_objects import ObjectRemoved, ScopeObjects, release_objects, take_objects
 
 # All of what this module stores, for those who copy a database; a home that is moved has the files themselves.
-TABLES = ("scope", "scope_file", "scope_piece", "scope_removal", "scope_state")
+TABLES = ("scope", "scope_file", "scope_piece", "scope_removal", "scope_state", "unused_object")
 PIECE_BYTES = 256 * 1024
 _READ_BYTES = 4 * 1024 * 1024  # in one operation, so that other operations need not wait longer
 _RECENT = 32  # versions of a scope that are known; a cache that is further behind lists all files
@@ -32,6 +35,7 @@ _READ_STATE = "SELECT value FROM scope_state WHERE name = ?"
 _BEGIN = "INSERT INTO scope (version, revision, recent, scope) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _MOVE = "UPDATE scope SET version = ?, revision = ?, recent = ? WHERE scope = ? AND version = ?"
 _PUT_FILE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", "revision", keys=2)
+_PUT_WHOLE = upsert_sql("scope_file", "scope", "path", "size", "replaced", "modified", "revision", "object", keys=2)
 _PUT_REMOVAL = upsert_sql("scope_removal", "scope", "digest", "revision", keys=2)
 _FORGET_REMOVALS = "DELETE FROM scope_removal WHERE scope = ?"
 _OLD_REMOVALS = sql(_FORGET_REMOVALS, "AND revision <= ?")
@@ -39,14 +43,17 @@ _PUT_PIECE = "INSERT INTO scope_piece (scope, path, start, data) VALUES (?, ?, ?
 _VERSIONS = sql("SELECT scope, version FROM scope WHERE scope", LISTED)
 _ROWS = sql("SELECT scope, version, revision, recent FROM scope WHERE scope", LISTED)
 _ROW = "SELECT version, revision, recent FROM scope WHERE scope = ?"
-_FILES = "SELECT path, size, replaced, modified FROM scope_file WHERE scope = ? ORDER BY path"
+_FILES = "SELECT path, size, replaced, modified, object FROM scope_file WHERE scope = ? ORDER BY path"
 _HAS_FILES = "SELECT 1 FROM scope_file WHERE scope = ? LIMIT 1"
 _CHANGES = sql(
-    "SELECT path, size, replaced, modified FROM scope_file WHERE scope = ?1 AND revision > ?2 UNION ALL",
-    "SELECT digest, -1, '', 0 FROM scope_removal WHERE scope = ?1 AND revision > ?2",
+    "SELECT path, size, replaced, modified, object FROM scope_file WHERE scope = ?1 AND revision > ?2 UNION ALL",
+    "SELECT digest, -1, '', 0, '' FROM scope_removal WHERE scope = ?1 AND revision > ?2",
 )
 _READ = "SELECT data FROM scope_piece WHERE scope = ? AND path = ? AND start >= ? AND start < ? ORDER BY start"
 _READ_SMALL = sql("SELECT path, data FROM scope_piece WHERE scope = ? AND path", LISTED, "ORDER BY path, start")
+
+
+_FileRow: TypeAlias = tuple[str, int, str, int, str]
 
 
 class _ScopeRow(NamedTuple):
@@ -73,6 +80,16 @@ class SqlScopeFiles:
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
+        self._objects: ScopeObjects | None = None
+
+    def use_objects(self, objects: ObjectStore) -> None:
+        """Keep large contents in *objects*; a purge waits until those that it has removed are gone."""
+        self._objects = ScopeObjects(objects, self._engine.writer, self._engine.now)
+        self._engine.remove_objects = self._objects.remove_unused
+
+    async def remove_unused(self) -> None:
+        """Remove objects that no file refers to any more."""
+        await self._engine.remove_objects()
 
     async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
         """Return the version of every stored scope, or of some."""
@@ -98,7 +115,7 @@ class SqlScopeFiles:
         """Return the changes since the version *since*."""
         column = quote(scope)
 
-        def look(database: Database) -> tuple[str, list[tuple[str, int, str, int]]] | None:
+        def look(database: Database) -> tuple[str, list[_FileRow]] | None:
             row = _ScopeRow(*(database.execute(_ROW, (column,)).fetchone() or _UNSTORED))
             revision = row.revision_of(since)
             return (
@@ -115,7 +132,13 @@ class SqlScopeFiles:
         return ScopeDelta(version=version, files=files, removed=removed - {each.path for each in files})
 
     async def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file from *start*."""
+        """Yield the bytes of a file from *start*, which is 0 for one in the object store."""
+        if file.object:
+            if self._objects is None:
+                raise StoreUnavailable(f"{file.path} is in an object store: set PARLOUR_STORE__OBJECTS__URL again")
+            async for data in self._objects.read(file):
+                yield data
+            return
         columns = (quote(scope), quote(file.path))
         while start < file.size:
             low = start
@@ -139,7 +162,17 @@ class SqlScopeFiles:
 
     async def save(self, changes: Sequence[ScopeChange]) -> str | None:
         """Make all *changes*, or none."""
-        return await self._engine.writer.submit(lambda database: _save(database, changes))
+        if self._objects is None:
+            return await self._engine.writer.submit(lambda database: _save(database, changes))
+        stored = await self._objects.store(changes)
+        try:
+            refused = await self._engine.writer.submit(lambda database: _save(database, stored, has_objects=True))
+        except ObjectRemoved as error:
+            await self._objects.discard(stored)
+            raise StoreUnavailable("storing large files took too long: they are stored again") from error
+        if refused is not None:
+            await self._objects.discard(stored)
+        return refused
 
     async def state(self) -> tuple[str, bool]:
         """Return the state, and True if turns have been answered."""
@@ -176,7 +209,7 @@ def memory_of(database: Database) -> tuple[str, Mapping[str, str]]:
     return (str(found[0]) if found is not None else ""), {unquote(scope): version for scope, version in versions}
 
 
-def _save(database: Database, changes: Sequence[ScopeChange]) -> str | None:
+def _save(database: Database, changes: Sequence[ScopeChange], *, has_objects: bool = False) -> str | None:
     scopes = write_json([quote(each.scope) for each in changes])
     current = {scope: _ScopeRow(*row) for scope, *row in database.execute(_ROWS, (scopes,)).fetchall()}
     rows = {each.scope: current.get(quote(each.scope), _UNSTORED) for each in changes}
@@ -185,7 +218,7 @@ def _save(database: Database, changes: Sequence[ScopeChange]) -> str | None:
             return each.scope
     for each in sorted(changes, key=lambda change: change.scope):  # one order of locks
         revision = _move(database, each, rows[each.scope])
-        _write(database, each, revision)
+        _write(database, each, revision, has_objects=has_objects)
     return None
 
 
@@ -203,16 +236,20 @@ def _move(database: Database, change: ScopeChange, row: _ScopeRow) -> int:
     return row.revision + 1
 
 
-def _write(database: Database, change: ScopeChange, revision: int) -> None:
+def _write(database: Database, change: ScopeChange, revision: int, *, has_objects: bool) -> None:
     scope = quote(change.scope)
-    renewed = [each.file.path for each in change.changes if each.data is not None and each.start == 0]
-    emptied = [(scope, quote(path)) for path in (*renewed, *change.removed)]
+    whole = [each for each in change.changes if each.file.object or (each.data is not None and each.start == 0)]
+    emptied = [(scope, quote(path)) for path in (*(each.file.path for each in whole), *change.removed)]
+    if has_objects:
+        release_objects(database, emptied)
+        take_objects(database, (each.file.object for each in whole if each.file.object))
     database.executemany("DELETE FROM scope_piece WHERE scope = ? AND path = ?", emptied)
-    files = [
-        (scope, quote(each.file.path), each.file.size, each.file.replaced, each.file.modified, revision)
+    rows = {
+        each.file.path: (scope, quote(each.file.path), each.file.size, each.file.replaced, each.file.modified, revision)
         for each in change.changes
-    ]
-    database.executemany(_PUT_FILE, files)
+    }
+    database.executemany(_PUT_WHOLE, [(*rows.pop(each.file.path), each.file.object) for each in whole])
+    database.executemany(_PUT_FILE, rows.values())
     database.executemany(_PUT_PIECE, [row for each in change.changes for row in _pieces(scope, each)])
     if change.removed:
         _remove(database, scope, change.removed, revision)
@@ -242,6 +279,6 @@ def _pieces(scope: str, change: StoredFileChange) -> Iterator[tuple[str, str, in
         yield scope, quote(change.file.path), change.start + start, data[start : start + PIECE_BYTES]
 
 
-def _read_file(row: tuple[str, int, str, int]) -> StoredFile:
-    path, size, replaced, modified = row
-    return StoredFile(path=unquote(path), size=size, replaced=replaced, modified=modified)
+def _read_file(row: _FileRow) -> StoredFile:
+    path, size, replaced, modified, object_ = row
+    return StoredFile(path=unquote(path), size=size, replaced=replaced, modified=modified, object=object_)

@@ -19,6 +19,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.scope_scan import scan_scope
 from gateway.errors import StoreUnavailable, UserError
+from gateway.ports.objects import ObjectStore
 from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, StoredFile
 from gateway.ports.store import StoreLimits
 from gateway.store.engine import utc_now
@@ -86,6 +87,14 @@ class LossyStore:
     async def set_state(self, state: str) -> None:
         """Store the state."""
         await self._store.set_state(state)
+
+    def use_objects(self, objects: ObjectStore) -> None:
+        """Use an object store."""
+        self._store.use_objects(objects)
+
+    async def remove_unused(self) -> None:
+        """Remove unused objects."""
+        await self._store.remove_unused()
 
     def save_first(self, save: SaveScopes) -> None:
         """Do nothing: nobody commits here."""

@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.cached_scopes import CachedFile
-from agent.memory.storage.scope_scan import WORKSPACE, FileSignature, is_immutable, may_grow, scan_scope, scan_units
+from agent.memory.storage.scope_scan import (
+    DOCUMENTS,
+    WORKSPACE,
+    FileSignature,
+    is_immutable,
+    may_grow,
+    scan_scope,
+    scan_units,
+    unit_of,
+)
 from gateway.errors import StoreUnavailable
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 
@@ -135,7 +144,8 @@ def _read_change(
         replaced = cached.replaced if cached is not None and (is_same or start > 0) else version
         after[path] = CachedFile(signature, replaced, tail_of(folder / path, signature.size) if may_grow(path) else 0)
         stored = StoredFile(path=path, size=signature.size, replaced=replaced, modified=signature.modified)
-        changes.append(StoredFileChange(file=stored, start=start, data=data))
+        is_standalone = unit_of(path) != DOCUMENTS and not may_grow(path)
+        changes.append(StoredFileChange(file=stored, start=start, data=data, is_standalone=is_standalone))
     change = ScopeChange(scope=copy.scope, was=copy.version, version=version, changes=changes, removed=tuple(removed))
     return LocalChange(change, after)
 

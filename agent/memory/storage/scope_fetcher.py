@@ -39,11 +39,11 @@ class ScopeFetcher:
         """
         folder = scope_folder(self._home, scope)
         missing = [each for each in files if starts[each.path] < max(each.size, 1)]
-        for batch in _batches([each for each in missing if starts[each.path] == 0 and each.size <= _SMALL]):
+        for batch in _batches([each for each in missing if starts[each.path] == 0 and _is_small(each)]):
             contents = await self._store.read_small(scope, [each.path for each in batch])
             await asyncio.to_thread(_write_files, folder, batch, contents)
         for each in missing:
-            if each.size > _SMALL or starts[each.path] > 0:
+            if not _is_small(each) or starts[each.path] > 0:
                 await self._fetch_large(scope, each, starts[each.path])
         return await asyncio.to_thread(_finish_files, folder, files)
 
@@ -72,6 +72,10 @@ def remove_files(folder: Path, paths: Iterable[str]) -> None:
                 break
             with contextlib.suppress(OSError):  # others are in it, or it has gone
                 each.rmdir()
+
+
+def _is_small(file: StoredFile) -> bool:
+    return file.size <= _SMALL and not file.object
 
 
 def _interrupted(scope: str, file: StoredFile) -> FetchInterrupted:

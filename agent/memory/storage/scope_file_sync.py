@@ -140,6 +140,7 @@ class ScopeFileSync:
                     await self.save()
                 else:
                     next_all = time.monotonic() + _ALL_EVERY
+                    await self._store.remove_unused()
                     await self.fetch(*await asyncio.to_thread(self._cache_file().versions))
                     await self.save_all()
             except StoreUnavailable as error:

@@ -205,9 +205,13 @@ def fill_database(connection: PostgresConnection, file: Path, move: DatabaseMove
             journal.execute("BEGIN")
             connection.begin_batch()
             try:
+                unused = connection.execute(
+                    "SELECT object FROM scope_file WHERE object != '' UNION SELECT name FROM unused_object"
+                ).fetchall()
                 connection.execute(
                     f"TRUNCATE {', '.join((*(table.name for table in tables), *TABLES))} RESTART IDENTITY"
                 )
+                connection.executemany("INSERT INTO unused_object (name, due) VALUES (?, 0)", unused)
                 count = _copy_tables(_JournalTables(journal), _DatabaseTables(connection.session), tables, report)
                 schema.write_move(connection, move)
                 # The plans for empty tables read whole tables at every turn, until autovacuum comes.

@@ -1,0 +1,173 @@
+"""The ObjectStore port over a directory, and over a bucket that speaks S3 (the extra `s3`, imported when it is set)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.net import ProxyAddress, is_direct
+from gateway.ports.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+    from gateway.settings.settings_model import ObjectStoreSettings
+
+_CHUNK = 1024 * 1024
+_CONNECT, _REQUEST = "5s", "120s"  # limits of one attempt
+_TRIES, _RETRYING = 3, timedelta(seconds=30)
+
+
+def open_objects(settings: ObjectStoreSettings, proxy: str = "") -> ObjectStore:
+    """Return the store at `settings.url`: `file:///directory`, or `s3://bucket/prefix`.
+
+    Does not connect. Raises SettingsError without the library, and for a proxy that it does not speak with.
+    """
+    parts, endpoint = urlsplit(settings.url or ""), settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
+    if parts.scheme == "file":
+        return DirectoryObjects(Path(unquote(parts.path)))
+    try:
+        from obstore.store import S3Store
+    except ImportError:
+        raise SettingsError("store.objects.url names a bucket: install the extra, parlour[s3]") from None
+    client: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _REQUEST}
+    if endpoint.startswith("http://"):
+        client["allow_http"] = True
+    # Variables of the environment, which the library would read, decide nothing (ADR 24).
+    host = urlsplit(endpoint).hostname or ""
+    is_bypassed = not proxy or is_direct(host)
+    if not is_bypassed and ProxyAddress.parse(proxy).is_socks:
+        raise SettingsError(
+            "the bucket of store.objects is not reached through a SOCKS proxy: set PARLOUR_PROXY to http://"
+        )
+    client |= {"proxy_url": "http://localhost", "proxy_excludes": host} if is_bypassed else {"proxy_url": proxy}
+    store = S3Store(
+        parts.netloc,
+        prefix=parts.path.strip("/") or None,
+        region=settings.region,
+        access_key_id=settings.access_key.get_secret_value() if settings.access_key else "",
+        secret_access_key=settings.secret_key.get_secret_value() if settings.secret_key else "",
+        disable_bulk_delete=True,  # not every server has it
+        client_options=client,  # type: ignore[arg-type]
+        retry_config={"max_retries": _TRIES - 1, "retry_timeout": _RETRYING},
+        endpoint=endpoint,
+        aws_endpoint_url_s3=endpoint,
+        virtual_hosted_style_request=False,
+        skip_signature=False,
+    )
+    return BucketObjects(store, parts.netloc)
+
+
+class DirectoryObjects:
+    """Objects as files of a directory that every gateway reaches."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Write the file beside its name, then rename it."""
+        with _translate_disk(self._folder):
+            await asyncio.to_thread(_write_durably, self._folder / name, data)
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """Yield the file's bytes."""
+        with _translate_disk(self._folder):
+            file = await asyncio.to_thread((self._folder / name).open, "rb")
+            try:
+                while data := await asyncio.to_thread(file.read, _CHUNK):
+                    yield data
+            finally:
+                file.close()
+
+    async def delete(self, name: str) -> None:
+        """Remove the file, and what interrupted writes of it have left."""
+        with _translate_disk(self._folder):
+            await asyncio.to_thread(_remove_file, self._folder, name)
+
+
+class BucketObjects:
+    """Objects of a bucket."""
+
+    def __init__(self, store: S3Store, bucket: str) -> None:
+        self._store = store
+        self._bucket = bucket
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Upload in one request: an upload in parts that is interrupted leaves parts behind."""
+        with _translate_bucket(self._bucket, "write"):
+            await self._store.put_async(name, data, use_multipart=False)
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """Download as it arrives."""
+        with _translate_bucket(self._bucket, "read"):
+            found = await self._store.get_async(name)
+            async for data in found.stream(min_chunk_size=_CHUNK):
+                yield bytes(data)
+
+    async def delete(self, name: str) -> None:
+        """Remove the object; S3 does not say whether it existed."""
+        with _translate_bucket(self._bucket, "delete"):
+            await self._store.delete_async(name)
+
+
+@contextlib.contextmanager
+def _translate_disk(folder: Path) -> Any:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreUnavailable(f"{error.filename} is missing from the directory of store.objects.url") from error
+    except OSError as error:
+        raise StoreUnavailable(f"the directory {folder} of store.objects.url: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _translate_bucket(bucket: str, action: str) -> Any:
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    start = f"the bucket {bucket} of store.objects.url"
+    try:
+        yield
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        reason = "the server refuses store.objects.access_key and secret_key, or they lack the right"
+        raise StoreUnavailable(f"{start} cannot be used: {reason} to {action} objects") from error
+    except FileNotFoundError as error:
+        if action == "read" and "NoSuchBucket" not in str(error):
+            raise StoreUnavailable(f"{start} lacks an object that the database refers to") from error
+        if action != "delete" or "NoSuchBucket" in str(error):
+            raise StoreUnavailable(f"{start} does not exist at this endpoint: create it, or fix the address") from error
+    except BaseError as error:
+        line = str(error).partition("\n")[0][:200]
+        raise StoreUnavailable(f"{start} cannot be reached: {line}") from error
+
+
+def _remove_file(folder: Path, name: str) -> None:
+    for path in (folder / name, *folder.glob(f".{name}.*.tmp")):
+        path.unlink(missing_ok=True)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

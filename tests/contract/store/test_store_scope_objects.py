@@ -1,0 +1,199 @@
+"""Large files in an object store, on each engine and in each kind of place: none lost, left over or changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.scope_file_sync import ScopeFileSync
+from gateway.errors import StoreUnavailable
+from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
+from gateway.ports.store import Store
+from gateway.store.scope_files import SqlScopeFiles
+from gateway.store.scope_objects import LARGER
+from gateway.store.sql_store import SqlStore
+from tests.contract.store.conftest import StoreBackend
+from tests.fakes.object_stores import ObjectBackend, open_object_backend
+
+ANN = "people/pocket%3aann"
+LARGE, OTHER = b"a" * (LARGER + 1), b"b" * (LARGER + 5)
+PHOTO = "attachments/" + "0" * 64
+
+
+@pytest.fixture(params=["directory", "bucket"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectBackend]:
+    """Return an empty place for objects."""
+    async with open_object_backend(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def files(store: Store, place: ObjectBackend) -> SqlScopeFiles:
+    """Return the port on each engine, with a place for large files."""
+    assert isinstance(store, SqlStore)
+    opened = SqlScopeFiles(store._engine)
+    opened.use_objects(place.open())
+    return opened
+
+
+def whole(path: str, data: bytes, version: str, *, is_standalone: bool = True) -> StoredFileChange:
+    """Return the change that writes a file as a whole."""
+    file = StoredFile(path=path, size=len(data), replaced=version, modified=7)
+    return StoredFileChange(file=file, data=data, is_standalone=is_standalone)
+
+
+async def save(
+    files: SqlScopeFiles, was: str, version: str, *changes: StoredFileChange, removed: str = ""
+) -> str | None:
+    """Change ANN's scope."""
+    gone = [removed] if removed else []
+    return await files.save([ScopeChange(scope=ANN, was=was, version=version, changes=changes, removed=gone)])
+
+
+async def contents(files: SqlScopeFiles) -> dict[str, bytes]:
+    """Return the contents of all files of ANN's scope."""
+    return {
+        each.path: b"".join([piece async for piece in files.read(ANN, each)]) for each in (await files.files(ANN))[1]
+    }
+
+
+async def test_large_files_are_objects_and_all_others_rows(files: SqlScopeFiles, place: ObjectBackend) -> None:
+    """By size and kind; objects are named by their SHA-256, and read like any file. A change of the time keeps them."""
+    given = {PHOTO: LARGE, "attachments/small": LARGE[:LARGER], "memory/large.md": OTHER}
+    changes = [whole(path, data, "v1", is_standalone=path != "memory/large.md") for path, data in given.items()]
+    assert await save(files, "", "v1", *changes) is None
+    assert await contents(files) == given
+    ((name, stored),) = place.contents().items()
+    assert (len(name), stored) == (73, LARGE)
+    later = StoredFile(path=PHOTO, size=len(LARGE), replaced="v1", modified=99)
+    await save(files, "v1", "v2", StoredFileChange(file=later))
+    await files.remove_unused()
+    assert await contents(files) == given
+    delta = await files.changes(ANN, "v1", given)
+    assert delta is not None
+    assert [(each.path, each.object) for each in delta.files] == [(PHOTO, name)]
+
+
+async def test_objects_go_with_their_files(files: SqlScopeFiles, place: ObjectBackend, store: Store) -> None:
+    """Removed, replaced by a large or a small content, or of a scope that is erased; a purge waits for it."""
+    await save(files, "", "v1", *(whole(f"files/{n}", LARGE, "v1") for n in range(4)))
+    await save(files, "v1", "v2", whole("files/1", OTHER, "v2"), whole("files/2", b"small", "v2"), removed="files/0")
+    await files.remove_unused()
+    assert sorted(place.contents().values()) == sorted([OTHER, LARGE])
+    assert await contents(files) == {"files/1": OTHER, "files/2": b"small", "files/3": LARGE}
+    gone = ScopeChange(scope=ANN, was="v2", version="v3", removed=["files/1", "files/2", "files/3"])
+    assert await files.save([gone]) is None
+    place.set_away(True)
+    with pytest.raises(StoreUnavailable, match=r"store\.objects\.url"):
+        await store.erasing.scrub()
+    place.set_away(False)
+    assert await store.erasing.scrub()
+    assert place.contents() == {}
+
+
+async def test_of_two_gateways_one_stores_a_file_and_nothing_is_left_of_the_other(
+    files: SqlScopeFiles, place: ObjectBackend
+) -> None:
+    """The same content at the same time: the refused one's object is removed, and not the other's."""
+    assert await save(files, "", "v1", whole(PHOTO, LARGE, "v1")) is None
+    assert await save(files, "", "v2", whole(PHOTO, LARGE, "v2")) == ANN
+    assert len(place.contents()) == 2
+    await files.remove_unused()
+    assert len(place.contents()) == 1
+    assert await contents(files) == {PHOTO: LARGE}
+
+
+async def test_without_the_object_store_nothing_is_promised(files: SqlScopeFiles, place: ObjectBackend) -> None:
+    """A change with a large file fails whole, and is made once the place is back; others do not need it."""
+    place.set_away(True)
+    with pytest.raises(StoreUnavailable, match=r"store\.objects\.url"):
+        await save(files, "", "v1", whole(PHOTO, LARGE, "v1"), whole("files/note", b"small", "v1"))
+    assert await files.files(ANN) == ("", ())
+    assert await save(files, "", "v1", whole("files/note", b"small", "v1")) is None
+    place.set_away(False)
+    assert await save(files, "v1", "v2", whole(PHOTO, LARGE, "v2")) is None
+    assert await contents(files) == {"files/note": b"small", PHOTO: LARGE}
+
+
+async def test_the_object_of_a_killed_gateway_is_removed(
+    files: SqlScopeFiles, place: ObjectBackend, backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written and never referred to: after a quarter of an hour it goes, and not while it may be waited for."""
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.store.scope_files._save", _killed)
+        with pytest.raises(ZeroDivisionError):
+            await save(files, "", "v1", whole(PHOTO, LARGE, "v1"))
+    assert len(place.contents()) == 1
+    await files.remove_unused()
+    assert len(place.contents()) == 1
+    backend.wall.advance(minutes=16)
+    await files.remove_unused()
+    assert place.contents() == {}
+
+
+async def test_an_object_that_was_removed_before_its_commit_is_stored_again(
+    files: SqlScopeFiles, place: ObjectBackend, backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that comes later than that refers to nothing: it fails, and the next one has the content."""
+    store_objects = files._objects
+    assert store_objects is not None
+    first = await store_objects.store(
+        [ScopeChange(scope=ANN, was="", version="v1", changes=[whole(PHOTO, LARGE, "v1")])]
+    )
+    backend.wall.advance(minutes=16)
+    await files.remove_unused()
+    with monkeypatch.context() as patch:
+        patch.setattr(store_objects, "store", _returns(first))
+        with pytest.raises(StoreUnavailable, match="stored again"):
+            await save(files, "", "v1", whole(PHOTO, LARGE, "v1"))
+    assert await files.files(ANN) == ("", ())
+    assert await save(files, "", "v1", whole(PHOTO, LARGE, "v1")) is None
+    assert await contents(files) == {PHOTO: LARGE}
+
+
+@pytest.mark.parametrize("data", [LARGE[:-1], LARGE + b"a", b"b" + LARGE[1:], b""])
+async def test_a_changed_object_is_refused(
+    files: SqlScopeFiles, place: ObjectBackend, tmp_path: Path, data: bytes
+) -> None:
+    """Truncated, longer or other bytes reach no home, and a scope that needs them is not served without them."""
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    Disk().replace(homes[0] / ANN / PHOTO, LARGE)
+    first, second = (ScopeFileSync(home, files) for home in homes)
+    await first.start()
+    ((name, _),) = place.contents().items()
+    place.change(name, data)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await second.start()
+    assert raised.group_contains(StoreUnavailable, match=f"{name}.*is not what was stored")
+    assert not (homes[1] / ANN / PHOTO).exists()
+    await second.close()
+    place.change(name, LARGE)
+    again = ScopeFileSync(homes[1], files)
+    await again.start()
+    assert (homes[1] / ANN / PHOTO).read_bytes() == LARGE
+    for each in (first, again):
+        await each.close()
+
+
+async def test_a_gateway_without_the_setting_says_so(files: SqlScopeFiles, store: Store) -> None:
+    """A file that is elsewhere is not taken for an empty one."""
+    await save(files, "", "v1", whole(PHOTO, LARGE, "v1"))
+    assert isinstance(store, SqlStore)
+    with pytest.raises(StoreUnavailable, match="PARLOUR_STORE__OBJECTS__URL"):
+        await contents(SqlScopeFiles(store._engine))
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise ZeroDivisionError
+
+
+def _returns(value: object) -> object:
+    async def store(*_: object) -> object:
+        return value
+
+    return store
