@@ -215,17 +215,21 @@ async def _reading(read: Callable[[], Any], person: FrameUser) -> AsyncIterator[
         reading.cancel()
 
 
-HARNESSES: list[ChannelHarness] = [
-    WebHarness(),
-    ConsoleHarness(),
-    DiscordHarness(),
-    SlackHarness(),
-    TelegramHarness(),
-    TernHarness(),
-]
+# A page or a terminal of ours knows who looks on, and can say a line beside a message; a platform has its own client.
+WINDOWS: list[ChannelHarness] = [WebHarness(), ConsoleHarness()]
+PLATFORMS: list[ChannelHarness] = [DiscordHarness(), SlackHarness(), TelegramHarness(), TernHarness()]
+HARNESSES = WINDOWS + PLATFORMS
 
 
-@pytest.fixture(params=HARNESSES, ids=lambda harness: harness.kind.name)
+def _name(harness: ChannelHarness) -> str:
+    return harness.kind.name
+
+
+in_windows = pytest.mark.parametrize("harness", WINDOWS, indirect=True, ids=_name)
+on_platforms = pytest.mark.parametrize("harness", PLATFORMS, indirect=True, ids=_name)
+
+
+@pytest.fixture(params=HARNESSES, ids=_name)
 def harness(request: pytest.FixtureRequest) -> ChannelHarness:
     """Give each harness in turn."""
     found: ChannelHarness = request.param
@@ -250,12 +254,6 @@ async def person(platform: RunningChannel) -> AsyncIterator[PlatformUser]:
     """Let one person join."""
     async with platform.join() as person:
         yield person
-
-
-def needs_windows(platform: RunningChannel) -> None:
-    """Skip what only a page or a terminal of ours can show."""
-    if not platform.has_windows:
-        pytest.skip("the platform's own client shows this, or nothing does")
 
 
 def message(
@@ -312,11 +310,11 @@ async def test_what_is_not_stored_is_not_confirmed(
 
 
 @pytest.mark.parametrize("verdict", [IntakeVerdict.FULL, IntakeVerdict.REJECTED])
+@in_windows
 async def test_a_refusal_is_told_in_one_line(
     platform: RunningChannel, person: PlatformUser, services: FakePageServices, verdict: IntakeVerdict
 ) -> None:
     """Not taken is said beside the message; the gateway's line where it has one, never the reason's code."""
-    needs_windows(platform)
     services.verdict = IntakeResult(verdict=verdict, reason="secret_word")
     await person.say("hello", "message-0001")
     await person.shown.until(lambda: person.shown.refused == ["message-0001"])
@@ -396,9 +394,7 @@ async def test_a_file_stands_in_the_chat(
 
 
 async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: RunningChannel) -> None:
-    """Where files can be sent, bytes that are gone are said at once, so that delivery sends a line in their place."""
-    if not platform.channel.capabilities.file_limit:
-        pytest.skip("no files here")
+    """Bytes that are gone are said at once, so that delivery sends a line in their place."""
     lost = Attachment(kind="document", name="plan.pdf", size=4, blob=f"people/ann/{'0' * 64}")
     with pytest.raises(FileUnavailable):
         await platform.channel.send(MessagePart(id=f"{TURN}.1.1", key=platform.key, payload="", plain="", file=lost))
@@ -452,9 +448,9 @@ async def test_a_preview_grows_and_becomes_the_answer(platform: RunningChannel, 
     await person.shown.until(lambda: list(person.shown.messages.values()) == ["It is late."])
 
 
+@in_windows
 async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: RunningChannel) -> None:
     """A stream and its typing are shown to a window that opens later, and not once they are over."""
-    needs_windows(platform)
     (part,) = platform.channel.render(message(platform, "so far", 0, OutboundKind.PREVIEW))
     await platform.channel.show(ChatActivity(key=platform.key, on=True, text="thinking"))
     await platform.channel.send(part)
@@ -499,9 +495,9 @@ async def test_hostile_text_in_is_storable(person: PlatformUser, services: FakeP
     assert services.deliveries[0].text == "ab\ufffdc\nd"
 
 
+@in_windows
 async def test_a_message_nobody_reads_is_no_failure(platform: RunningChannel) -> None:
     """With nobody there a send succeeds, and the chat says that nobody watches a stream."""
-    needs_windows(platform)
     assert not platform.channel.is_watched(platform.key)
     (part,) = platform.channel.render(message(platform, "for later"))
     assert (await platform.channel.send(part)).part == part.id
@@ -516,9 +512,9 @@ async def _until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
+@in_windows
 async def test_a_private_answer_is_seen_by_its_person_alone(platform: RunningChannel, person: PlatformUser) -> None:
     """What is visible to one sender reaches nobody else's window."""
-    needs_windows(platform)
     for visible_to, row in (("somebody-else", 1), ("", 2)):
         text = OutboundMessage(id=f"{TURN}.{row}", key=platform.key, text=f"row {row}", visible_to=visible_to)
         (part,) = platform.channel.render(text)
@@ -557,12 +553,14 @@ async def test_a_press_is_the_command_said_by_whoever_pressed(
     assert first.event_ids
 
 
+@on_platforms
 async def test_a_press_that_is_settled_takes_its_row_away(
     platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
-    """The answer to a press says that it is settled: that row goes and the others stay."""
-    if not platform.channel.capabilities.choices or platform.has_windows:
-        pytest.skip("the page's own script does it: tests/e2e/test_page_buttons.py")
+    """The answer to a press says that it is settled: that row goes and the others stay.
+
+    On the page its script does it (tests/e2e/test_page_buttons.py).
+    """
     choices = (
         MessageButton("Yes", "/memory approve e7"),
         MessageButton("No", "/memory reject e7"),
