@@ -174,13 +174,43 @@ def _group_of(path: str) -> str:
     return "" if path.startswith(("tests/e2e/", "tests/faults/")) and 'scope="module"' not in source else path
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Return a scheduler that runs the tests of one group in one worker.
+def _unit_of(nodeid: str) -> str:
+    return _group_of(nodeid.partition("::")[0]) or nodeid
 
-    A group is a module, or modules with the same expensive start (`xdist_group("litellm")`). Long tests, which
-    start gateways, are distributed singly and before the short ones (`--no-loadscope-reorder`), so that the workers end
-    together. The scheduler "loadgroup" of pytest-xdist finds no groups under pytest 9.2, where test ids are read-only.
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Return a scheduler that runs the tests of one group in one worker, in the order of `mixed`.
+
+    A group is a module, or modules with the same expensive start (`xdist_group("litellm")`); tests that start gateways
+    are distributed singly. The scheduler "loadgroup" of pytest-xdist finds no groups under pytest 9.2, where test ids
+    are read-only.
     """
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda nodeid: _group_of(nodeid.partition("::")[0]) or nodeid
+    scheduler._split_scope = _unit_of
     return scheduler
+
+
+def mixed(nodeids: Sequence[str]) -> Sequence[int]:
+    """Return the places of *nodeids* in the order in which workers run them; each group stays together.
+
+    Tests that start gateways wait for processes and timers half of their time, the others compute: spread evenly among
+    each other they leave no processor idle. Those of faults are the longest and come first, those of the folders below
+    tests/e2e are the shortest and come last, so that the workers end together.
+    """
+    units: dict[str, list[int]] = {}
+    waiting: dict[str, str] = {}  # units, each with the path of its first test
+    for place, nodeid in enumerate(nodeids):
+        unit = _unit_of(nodeid)
+        if unit not in units and nodeid.startswith(("tests/e2e/", "tests/faults/")):
+            waiting[unit] = nodeid.partition("::")[0]
+        units.setdefault(unit, []).append(place)
+    longest_first = sorted(waiting, key=lambda unit: (waiting[unit].startswith("tests/e2e/"), waiting[unit].count("/")))
+    computing = [unit for unit in units if unit not in waiting]
+    order = [(place / len(each), unit) for each in (longest_first, computing) for place, unit in enumerate(each)]
+    return [place for _, unit in sorted(order) for place in units[unit]]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the workers run the tests in the order of `mixed`; a run without workers keeps that of the files."""
+    if hasattr(config, "workerinput"):
+        items[:] = [items[place] for place in mixed([item.nodeid for item in items])]

@@ -64,5 +64,5 @@ async def test_a_window_too_many_says_why_and_comes_in_when_it_can(chromium: Bro
         await expect(page.locator("#trouble")).to_have_text(translate("frames.windows", most=MOST_WINDOWS))
         await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
         await opener.evaluate("() => window.more.forEach((each) => each.close())")
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online", timeout=20_000)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await expect(page.locator("#trouble")).to_be_hidden()
