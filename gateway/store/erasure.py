@@ -282,8 +282,8 @@ def _change_fields(payload: str, names: Iterable[str], change: Redaction) -> str
 
 def _without_sender(payload: str) -> str:
     fields = read_json(payload)
-    by = {name: value for name, value in fields["by"].items() if name not in ("name", "roles", "team")}
-    return write_json({**fields, "by": {**by, "id": ""}})
+    by = {name: value for name, value in fields["by"].items() if name not in ("id", "name", "roles", "team")}
+    return write_json({**fields, "by": by})
 
 
 def _other(body: str, change: Redaction) -> str | None:

@@ -55,7 +55,7 @@ _CONTROLS_OF_SENDER = (
     "SELECT count(*) FROM inbox WHERE key = ? AND state = 'control' AND ended_at IS NULL AND sender = ?"
 )
 _REPLIES = "SELECT payload FROM outbox WHERE key = ? AND open = 3"
-ROW = "seq, key, message_id, sent_at, payload, role, state, turn, attempts, crashes, accepted_at"
+ROW = "seq, key, message_id, sent_at, sender, payload, role, state, turn, attempts, crashes, accepted_at"
 _OPEN_ROWS = sql(
     "SELECT",
     ROW,
@@ -77,10 +77,10 @@ _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS
 
 def read_row(columns: tuple[Any, ...]) -> InboxRow:
     """Read an inbox row from the columns of `ROW`."""
-    seq, key, message_id, sent_at, payload, role, state, turn, attempts, crashes, accepted_at = columns
+    seq, key, message_id, sent_at, sender, payload, role, state, turn, attempts, crashes, accepted_at = columns
     return InboxRow(
         seq=seq,
-        message=read_inbound(read_key(key), unquote(message_id), sent_at, payload),
+        message=read_inbound(read_key(key), unquote(message_id), sent_at, unquote(sender), payload),
         accepted_at=moment(accepted_at),
         role=Role(role),
         is_control=state == "control",
@@ -315,8 +315,8 @@ def _change_waiting(database: Database, new: EncodedMessage, seq: int, payload: 
         # Queue position and turn stay the first delivery's; the text is the edit's.
         after = replace(new.message, event_ids=tuple(read_json(payload).get("event_ids", ())))
         database.execute(
-            "UPDATE inbox SET payload = ?, length = ?, role = ? WHERE seq = ?",
-            (write_inbound(after), new.length, new.role.value, seq),
+            "UPDATE inbox SET sender = ?, payload = ?, length = ?, role = ? WHERE seq = ?",
+            (quote(after.sender.id), write_inbound(after), new.length, new.role.value, seq),
         )
         outcome = AcceptOutcome.EDITED
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])

@@ -113,15 +113,14 @@ def utf16_length(text: str) -> int:
 _SENDER_FIELDS = ("name", "is_bot", "is_self", "is_admin", "is_guest", "roles", "team", "timezone")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption", "question")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
-_MESSAGE_FLAGS = ("is_ephemeral", "is_addressed", "is_private", "is_forwarded")
+_MESSAGE_FLAGS = ("is_ephemeral", "is_private", "is_forwarded")
 _MESSAGE_TEXTS = (
     *("command", "account", "bot", "revision", "guild", "album", "reply_to", "replaces", "quoted", "quoted_by"),
 )
 
 
 def _sender_fields(sender: Sender) -> dict[str, Any]:
-    fields = {name: value for name in _SENDER_FIELDS if (value := getattr(sender, name))}
-    return {"id": sender.id, **fields}
+    return {name: value for name in _SENDER_FIELDS if (value := getattr(sender, name))}
 
 
 def _attachment_fields(attachment: Attachment) -> dict[str, Any]:
@@ -163,9 +162,9 @@ def _choices(fields: Mapping[str, Any]) -> tuple[MessageButton, ...]:
 
 
 def write_inbound(message: InboundMessage) -> str:
-    """Return the payload column of an inbox row; key, id and time have their own columns. Default values are omitted.
+    """Return the payload column of an inbox row. Default values are omitted, and what has a column of its own.
 
-    Rows of older releases have them in the payload too.
+    Key, id, time and the sender's id have; rows of older releases have them in the payload too.
     """
     fields: dict[str, Any] = {"by": _sender_fields(message.sender), "text": message.text}
     if message.kind is not InboundKind.MESSAGE:
@@ -173,22 +172,22 @@ def write_inbound(message: InboundMessage) -> str:
         fields["command"] = message.command  # also an empty one: see `_command`
     if message.chat_kind is not ChatKind.DIRECT:
         fields["chat"] = message.chat_kind.value
-    for name in _MESSAGE_TEXTS:
-        if value := getattr(message, name):
-            fields[name] = value
-    for name in _MESSAGE_LISTS:
-        if several := getattr(message, name):
-            fields[name] = list(several)
-    for name in _MESSAGE_FLAGS:
-        if getattr(message, name):
-            fields[name] = True
+    fields |= {name: value for name in _MESSAGE_TEXTS if (value := getattr(message, name))}
+    fields |= {name: list(several) for name in _MESSAGE_LISTS if (several := getattr(message, name))}
+    fields |= {name: True for name in _MESSAGE_FLAGS if getattr(message, name)}
+    if message.is_addressed != _is_direct(fields):
+        fields["is_addressed"] = message.is_addressed
     if message.attachments:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
     return write_json(fields)
 
 
-def read_inbound(key: SessionKey, message_id: str, sent_at: int, payload: str) -> InboundMessage:
-    """Undo `write_inbound`."""
+def _is_direct(fields: Mapping[str, Any]) -> bool:
+    return "chat" not in fields
+
+
+def read_inbound(key: SessionKey, message_id: str, sent_at: int, sender: str, payload: str) -> InboundMessage:
+    """Undo `write_inbound`; *sender* is the sender's id."""
     fields = read_json(payload)
     by = fields["by"]
     facts: dict[str, Any] = {
@@ -197,7 +196,7 @@ def read_inbound(key: SessionKey, message_id: str, sent_at: int, payload: str) -
     return InboundMessage(
         key=key,
         message_id=message_id,
-        sender=Sender(id=by["id"], **facts),
+        sender=Sender(id=sender, **facts),
         text=fields["text"],
         sent_at=moment(sent_at),
         kind=InboundKind(fields.get("kind", InboundKind.MESSAGE)),
@@ -208,7 +207,7 @@ def read_inbound(key: SessionKey, message_id: str, sent_at: int, payload: str) -
         revision=fields.get("revision", ""),
         event_ids=tuple(fields.get("event_ids", ())),
         is_ephemeral=fields.get("is_ephemeral", False),
-        is_addressed=fields.get("is_addressed", False),
+        is_addressed=fields.get("is_addressed", _is_direct(fields)),
         guild=fields.get("guild", ""),
         is_private=fields.get("is_private", False),
         album=fields.get("album", ""),
@@ -278,7 +277,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
 
 def write_part(part: MessagePart) -> str:
     """Return the payload column of a part; id and key have their own columns."""
-    fields: dict[str, Any] = {"text": part.payload}
+    fields: dict[str, Any] = {"text": part.payload} if part.payload or not part.plain else {}
     if part.plain != part.payload:
         fields["plain"] = part.plain
     if part.kind is not OutboundKind.ANSWER:
@@ -297,7 +296,7 @@ def write_part(part: MessagePart) -> str:
 def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
     """Undo `write_part`."""
     fields = read_json(payload)
-    text = fields["text"]
+    text = fields.get("text", "")
     return MessagePart(
         id=id_,
         key=key,

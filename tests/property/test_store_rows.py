@@ -183,7 +183,8 @@ def test_inbound_round_trip(columns: Columns, message: InboundMessage) -> None:
     payload = columns.store(row_codec.write_inbound(message))
     key = row_codec.read_key(columns.store(row_codec.write_key(message.key)))
     message_id = row_codec.unquote(columns.store(row_codec.quote(message.message_id)))
-    assert row_codec.read_inbound(key, message_id, row_codec.micros(message.sent_at), payload) == message
+    sender = row_codec.unquote(columns.store(row_codec.quote(message.sender.id)))
+    assert row_codec.read_inbound(key, message_id, row_codec.micros(message.sent_at), sender, payload) == message
 
 
 def released(text: str, kind: InboundKind, *mentioned: str) -> InboundMessage:
@@ -202,7 +203,7 @@ def released(text: str, kind: InboundKind, *mentioned: str) -> InboundMessage:
     fields.pop("command", None)
     at = row_codec.micros(message.sent_at)
     payload = row_codec.write_json({**fields, "key": str(message.key), "id": "1", "at": at})
-    return row_codec.read_inbound(message.key, "1", at, payload)
+    return row_codec.read_inbound(message.key, "1", at, message.sender.id, payload)
 
 
 @pytest.mark.parametrize("kind", [InboundKind.COMMAND, InboundKind.BUTTON])
