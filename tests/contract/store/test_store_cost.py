@@ -10,15 +10,17 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from gateway.ports.caps import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
-from gateway.store import claims, outbox, session_queue, suspects
+from gateway.store import claims, journal, outbox, session_queue, suspects
 from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from tests.fakes.turns import ANN, START, accept, answered, claim, parts_of, receipt, said, spent
+from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, parts_of, receipt, said, spent
 
 
 async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
@@ -156,3 +158,26 @@ async def test_what_may_wait_shares_the_next_transaction(tmp_path: Path) -> None
     await store.close()
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         assert database.execute("SELECT name FROM note").fetchall() == [("a",)]
+
+
+async def test_commits_of_many_turns_share_a_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first waits for another transaction while other turns run; the commit of a turn that is alone does not."""
+    monkeypatch.setattr(journal, "_MANY_TURNS", 2)
+    monkeypatch.setattr(journal, "_COMMIT_WITHIN", 600.0)
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    await accept(store, said())
+    await accept(store, said(key=BOB))
+    leases = [await claim(store), await claim(store, BOB)]
+    before = store._engine.writer.commits
+    commits = []
+    for lease in leases:
+        commits.append(asyncio.create_task(store.journal.commit(lease, answered(lease, "one"))))
+        for _ in range(20):
+            await asyncio.sleep(0)
+    await store.check()
+    await asyncio.gather(*commits)
+    assert store._engine.writer.commits == before + 1
+    await accept(store, said(id="2"))
+    alone = await claim(store)
+    await store.journal.commit(alone, answered(alone, "two"))
+    await store.close()
