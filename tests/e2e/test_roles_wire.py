@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.events import PlatformAccount
 from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
-from tests.e2e.telegram.test_telegram_buttons import asked, telegram_now
+from tests.e2e.telegram.test_telegram_buttons import asked
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL
 from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
@@ -17,6 +17,7 @@ from tests.fakes.slack_server import BOB, DM, ROOM, slack_server
 from tests.fakes.staged_changes import staged
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
 from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
+from tests.fakes.telegram_server import telegram_now
 
 REFUSED = "Only an admin of this chat or an owner of this bot can use /new here."
 DONE = "New session started."

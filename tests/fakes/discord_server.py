@@ -90,6 +90,16 @@ class DiscordServer:
 
     # What people do.
 
+    def settings(self, **block: str) -> dict[str, str]:
+        """Return the environment of a gateway whose Discord this is; *block* has further settings of the channel."""
+        fields = {
+            "TOKEN": self.token,
+            "API_URL": f"http://{self.base}/api/v10",
+            "GATEWAY_URL": f"ws://{self.base}/gateway",
+            **block,
+        }
+        return {f"PARLOUR_CHANNELS__DISCORD__{name}": value for name, value in fields.items()}
+
     def add_channel(self, ident: str, name: str, kind: int = 0, **fields: Any) -> str:
         """Add a channel or a thread to the server."""
         self.channels[ident] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -504,3 +505,11 @@ async def open_telegram(server: TelegramServer | None = None, *, port: int = 0) 
     finally:
         await server.hooks.stop()
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def telegram_now() -> AsyncIterator[TelegramServer]:
+    """Serve on today's clock: old messages are not answered."""
+    async with open_telegram() as server:
+        server.now = lambda: int(time.time())
+        yield server

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.e2e.discord.test_discord_buttons import asked
-from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, GUILD, TOKEN
+from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, GUILD
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
@@ -16,13 +16,7 @@ CALL = f"<@{BOT}>"
 @asynccontextmanager
 async def owned(discord: DiscordServer, model: InstantModel) -> AsyncIterator[InProcessGateway]:
     """Run the gateway for Ann, who owns it, and for nobody else."""
-    environment = {
-        "PARLOUR_OWNERS": f"discord:{ANN}",
-        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
-        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
-        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
-        "PARLOUR_CHANNELS__DISCORD__REACTION": "",
-    }
+    environment = {"PARLOUR_OWNERS": f"discord:{ANN}", **discord.settings(REACTION="")}
     async with gateway(model=model, environment=environment) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
         yield parlour

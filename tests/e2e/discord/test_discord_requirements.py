@@ -45,7 +45,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from tests.fakes.discord_harness import connected
-from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL, RANDOM, TOKEN
+from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.web_services import FakePageServices
@@ -79,13 +79,7 @@ class PieceModel(InstantModel):
 @asynccontextmanager
 async def open_gateway_of(discord: DiscordServer, model: Any) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann."""
-    environment = {
-        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
-        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
-        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
-        "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": ANN,
-    }
-    async with gateway(model=model, environment=environment) as parlour:
+    async with gateway(model=model, environment=discord.settings(ALLOW_FROM=ANN)) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
         yield parlour
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE, TOKEN
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
@@ -48,13 +48,7 @@ async def team(
     discord: DiscordServer, model: Any, allow_from: str = f"{ANN},role:{TEAM_ROLE}"
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway for Ann and for whoever has the team's role."""
-    environment = {
-        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
-        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
-        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
-        "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": allow_from,
-        "PARLOUR_CHANNELS__DISCORD__REACTION": "",
-    }
+    environment = discord.settings(ALLOW_FROM=allow_from, REACTION="")
     async with gateway(model=model, environment=environment) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
         yield parlour

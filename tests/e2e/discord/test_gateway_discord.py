@@ -14,7 +14,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import Tool
 from gateway.i18n import translate
-from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
+from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
@@ -43,13 +43,7 @@ async def open_gateway(
     discord: DiscordServer, *, home: Path | None = None, model: Any = None, tools: Sequence[Tool] = (), **block: str
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
-    environment = {
-        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
-        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
-        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
-        "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": f"{ANN},{BEN}",
-        **{f"PARLOUR_CHANNELS__DISCORD__{name}": value for name, value in block.items()},
-    }
+    environment = discord.settings(**{"ALLOW_FROM": f"{ANN},{BEN}", **block})
     before = discord.gateway.identified
     async with gateway(home=home, model=model or InstantModel(), environment=environment, tools=tools) as parlour:
         await discord.until(lambda: discord.gateway.identified > before)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from gateway.delivery import delivery_context
+from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +20,10 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 def _private(folder: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TelegramServer]:
+    """Give a Telegram that counts the seconds as they pass."""
+    async with telegram_now() as server:
+        yield server

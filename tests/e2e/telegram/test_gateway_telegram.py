@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    """Give a Telegram that counts the seconds as they pass."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
-        yield server
+from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer
 
 
 async def test_a_day_in_the_life(server: TelegramServer) -> None:

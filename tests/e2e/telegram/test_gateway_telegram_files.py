@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,7 @@ from PIL import Image
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    """Give a Telegram that counts the seconds as they pass."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
-        yield server
+from tests.fakes.telegram_server import TelegramFault, TelegramServer
 
 
 def document(server: TelegramServer, name: str, data: bytes, media_type: str = "text/plain") -> dict[str, Any]:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from gateway.quarantine import list_events
 from tests.fakes.gateway import free_port
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramServer
 
 SECRET = "a-secret-that-is-hard-to-guess"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    """Give a Telegram that counts the seconds as they pass."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
-        yield server
 
 
 async def test_a_poison_update_is_set_aside_and_those_beside_it_are_answered(server: TelegramServer) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.telegram_gateway import TEAM, mention, open_gateway
-from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, telegram_now
 
 REFUSED = "Only an admin of this chat"
 ADMIN, MEMBER = 42, 43
@@ -27,8 +27,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture
 async def server() -> AsyncIterator[TelegramServer]:
     """Give a Telegram whose group has one admin; both people have pressed Start in private."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
+    async with telegram_now() as server:
         server.privacy = False
         server.per_minute = 100
         server.chat(TEAM).admins = {ADMIN}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import BOT, TelegramServer, open_telegram
+from tests.fakes.telegram_server import BOT, TelegramServer, telegram_now
 
 STRANGER = {"id": 666, "is_bot": False, "first_name": "42", "username": "42"}  # 7: a name like an allowed id
 
@@ -17,8 +16,7 @@ STRANGER = {"id": 666, "is_bot": False, "first_name": "42", "username": "42"}  #
 @pytest.fixture
 async def server() -> AsyncIterator[TelegramServer]:
     """Give a Telegram that lets the bot read along, and counts the seconds as they pass."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
+    async with telegram_now() as server:
         server.privacy = False
         yield server
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.staged_changes import FACT, memory, staged
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramPost, TelegramServer, telegram_now
 
 ANN = "people/telegram%3a42"
 GROUP = f"chats/telegram%3a{TEAM}"
 YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
 STRANGER, BEN = 666, 43
-
-
-@asynccontextmanager
-async def telegram_now() -> AsyncIterator[TelegramServer]:
-    """Run Telegram on today's clock: old messages are not answered."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
-        yield server
 
 
 async def asked(server: TelegramServer, chat: int) -> TelegramPost:

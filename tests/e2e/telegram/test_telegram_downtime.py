@@ -6,7 +6,6 @@ answered, Ann and Bob write (Ann in private and in the team's group), and Carl i
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import time_machine
 
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 ADMITTED = f"42,43,44,chat:{TEAM}"
 WITHOUT_CARL = f"42,43,chat:{TEAM}"
@@ -64,8 +63,7 @@ EXPECTED = {
 @pytest.mark.parametrize("down", EXPECTED, ids=["ten-minutes", "three-hours", "twenty-five-hours"])
 async def test_what_the_table_says_of_being_down_is_what_happens(down: timedelta, tmp_path: Path) -> None:
     """Nothing Telegram still has is lost, nothing is said twice; edited answers and who was taken off get no answer."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
+    async with telegram_now() as server:
         with time_machine.travel(datetime.now(UTC) - down, tick=True):
             copy = await live_until_killed(server, tmp_path)
             talk(server)

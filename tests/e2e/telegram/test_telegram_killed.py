@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from gateway.i18n import translate
 from tests.fakes.gateway import free_port
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram, telegram_now
 
 WORDS = "hello, and tell me something that is long enough for a draft"
 ANSWER = f"You said: {WORDS}"
@@ -163,8 +162,7 @@ def settings_of(way: KillCase) -> dict[str, Any]:
 async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) -> None:
     """At every moment of an answer's way: nothing is lost, and nothing is there twice without a mark."""
     way = WAYS[name]
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
+    async with telegram_now() as server:
         camera = TelegramSnapshots(server, tmp_path, way.expected)
         model = EchoModel(way.answer)
         model.go_on.clear()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.e2e.telegram.test_telegram_buttons import BEN, asked, telegram_now
+from tests.e2e.telegram.test_telegram_buttons import BEN, asked
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
+from tests.fakes.telegram_server import telegram_now
 
 MODELS = {
     "PARLOUR_LLM__MODEL": "parrot",

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.events import SessionKey
 from tests.e2e.telegram.test_telegram_buttons import asked
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 OWNER, STRANGER = 42, 666
 SETTINGS: Mapping[str, Any] = {"ALLOW_FROM": "", "PARLOUR_OWNERS": f"telegram:{OWNER}"}
-
-
-@asynccontextmanager
-async def telegram_now() -> AsyncIterator[TelegramServer]:
-    """Run Telegram on today's clock: old messages are not answered."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
-        yield server
 
 
 def added(server: TelegramServer, chat: int, by: int) -> None:

@@ -30,6 +30,15 @@ async def shown(gateway: DeliveryGateway, lease: TurnLease, text: str = WORDS) -
     await preview.close()
 
 
+async def answer(gateway: DeliveryGateway, *texts: str, after: float = 0) -> None:
+    """Show one preview, and answer with *texts* some seconds later."""
+    lease = await gateway.turn()
+    await shown(gateway, lease)
+    await asyncio.sleep(after)
+    await gateway.commit(lease, *texts)
+    await gateway.settled()
+
+
 async def test_the_last_text_wins_at_the_channels_pace(opens: OpensGateway) -> None:
     """A hundred texts in ten seconds are one send and about ten edits, the newest text each time."""
     gateway = await opens()
@@ -83,10 +92,7 @@ async def test_few_words_wait_for_more(opens: OpensGateway, clock: VirtualClock)
 async def test_the_answer_adopts_the_preview(opens: OpensGateway, text: str) -> None:
     """The first part is an edit of the preview, further parts are new messages, nothing stands twice."""
     gateway = await opens()
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await gateway.commit(lease, text, "second message")
-    await gateway.settled()
+    await answer(gateway, text, "second message")
     texts = gateway.platform.texts(ANN)
     assert " ".join(texts).split() == [*text.split(), "second", "message"]
     assert gateway.platform.chats["42"][0].versions[0] == WORDS
@@ -95,32 +101,21 @@ async def test_the_answer_adopts_the_preview(opens: OpensGateway, text: str) -> 
 async def test_a_stopped_turns_line_adopts_the_preview(opens: OpensGateway) -> None:
     """Whatever ends the turn replaces the half-said words."""
     gateway = await opens()
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await gateway.commit(lease, "Stopped.")
-    await gateway.settled()
+    await answer(gateway, "Stopped.")
     assert gateway.platform.texts(ANN) == ["Stopped."]
 
 
 async def test_after_a_minute_the_answer_rings(opens: OpensGateway) -> None:
     """A late answer of one part is a message of its own; the preview points at it (docs/adr/0003)."""
     gateway = await opens()
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await asyncio.sleep(60)
-    await gateway.commit(lease, "The answer")
-    await gateway.settled()
+    await answer(gateway, "The answer", after=60)
     assert gateway.platform.texts(ANN) == [BELOW, "The answer"]
 
 
 async def test_a_long_late_answer_rings_by_itself(opens: OpensGateway) -> None:
     """With several parts the last one is a new message anyway: no pointer."""
     gateway = await opens()
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await asyncio.sleep(60)
-    await gateway.commit(lease, "word " * 60)
-    await gateway.settled()
+    await answer(gateway, "word " * 60, after=60)
     assert BELOW not in gateway.platform.texts(ANN)
     assert " ".join(gateway.platform.texts(ANN)).split() == ["word"] * 60
 
@@ -128,11 +123,7 @@ async def test_a_long_late_answer_rings_by_itself(opens: OpensGateway) -> None:
 async def test_a_page_needs_no_ringing(opens: OpensGateway) -> None:
     """Where nothing rings a late answer is an edit like any other."""
     gateway = await opens(replace(RINGING, rings=False))
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await asyncio.sleep(60)
-    await gateway.commit(lease, "The answer")
-    await gateway.settled()
+    await answer(gateway, "The answer", after=60)
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
@@ -167,10 +158,7 @@ async def test_a_preview_of_unknown_outcome_is_asked_for(
     """Posted or not, after an unknown first send the chat ends with the answer, once and unmarked."""
     gateway = await opens(capabilities)
     gateway.platform.fail(fault, what="send")
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await gateway.commit(lease, "The answer")
-    await gateway.settled()
+    await answer(gateway, "The answer")
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
@@ -178,10 +166,7 @@ async def test_a_preview_that_nobody_can_find_marks_the_answer(opens: OpensGatew
     """Where a half answer may stand unknown, the answer says that it may repeat."""
     gateway = await opens(RINGING, MemoryPlatform(finds=False))
     gateway.platform.fail(ChannelFault.LOST, what="send")
-    lease = await gateway.turn()
-    await shown(gateway, lease)
-    await gateway.commit(lease, "The answer")
-    await gateway.settled()
+    await answer(gateway, "The answer")
     assert gateway.platform.texts(ANN) == [WORDS, f"{MARK}\nThe answer"]
 
 

@@ -67,11 +67,7 @@ async def telegram(environment: dict[str, str]) -> AsyncIterator[TelegramServer]
 async def discord(environment: dict[str, str]) -> AsyncIterator[DiscordServer]:
     """A small Discord, and a block that leads to it."""
     async with open_discord() as server:
-        environment |= {
-            "PARLOUR_CHANNELS__DISCORD__TOKEN": server.token,
-            "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{server.base}/api/v10",
-            "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{server.base}/gateway",
-        }
+        environment |= server.settings()
         yield server
 
 
