@@ -32,7 +32,7 @@ from gateway.settings.error_messages import error_line, errors_by_path, explain_
 from gateway.settings.resolve import normalize_names
 from gateway.settings.setting_names import snake
 from gateway.settings.sources import HOME, find_file, read_secrets, read_text
-from gateway.settings.yaml_loader import parse_yaml
+from gateway.settings.yaml_loader import find_lines, parse_yaml
 
 Path_: TypeAlias = tuple[str, ...]  # of a setting: ("channels", "telegram", "token")
 Value: TypeAlias = str | list[str]
@@ -47,7 +47,7 @@ _HEAD = "# Written by `parlour init`; yours to edit. All settings are in docs/se
 class SettingChanges:
     """New settings by path; None removes a setting."""
 
-    plain: dict[Path_, Value] = field(default_factory=dict)
+    plain: dict[Path_, Value | None] = field(default_factory=dict)
     secret: dict[Path_, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -170,15 +170,30 @@ class SettingsFileWriter:
 
 
 def merge_settings_text(file: Path, text: str, changes: SettingChanges, secrets: Mapping[Path_, Path]) -> str:
-    """Return *text* with *changes* applied and everything else unchanged, comments included."""
+    """Return *text* with *changes* applied and everything else unchanged, comments included.
+
+    Raises UserError for a file that cannot be edited safely, and for a setting to remove that is not in it.
+    """
     if file.suffix == ".json":
         tree = json.loads(text) if text.strip() else {}
         _apply(tree, changes, secrets)
         return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
-    yaml = _round_trip(text)
     by_hand = f"the structure of {file} cannot be edited safely; nothing was changed in it, add by hand: "
     by_hand += ", ".join(".".join(path) for path in changes.plain)
+    expected = parse_yaml(text) or {}
+    _apply(expected, changes, secrets)
+    removed = [path for path, value in changes.plain.items() if value is None]
+    changes = SettingChanges(
+        {path: value for path, value in changes.plain.items() if value is not None}, changes.secret
+    )
     try:
+        for path in removed:
+            text = _remove_lines(text, path)
+        if removed and not changes:
+            if (parse_yaml(text) or {}) != expected:
+                raise UserError(by_hand)
+            return text
+        yaml = _round_trip(text)
         tree = yaml.load(text)
         if tree is None:  # comments alone
             tree, text = CommentedMap(), text if text.strip() else _HEAD
@@ -191,8 +206,6 @@ def merge_settings_text(file: Path, text: str, changes: SettingChanges, secrets:
             yaml.dump(tree, out)
     except (YAMLError, ValueError, TypeError):
         raise UserError(by_hand) from None
-    expected = parse_yaml(text) or {}
-    _apply(expected, changes, secrets)
     if (parse_yaml(head + out.getvalue()) or {}) != expected:
         raise UserError(by_hand)
     return head + out.getvalue()
@@ -200,6 +213,9 @@ def merge_settings_text(file: Path, text: str, changes: SettingChanges, secrets:
 
 def _apply(tree: Any, changes: SettingChanges, secrets: Mapping[Path_, Path]) -> None:
     for path, value in changes.plain.items():
+        if value is None:
+            _remove(tree, path)
+            continue
         group = _group(tree, path)
         group[_spelling(group, path)] = _scalar(value, group)
     for path in changes.secret:
@@ -211,6 +227,42 @@ def _apply(tree: Any, changes: SettingChanges, secrets: Mapping[Path_, Path]) ->
         found = _existing(tree, pointer)
         if found is not None:
             found[_spelling(found, pointer)] = _scalar(str(secrets[path]), found)
+
+
+def _remove(tree: Any, path: Path_) -> Path_:
+    """Remove the setting *path* and the groups that are empty without it; return the path of the outermost of them."""
+    group = _existing(tree, path)
+    if group is None:
+        raise UserError(f"{'.'.join(path)} is not in the settings file, so there is no line to remove")
+    del group[_spelling(group, path)]
+    while not group and len(path) > 1:
+        path = path[:-1]
+        group = _group(tree, path)
+        del group[_spelling(group, path)]
+    return path
+
+
+def _remove_lines(text: str, path: Path_) -> str:
+    """Return YAML *text* without the lines of the setting *path* and of the groups that are empty without it.
+
+    Lines that hold a comment alone stay. A setting within braces has no lines of its own: there the file is written
+    anew without it. Raises YAMLError for a text that is no YAML.
+    """
+    before = parse_yaml(text) or {}
+    path = _remove(parse_yaml(text) or {}, path)
+    spelled = [_spelling(_group(before, path[:depth]), path[:depth]) for depth in range(1, len(path) + 1)]
+    found = find_lines(text, spelled)
+    if found is None:
+        yaml, out = _round_trip(text), io.StringIO()
+        tree = yaml.load(text)
+        del _group(tree, path)[spelled[-1]]
+        yaml.dump(tree, out)
+        return out.getvalue()
+    lines = text.splitlines(keepends=True)
+    cut = range(min(found), max(found) + 1)
+    return "".join(
+        line for n, line in enumerate(lines) if n not in cut or (n not in found and line.lstrip().startswith("#"))
+    )
 
 
 def _group(tree: Any, path: Path_) -> Any:

@@ -185,7 +185,7 @@ class SetupOperations:
         yield {"file": file, "lines": redact(lines), "needs_restart": True}
 
     async def change_chat(self, arguments: Line) -> AsyncIterator[Line]:
-        """Save a setting of one chat; the next start uses it."""
+        """Save a setting of one chat, without a value remove it from the file; the next start uses it."""
         await self._write(_chat_changes(arguments))
         yield {"needs_restart": True}
 
@@ -240,20 +240,18 @@ class SetupOperations:
 
 
 def _chat_changes(arguments: Line) -> SettingChanges:
-    """Return the change of one setting of one chat; raise UserError for another name or no value."""
+    """Return the change of one setting of one chat, without a value its removal; raise UserError for another name."""
     from gateway.settings_writer import SettingChanges
 
     chat, name, value = (_answer(arguments, each) for each in ("chat", "name", "value"))
     key = chat_of({"chat": chat})
     if key is None or name not in CHAT_SETTINGS:
         raise UserError(f"name the chat, and one of {', '.join(CHAT_SETTINGS)}")
-    if not value:
-        raise UserError(f"{name} needs a value; to end it, remove its line from the settings file")
     if name == "soul" and value.endswith((".md", ".txt")):
         raise UserError("write the persona itself; a file is named in the settings file only")  # it may be a memory
     path = ("chats", str(key), *name.split("."))
     names = [each.strip() for each in value.split(",") if each.strip()]
-    return SettingChanges(plain={path: names if name.startswith("tools.") else value})
+    return SettingChanges(plain={path: (names if name.startswith("tools.") else value) or None})
 
 
 def _answer(arguments: Mapping[str, object], name: str) -> str:

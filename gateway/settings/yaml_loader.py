@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import yaml
 
 from gateway.settings.error_messages import DuplicateKey
@@ -47,3 +49,34 @@ def parse_yaml(text: str) -> object:
         raise InvalidYaml(mark.line + 1 if mark else None) from None
     except yaml.YAMLError:
         raise InvalidYaml(None) from None
+
+
+def find_lines(text: str, names: Sequence[str]) -> frozenset[int] | None:
+    """Return the numbers, from 0, of the lines of the setting *names* in *text*, a name for each level.
+
+    Lines of comments and blanks between the items of a group are not among them. None = it shares a line with others
+    within braces. Raises KeyError if the setting is not there, and yaml.YAMLError for a text that is no YAML.
+    """
+    # A literal text that ends with the file ends on the line after it, as any other.
+    node, line = yaml.compose(f"{text}\n", Loader=_PlainTextLoader), 0
+    for name in names:
+        if not isinstance(node, yaml.MappingNode):
+            raise KeyError(name)
+        if node.flow_style:
+            return None
+        pairs = {key.value: (key.start_mark.line, value) for key, value in node.value}
+        line, node = pairs[name]
+    return frozenset({line, *_lines_of(node)})
+
+
+def _lines_of(node: yaml.Node | None) -> Iterator[int]:
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        for child in node.value:
+            for each in child if isinstance(child, tuple) else (child,):
+                yield from _lines_of(each)
+        return
+    if node is None:
+        return
+    # The end of a literal or folded text is the beginning of the line after it.
+    is_block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    yield from range(node.start_mark.line, node.end_mark.line + (0 if is_block else 1))

@@ -278,7 +278,7 @@ async def test_a_setting_of_a_chat_is_shown_as_its_line_and_saved(chromium: Brow
         await page.get_by_role("button", name="Save these lines").press("Enter")
         await expect(page.get_by_text("It is used after a restart")).to_be_visible()
         assert file.read_text(encoding="utf-8") == f"{before}chats:\n  web:owner:\n    language: de\n"
-        for name, value in (("soul", "people/ann/MEMORY.md"), ("allow_from", "*"), ("language", "")):
+        for name, value in (("soul", "people/ann/MEMORY.md"), ("allow_from", "*"), ("model", "")):
             with pytest.raises(UserError):
                 _ = [
                     each
@@ -286,10 +286,34 @@ async def test_a_setting_of_a_chat_is_shown_as_its_line_and_saved(chromium: Brow
                         {"chat": "web:owner", "name": name, "value": value}
                     )
                 ]
+        await form.get_by_label("Value").fill("")
+        await page.keyboard.press("Enter")
+        await expect(lines).to_have_text("-chats:\n-  web:owner:\n-    language: de\n")
+        await page.get_by_role("button", name="Save these lines").press("Enter")
+        await expect(page.get_by_text("It is used after a restart")).to_be_visible()
+        assert file.read_text(encoding="utf-8") == before
         entries = {(each.what, each.whom) for each in await people.up.app.store.access.audit(limit=20)}
         assert ("console chats change", "web:owner") in entries
     finally:
         file.unlink()
+
+
+async def test_a_setting_of_a_chat_is_inherited_again(chromium: Browser, tmp_path: Path) -> None:
+    """One button at what this chat sets itself shows the line that goes; comments and the other lines stay."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    text = "chats:\n  # the room\n  'pocket:room':\n    language: de  # theirs\n    memory_window: 50\n"
+    (home / "parlour.yaml").write_text(text, encoding="utf-8")
+    async with console_people(home) as people:
+        page = await visit(chromium, people, "chats/?chat=pocket:room")
+        await expect(page.get_by_role("button", name="Inherit")).to_have_count(2)
+        await page.get_by_role("button", name="Inherit language").press("Enter")
+        lines = page.get_by_role("region", name="Lines of the settings file")
+        await expect(lines).to_have_text("-    language: de  # theirs\n")
+        await expect(page.get_by_role("button", name="Save these lines")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("It is used after a restart")).to_be_visible()
+        assert (home / "parlour.yaml").read_text(encoding="utf-8") == text.replace("    language: de  # theirs\n", "")
 
 
 async def test_the_log_is_followed_and_filtered(chromium: Browser, people: ConsolePeople) -> None:

@@ -27,11 +27,12 @@ export async function chats({ visitor, path, act }) {
 
 async function one(chat, name, act) {
   const [settings, memory] = await Promise.all([call("chats settings", { chat }), remembered(chat)]);
+  const form = act ? change(chat, settings, act) : null;
   return [
     h("p", {}, h("a", { href: "#chats" }, "All chats"), " · ", h("code", {}, chat)),
     section(
       "Settings in force",
-      act ? change(chat, settings, act) : h("p", {}, "An owner changes them here, or puts the line into ", h("code", {}, "parlour.yaml"), "."),
+      form?.elements ?? h("p", {}, "An owner changes them here, or puts the line into ", h("code", {}, "parlour.yaml"), "."),
       table(
         "Settings in force",
         [
@@ -39,6 +40,7 @@ async function one(chat, name, act) {
           ["Value", (each) => each.value],
           ["From", (each) => ORIGINS[each.origin] ?? `chats."${each.origin}"`],
           ["Line for this chat", (each) => h("code", {}, each.paste)],
+          ...(form ? [["Change", (each) => (each.origin === chat ? button("Inherit", () => form.remove(each.name), { "aria-label": `Inherit ${each.name}` }) : null)]] : []),
         ],
         settings,
         "This chat has no settings.",
@@ -64,11 +66,11 @@ async function one(chat, name, act) {
   ].filter(Boolean);
 }
 
-/** Return a form that shows the lines of the settings file before it saves them. */
+/** Return a form that shows the lines of the settings file before it saves them, and what takes a setting away. */
 function change(chat, settings, act) {
   const names = settings.flatMap((each) => (each.name === "tools" ? ["tools.allow", "tools.deny"] : each.name));
   const name = h("input", { id: "change-name", list: "change-names", required: true, maxlength: 60, autocomplete: "off", placeholder: "group_policy" });
-  const value = h("input", { id: "change-value", required: true, maxlength: 4000, autocomplete: "off" });
+  const value = h("input", { id: "change-value", maxlength: 4000, autocomplete: "off", placeholder: "empty: inherited" });
   const result = h("div", { role: "status" });
   const given = () => ({ chat, name: name.value.trim(), value: value.value.trim() });
   const preview = async () => {
@@ -88,7 +90,12 @@ function change(chat, settings, act) {
     ].filter(Boolean));
     return "preview";
   };
-  return [
+  const remove = async (setting) => {
+    [name.value, value.value] = [setting === "tools" ? "tools.deny" : setting, ""];
+    await act(preview);
+    (result.querySelector("button") ?? name).focus();
+  };
+  const elements = [
     h(
       "form",
       { class: "row", "aria-label": "Change a setting of this chat", onsubmit: (event) => (event.preventDefault(), act(preview)) },
@@ -101,6 +108,7 @@ function change(chat, settings, act) {
     ),
     result,
   ];
+  return { elements, remove };
 }
 
 /** Return the documents and changes, or the line that says why there are none to see. */
