@@ -245,8 +245,8 @@ def _remove(tree: Any, path: Path_) -> Path_:
 def _remove_lines(text: str, path: Path_) -> str:
     """Return YAML *text* without the lines of the setting *path* and of the groups that are empty without it.
 
-    Lines that hold a comment alone stay. A setting within braces has no lines of its own: there the file is written
-    anew without it. Raises YAMLError for a text that is no YAML.
+    Lines that hold a comment alone stay. A setting within braces shares its line: there the whole file is written
+    without it. Raises YAMLError for invalid YAML.
     """
     before = parse_yaml(text) or {}
     path = _remove(parse_yaml(text) or {}, path)

@@ -41,7 +41,7 @@ class QuotaOperations:
     async def set_quota(self, arguments: Line) -> AsyncIterator[Line]:
         """Set `turns` and `tokens` of the person of account `who`, and yield them as `people show` does.
 
-        Each is a number (0 = no cap) or "default"; what is not given stays. Raises UserError for anything else.
+        Each is a number (0 = no cap) or "default"; a missing one stays. Raises UserError for anything else.
         """
         who = str(arguments.get("who", ""))
         given = {name: _limit(name, arguments[name]) for name in ("turns", "tokens") if name in arguments}

@@ -103,7 +103,7 @@ class InitConfig:
             self._prompter.say(f"  {line}", look="wrong")
         return False
 
-    def _warn_of_overrides(self, changes: Mapping[Path_, Value]) -> None:
+    def _warn_of_overrides(self, changes: Mapping[Path_, Value | None]) -> None:
         for leaf in map(normalize_names, read_environment(self._environment)):
             path = leaf.path if leaf.path in changes else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
             if self._prompter.is_person and path in changes and not _is_effective(leaf.value, changes[path]):
@@ -133,7 +133,7 @@ def as_list(value: object) -> list[str]:
     return [str(each).strip() for each in items if str(each).strip()] if isinstance(items, list | tuple) else []
 
 
-def _is_effective(current: object, value: Value) -> bool:
+def _is_effective(current: object, value: Value | None) -> bool:
     if isinstance(value, list):
         return as_list(current or "") == value
     return (current or "") == value

@@ -88,7 +88,7 @@ def quota(
     tokens: Annotated[str, typer.Option(metavar="N", help="Tokens a day: a number, 0, or default.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show or set the caps of one person, over those of chats and settings. 0 is no cap, default removes one."""
+    """Show or set the caps of one person, over those of chats and settings. 0 = unlimited, default removes one."""
     given = {name: value for name, value in (("turns", turns), ("tokens", tokens)) if value}
     if who:
         name = "people quota" if given else "people show"

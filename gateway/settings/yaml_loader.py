@@ -55,7 +55,7 @@ def find_lines(text: str, names: Sequence[str]) -> frozenset[int] | None:
     """Return the numbers, from 0, of the lines of the setting *names* in *text*, a name for each level.
 
     Lines of comments and blanks between the items of a group are not among them. None = it shares a line with others
-    within braces. Raises KeyError if the setting is not there, and yaml.YAMLError for a text that is no YAML.
+    within braces. Raises KeyError if the setting is not there, and yaml.YAMLError for invalid YAML.
     """
     # A literal text that ends with the file ends on the line after it, as any other.
     node, line = yaml.compose(f"{text}\n", Loader=_PlainTextLoader), 0

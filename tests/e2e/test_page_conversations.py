@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, ViewportSize, expect
+from playwright.async_api import Browser, Locator, Page, Route, ViewportSize, expect
 
 from gateway.app import build_operations
 from gateway.events import SessionKey
@@ -131,6 +132,38 @@ async def test_renamed_pinned_deleted_and_restored(chromium: Browser, up: InProc
     await expect(titles(page)).to_have_count(2)
     await titles(page).nth(1).click()
     await expect(page.locator(".line.user .body")).to_have_text(["second words"])
+
+
+async def test_what_is_typed_while_a_conversation_is_deleted_is_the_next_one_s(
+    chromium: Browser, up: InProcessGateway
+) -> None:
+    """The next one is open before the server answers; a deletion that fails opens the conversation again."""
+    page = await visit(chromium, up, f"#c={'d' * 16}")
+    await say(page, "to be deleted")
+    answered = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await answered.wait()
+        await route.continue_()
+
+    await page.route(f"**/conversations/{'d' * 16}", hold)
+    options = translate("web.options", title="to be deleted")
+    await page.get_by_label(options).click()
+    await page.get_by_role("button", name=translate("web.delete")).click()
+    await expect(page).not_to_have_url(re.compile("d{16}"))
+    await page.locator("#text").click()
+    await page.keyboard.type("for the next")
+    answered.set()
+    await expect(page.locator("#spoken")).to_have_text(translate("web.deleted_note"))
+    await expect(page.locator("#text")).to_be_focused()
+    await expect(page.locator("#text")).to_have_value("for the next")
+    await page.goto(f"{up.app.web.url}#c={'e' * 16}")
+    await say(page, "not to be deleted")
+    await page.route(f"**/conversations/{'e' * 16}", lambda route: route.abort())
+    await page.get_by_label(translate("web.options", title="not to be deleted")).click()
+    await page.get_by_role("button", name=translate("web.delete")).click()
+    await expect(page.locator(".line.user .body")).to_have_text(["not to be deleted"])
+    await expect(page).to_have_url(re.compile("e{16}"))
 
 
 async def test_a_list_that_changes_leaves_an_open_menu_as_it_is(chromium: Browser, up: InProcessGateway) -> None:

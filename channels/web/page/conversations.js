@@ -257,13 +257,17 @@ export class Conversations {
   }
 
   async delete(id) {
-    if (!(await this.change(id, { deleted: true }))) return;
-    document.getElementById("spoken").textContent = this.words.deleted_note;
-    document.getElementById("new-chat").focus();
-    if (id !== this.current) return;
+    const wasOpen = id === this.current;
     const next = this.known.find((each) => each.id !== id && !each.deleted);
-    if (next) this.open(next.id);
-    else this.begin();
+    if (wasOpen && next) this.open(next.id); // at once: what is typed next belongs there
+    else if (wasOpen) this.begin();
+    const opened = this.current;
+    if (!(await this.change(id, { deleted: true }))) {
+      if (wasOpen && this.current === opened) this.open(id);
+      return;
+    }
+    document.getElementById("spoken").textContent = this.words.deleted_note;
+    if (document.activeElement === document.body) document.getElementById("new-chat").focus(); // its button is gone
   }
 
   /** Change a conversation; true when the server has taken it. */
