@@ -24,6 +24,7 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
+from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import Job, Line
 
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 RETENTION = "retention"
 _DAY = timedelta(days=1)
+_RETRY = timedelta(minutes=10)
 _TAIL = 64 * 1024
 _CHUNK_BYTES = 1024 * 1024  # of a transcript, processed while its projection is paused
 _TEXT_KINDS = frozenset({"message", "command", "notice", "delta"})
@@ -74,10 +76,19 @@ class RetentionJob:
         if not self.days:
             return None
         cutoff = self.storage.now() - timedelta(days=self.days)
+        is_complete = True
         for scope in await asyncio.to_thread(ScopeNames(self.storage.home).all):
+            try:
+                await self.storage.transcripts.settle(scope)
+            except StoreUnavailable as error:  # the other scopes need not wait
+                log.info("memory.retention_waits", scope=scope, reason=str(error))
+                is_complete = False
+                continue
             result = await self._expire_scope(scope, cutoff)
             if result.is_changed:
                 log.info("memory.lapsed", scope=scope, files=result.files, lines=result.lines)
+        if not is_complete:
+            return RetryJobLater(_RETRY, "messages of a scope are not written yet", counts=False)
         await self.storage.jobs.put(self._job(self.storage.now() + _DAY))
         return None
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Collection
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent.memory.erasure.retention import RETENTION, RetentionJob
+from agent.memory.erasure.scope_files import ErasureStorage
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_projector
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
+from gateway.ports import Job
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, said
@@ -99,3 +107,54 @@ async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None
     await answer_in(store, ANN, "I like green tea")
     await home.projector.settle(SCOPE)
     assert "green tea" in home.text()
+
+
+class NoIndex:
+    """A home without a search index."""
+
+    async def purge_stale(self, scope: str) -> None:
+        """Do nothing: nothing was indexed."""
+
+    async def close_index(self, scope: str) -> None:
+        """Do nothing."""
+
+    def note(self, scope: str) -> None:
+        """Do nothing."""
+
+
+async def test_the_retention_waits_for_lines_that_another_gateway_has_not_written(
+    team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it deletes nothing of the scope and comes back; then the old lines of both gateways go."""
+    monkeypatch.setattr(transcript_projector, "_LONGEST_SETTLE", 0.1)
+    first = await team.open()
+    homes = [WrittenHome(tmp_path / "0", first)]
+    await homes[0].files.start()
+    await answer_in(first, ANN, "I like coffee")
+    await homes[0].projector.flush()
+    second = await team.open()
+    homes.append(WrittenHome(tmp_path / "1", second))
+    await homes[1].files.start()
+    await paused(first)
+    await answer_in(second, OTHER_CHAT, "I like green tea")
+    now = datetime.now(UTC) + timedelta(days=31)
+
+    async def unlist(_: Collection[SessionKey]) -> None:
+        """Do nothing: there is no list."""
+
+    unused: Any = None
+    storage = ErasureStorage(
+        home=tmp_path / "0", documents=unused, versions=unused, transcripts=homes[0].projector, records=first.records,
+        jobs=first.jobs, store=first.erasing, unscoped_data=unused, index=NoIndex(), writing=asyncio.Lock(),
+        reopen=lambda _: None, now=lambda: now,
+    )  # fmt: skip
+    retention = RetentionJob(storage=storage, days=30, unlist=unlist)
+    job = Job(id=f"{RETENTION}:today", kind=RETENTION, scope="", payload={}, due_at=now)
+    assert isinstance(await retention.expire(job), RetryJobLater)
+    assert "coffee" in homes[0].text()
+    await homes[1].projector.flush()
+    assert await retention.expire(job) is None
+    assert not re.search("coffee|green tea", homes[0].text())
+    await homes[0].files.save((SCOPE,))
+    await homes[1].files.fetch(SCOPE)
+    assert not re.search("coffee|green tea", homes[1].text())
