@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -63,8 +63,13 @@ class StoredSessions:
         self._journal = journal
         self._outbox = outbox
         self._disk = disk or Disk()
+        self._fetch: Callable[[str], Awaitable[None]] | None = None
         self._scopes: dict[SessionKey, str] = {}
         self._heads: LRUCache[str, tuple[str, str]] = LRUCache(_MOST_HEADS)  # key and time of each archive
+
+    def share(self, fetch: Callable[[str], Awaitable[None]]) -> None:
+        """Have `displayed_page` read what other gateways have written: *fetch* brings the files of a scope."""
+        self._fetch = fetch
 
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* messages as people saw them, oldest first, including pending and queued ones."""
@@ -84,6 +89,9 @@ class StoredSessions:
         scope = pending[-1].scope if pending else await self._scope(key)
         if scope is None:
             return None if before else DisplayedPage(tuple(_in_order((), queued_rows, datetime.now(UTC))))
+        if self._fetch is not None:
+            # After the journal was asked: turns that another gateway has written since are in the files then.
+            await self._fetch(scope)
         read = await asyncio.to_thread(self._read_back, key, scope, before, turns)
         if read is None:
             return None

@@ -163,6 +163,7 @@ def build_memory(
     if files is not None:
         files.watch(scope_lock.scopes_in_use, projector.let_go, when_fetched)
         projector.share(store.erasing.has_unwritten, fetch)
+        sessions.share(fetch)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,

@@ -19,6 +19,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_projector
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import Job
@@ -107,6 +108,26 @@ async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None
     await answer_in(store, ANN, "I like green tea")
     await home.projector.settle(SCOPE)
     assert "green tea" in home.text()
+
+
+async def test_a_history_has_what_another_gateway_has_written(team: Workers, tmp_path: Path) -> None:
+    """A window that comes to a gateway shows the turns of the gateway it was at, written there a moment before."""
+    first = await team.open()
+    homes = [WrittenHome(tmp_path / "0", first)]
+    await homes[0].files.start()
+    sessions = StoredSessions(tmp_path / "0", first.records, first.journal, first.outbox)
+    sessions.share(homes[0].files.fetch)
+    await answer_in(first, ANN, "I like coffee")
+    await homes[0].projector.flush()
+    second = await team.open()
+    homes.append(WrittenHome(tmp_path / "1", second))
+    await homes[1].files.start()
+    await paused(first)
+    await answer_in(second, OTHER_CHAT, "I like green tea")
+    await homes[1].projector.flush()
+    page = await sessions.displayed_page(OTHER_CHAT, turns=10)
+    assert page is not None
+    assert [line.text for line in page.lines if line.role == "assistant"] == ["I like green tea"]
 
 
 class NoIndex:
