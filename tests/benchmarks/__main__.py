@@ -14,6 +14,7 @@ from tests.benchmarks import (
     attacks,
     flood,
     over_http,
+    page_speed,
     reminders,
     shared_turns,
     start,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "telegram-crowd": lambda: asyncio.run(telegram_front.crowded()),
     "telegram-flood": lambda: asyncio.run(telegram_front.flooded()),
     "attacks": lambda: asyncio.run(attacks.attacked()),
+    "page": lambda: asyncio.run(page_speed.measure()),
     "flat": lambda: asyncio.run(turn_growth.hot()),
     "cold": lambda: asyncio.run(turn_growth.cold()),
 }

@@ -6,15 +6,17 @@ draws for each page even where nobody sees them. A test of the page then takes a
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
+from PIL import Image
+from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, async_playwright, expect
 
 FLAGS = [
     "--no-sandbox",
@@ -32,6 +34,12 @@ FLAGS = [
 
 expect.set_options(timeout=30_000)  # milliseconds; a busy machine loads a model's library in eight seconds
 
+LOOKS: tuple[tuple[str, ViewportSize, Literal["light", "dark"]], ...] = (
+    ("wide-light", {"width": 1100, "height": 720}, "light"),
+    ("wide-dark", {"width": 1100, "height": 720}, "dark"),
+    ("phone-light", {"width": 390, "height": 780}, "light"),
+    ("phone-dark", {"width": 390, "height": 780}, "dark"),
+)
 _DOCS = Path(__file__).parents[2] / "docs" / "images"
 
 
@@ -75,7 +83,23 @@ async def take_picture(page: Page, name: str) -> None:
     assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} is too wide"
     path = _DOCS / f"{name}.png"
     if os.environ.get("DOCS_IMAGES") and path.exists():
-        await page.screenshot(path=path)
+        taken = Image.open(io.BytesIO(await page.screenshot(animations="disabled", caret="hide")))
+        taken.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+async def take_pictures(page: Page, name: str) -> None:
+    """Take the docs' pictures of a view: light, dark, and on a phone. Without DOCS_IMAGES the view is left as it is."""
+    if not os.environ.get("DOCS_IMAGES"):
+        return await take_picture(page, f"{name}-wide-light")
+    before = page.viewport_size
+    for look, size, scheme in LOOKS:
+        await page.set_viewport_size(size)
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        await take_picture(page, f"{name}-{look}")
+    await page.emulate_media(color_scheme="null", reduced_motion="null")
+    if before is not None:
+        await page.set_viewport_size(before)
+    return None
 
 
 def _raise(error: Exception) -> None:

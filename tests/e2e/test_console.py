@@ -18,7 +18,7 @@ from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.logs import recent_lines
 from gateway.ports import TurnQuery
-from tests.e2e.browser import open_page, take_picture
+from tests.e2e.browser import open_page, take_picture, take_pictures
 from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.console_people import ConsolePeople, console_people
 
@@ -62,7 +62,7 @@ async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people
     await expect(channels.get_by_role("row", name="pocket")).to_contain_text("connected")
     await expect(page.locator("dt", has_text="Waiting messages").locator("+ dd")).to_have_text("0")
     await expect(page.locator("dt", has_text="Cost today").locator("+ dd")).to_contain_text("4 model calls")
-    await take_picture(page, "console-overview-wide-light")
+    await take_pictures(page, "console-overview")
     phone = await visit(chromium, people, viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("heading", name="Channels")).to_be_visible()
     await take_picture(phone, "console-overview-phone-dark")
@@ -93,7 +93,7 @@ async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Brows
     await expect(page.locator("#problem")).to_contain_text("does not name a channel")
     phone = await visit(chromium, people, "people", viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("table", name="Accounts and chats with a decision")).to_be_visible()
-    await take_picture(phone, "console-people-phone-dark")
+    await take_pictures(phone, "console-people")
 
 
 async def test_a_pairing_request_is_approved(chromium: Browser) -> None:
@@ -117,6 +117,7 @@ async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: Co
     page = await visit(chromium, people, "turns", color_scheme="dark")
     found = page.get_by_role("table", name="Turns, the newest first")
     await expect(found.get_by_role("row")).to_have_count(5)
+    await take_pictures(page, "console-turns")
     await page.get_by_label("Person").fill("pocket:ann")
     await page.keyboard.press("Enter")
     await expect(found.get_by_role("row")).to_have_count(3)
@@ -127,7 +128,7 @@ async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: Co
     await expect(page.get_by_role("table", name="Model calls, in order")).to_contain_text("instant")
     await expect(page.get_by_role("table", name="Parts of the answer").get_by_role("row")).to_have_count(2)
     await expect(page.locator(".said pre").first).to_have_text("said in the room")
-    await take_picture(page, "console-turn-wide-dark")
+    await take_pictures(page, "console-turn")
     await page.goto(f"{people.url}console#turns/?chat=pocket:ann")
     reference = await found.get_by_role("link").inner_text()
     await page.get_by_label("Reference").fill(reference)
@@ -148,7 +149,7 @@ async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, p
     await expect(found.get_by_role("row")).to_have_count(2)
     await found.get_by_role("link").click()
     await expect(page.locator(".said pre").first).to_have_text("said in the room")
-    await take_picture(page, "console-turn-phone-light")
+    await take_picture(page, "console-turn-of-an-admin")
     others = [
         each.turn for each in await people.up.app.store.journal.find_turns(TurnQuery()) if each.key.chat == "other"
     ]
@@ -175,6 +176,7 @@ async def test_settings_memory_and_its_versions_of_a_shared_chat(chromium: Brows
     versions = page.get_by_role("table", name="Changes of the memory, the newest first")
     await versions.get_by_role("link").first.click()
     await expect(page.locator(".diff .added")).to_contain_text(["the roses need water"])
+    await take_pictures(page, "console-memory")
     owner = await visit(chromium, people, "chats/?chat=pocket:ann")
     await expect(owner.get_by_role("table", name="Settings in force")).to_be_visible()
     await expect(owner.get_by_text("the memory of shared chats only")).to_be_visible()
@@ -193,7 +195,7 @@ async def test_usage_is_drawn_and_written_down(chromium: Browser, people: Consol
     await expect(page.get_by_role("table", name="Usage by model").get_by_role("row").nth(1)).to_contain_text("instant4")
     await page.goto(f"{people.url}console#usage/?by=person")
     await expect(page.locator(".chart rect")).to_have_count(2)
-    await take_picture(page, "console-usage-wide-light")
+    await take_pictures(page, "console-usage")
 
 
 async def test_the_doctor_s_findings_come_with_the_line_to_paste(
@@ -208,7 +210,7 @@ async def test_the_doctor_s_findings_come_with_the_line_to_paste(
     await findings.get_by_role("button", name="Copy PARLOUR_LLM__MODEL").press("Enter")
     await expect(page.locator("#spoken")).to_have_text("copied: PARLOUR_LLM__MODEL")
     assert await page.evaluate("navigator.clipboard.readText()") == "PARLOUR_LLM__MODEL"
-    await take_picture(page, "console-doctor-wide-light")
+    await take_pictures(page, "console-doctor")
     hurried = MachineOperations(people.up.app, check_within=0.0)
     with pytest.raises(UserError, match="took more than 0 s"):
         _ = [line async for line in hurried.doctor({"offline": True})]
@@ -222,6 +224,7 @@ async def test_a_backup_is_written_checked_and_found_to_be_damaged(chromium: Bro
     await expect(row).to_contain_text("parlour restore /", timeout=60_000)
     await row.get_by_role("button").press("Enter")
     await expect(row).to_contain_text("files are whole", timeout=60_000)
+    await take_pictures(page, "console-backups")
     archive = people.up.home / "backups" / await row.get_by_role("rowheader").inner_text()
     damaged = bytearray(archive.read_bytes())
     damaged[len(damaged) // 2] ^= 0xFF
@@ -274,6 +277,7 @@ async def test_a_setting_of_a_chat_is_shown_as_its_line_and_saved(chromium: Brow
         await page.keyboard.press("Enter")
         lines = page.get_by_role("region", name="Lines of the settings file")
         await expect(lines).to_have_text("+chats:\n+  web:owner:\n+    language: de\n")
+        await take_pictures(page, "console-chat")
         assert file.read_text(encoding="utf-8") == before
         await page.get_by_role("button", name="Save these lines").press("Enter")
         await expect(page.get_by_text("It is used after a restart")).to_be_visible()
@@ -325,6 +329,7 @@ async def test_the_log_is_followed_and_filtered(chromium: Browser, people: Conso
     lines = page.get_by_role("table", name="Lines of the log, the newest first")
     await expect(lines.get_by_role("row", name="turn.done")).to_have_count(1)
     await expect(lines.get_by_role("row", name="telegram.<b>slow</b>")).to_contain_text("reference=tabc")
+    await take_pictures(page, "console-logs")
     await page.get_by_label("Level").select_option("warning")
     await expect(lines.get_by_role("row", name="turn.done")).to_have_count(0)
     await page.get_by_label("Reference or turn").fill("tab")

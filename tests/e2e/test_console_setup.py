@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.e2e.browser import open_chat, open_page, take_picture
+from tests.e2e.browser import open_chat, open_page, take_pictures
 from tests.e2e.test_console import RUN_AXE, WIDE
 from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.gateway import GatewayProcess, free_port
@@ -86,7 +86,7 @@ async def _walk(chromium: Browser, process: GatewayProcess, model: FakeOpenAI, t
     await expect(done).to_contain_text("The gateway runs with it", timeout=SOON)
     await expect(page.get_by_text("telegram is connected")).to_be_visible(timeout=SOON)
     reached("Telegram connected")
-    await take_picture(page, "console-setup-wide-light")
+    await take_pictures(page, "console-setup")
     assert await page.evaluate(RUN_AXE, TAGS) == []
     seen = await page.content() + await page.evaluate(
         "[...document.querySelectorAll('input')].map((each) => each.value)+''"

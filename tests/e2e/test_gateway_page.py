@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, FilePayload, Page, expect
+from playwright.async_api import Browser, FilePayload, expect
 
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from channels.frames.history import NEWEST_TURNS
-from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
+from tests.benchmarks.page_speed import NOTE_OPENING, opening_time, write_conversation
 from tests.fakes.gateway import gateway
-from tests.fakes.memory import FakeRecords, talk
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.faults.process_pool import ForkServer
 
@@ -223,7 +220,7 @@ async def test_a_conversation_of_5000_messages_opens_at_its_end_and_goes_back_to
 ) -> None:
     """The page draws the newest messages, and the rest as a reader comes to it: nothing twice, nothing missing."""
     home = tmp_path / "home"
-    await write_conversation(home, messages=5_000)
+    await write_conversation(home, 2_500, "answer {}".format)
     async with gateway(home, zygote) as process:
         page = await chromium.new_page()
         await page.add_init_script(NOTE_OPENING)
@@ -242,28 +239,3 @@ async def test_a_conversation_of_5000_messages_opens_at_its_end_and_goes_back_to
             await page.wait_for_function(f"count => {lines} > count", arg=count)
         texts = await page.locator(".line .body").evaluate_all("them => them.map((each) => each.textContent.trim())")
         assert texts == [f"{word} {n}" for n in range(2_500) for word in ("question", "answer")]
-
-
-# From the beginning of the navigation to the frame in which the newest message is drawn.
-NOTE_OPENING = """
-new MutationObserver((_, observer) => {
-  if (!document.querySelector(".line")) return;
-  observer.disconnect();
-  requestAnimationFrame(() => setTimeout(() => { window.opened = performance.now(); }));
-}).observe(document, { childList: true, subtree: true });
-"""
-
-
-async def opening_time(page: Page) -> int:
-    """Load the page again; return the milliseconds until the conversation is drawn."""
-    await page.reload()
-    return round(float(await (await page.wait_for_function("() => window.opened")).json_value()))
-
-
-async def write_conversation(home: Path, *, messages: int) -> None:
-    """Write the owner's conversation on the page, as a gateway does."""
-    records = FakeRecords()
-    key, scope = SessionKey("web", "owner"), "people/web%3aowner"
-    for record in talk(messages // 2):
-        records.commit(replace(record, key=key, scope=scope))
-    await TranscriptProjector(home, records).close()

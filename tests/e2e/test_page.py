@@ -18,7 +18,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_chat, take_picture
+from tests.e2e.browser import open_chat, take_pictures
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -313,12 +313,22 @@ async def test_markdown_is_drawn(chromium: Browser, served: ServedPage, services
     await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
 
 
+LADDER = r"""With the wall at a height \(h\) and its foot at a distance \(d\):
+
+$$
+\ell = \sqrt{h^2 + d^2} = \sqrt{4^2 + 1.5^2} \approx 4.27
+$$
+
+So **4.3 m**, if it stands at an angle of \(\arctan\frac{h}{d} \approx 69°\)."""
+
+
 async def test_formulas_are_drawn_and_load_their_library_alone(
     chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """In each notation; money, code and too long ones stay text, a broken one is code; none leads elsewhere."""
     answers = {
         "no": "It costs $5 and $6, or $5-$6. `$code$`",
+        "How long is the ladder?": LADDER,
         "yes": "\n\n".join(
             [
                 r"Inline \(\frac{a}{b}\) and $x^2$.",
@@ -337,6 +347,9 @@ async def test_formulas_are_drawn_and_load_their_library_alone(
     await say(page, "no")
     await expect(page.locator(".line.assistant .body p").last).to_have_text("It costs $5 and $6, or $5-$6. $code$")
     assert not any("katex" in url for url in asked)
+    await say(page, "How long is the ladder?")
+    await expect(page.locator(".line.assistant .formula.display math")).to_have_count(1)
+    await take_pictures(page, "page-formulas")
     await say(page, "yes")
     body = page.locator(".line.assistant .body").last
     await expect(body.locator("mfrac")).to_have_count(1)
@@ -348,7 +361,6 @@ async def test_formulas_are_drawn_and_load_their_library_alone(
     await expect(body.locator("a, img, annotation, [style], [href]")).to_have_count(0)
     assert not any("evil" in url for url in asked)
     assert sum("katex" in url for url in asked) == 1
-    await take_picture(page, "page-formulas-wide-light")
 
 
 async def test_the_keyboard_alone_suffices(chromium: Browser, served: ServedPage, services: FakePageServices) -> None:

@@ -89,7 +89,7 @@ async def say(page: Page, text: str) -> None:
 
 async def list_page_lines(page: Page) -> list[str]:
     """Return what stands on the page, in order."""
-    return [text.strip() for text in await page.locator(".line .body").all_inner_texts()]
+    return [text.strip() for text in await page.locator(".line .body").all_text_contents()]
 
 
 async def reloaded(page: Page, lines: int) -> list[str]:

@@ -12,7 +12,7 @@ from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import SAY, Reminder
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat, take_picture
+from tests.e2e.browser import open_chat, take_pictures
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 
@@ -43,11 +43,10 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await button(line, "memory_why").click()
         await expect(line.locator(".source")).to_contain_text(translate("memory.cause_remember"))
         await expect(line.locator(".source")).to_contain_text("Nora")
-        await take_picture(page, "page-memory-wide-light")
+        await take_pictures(page, "page-memory")
         await page.emulate_media(color_scheme="dark")
         await page.set_viewport_size({"width": 360, "height": 740})
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
-        await take_picture(page, "page-memory-phone-dark")
         # Corrected: the panel is read again with the answer.
         await button(line, "memory_correct").click()
         await line.locator("input").fill("My boat is called Ada")
@@ -90,7 +89,7 @@ async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
         await button(page, "reminders").click()
         entry = page.locator("#reminders li")
         await expect(entry.locator("p").first).to_have_text("water the <i>roses</i>")
-        await take_picture(page, "page-reminders-wide-light")
+        await take_pictures(page, "page-reminders")
         await button(entry, "reminder_move").click()
         slot = slot_of(now + timedelta(days=9), "UTC")[:16]
         await entry.locator("input").fill(slot)
@@ -143,3 +142,4 @@ async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
         await expect(page.locator(".line.notice")).to_contain_text("small")
         await button(page, "settings").click()
         await expect(choice).to_have_value("small")
+        await take_pictures(page, "page-settings")

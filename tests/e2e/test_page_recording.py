@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat, open_page
+from tests.e2e.browser import open_chat, open_page, take_pictures
 from tests.e2e.test_page_axe import AXE, check
 from tests.fakes.file_gateway import open_gateway
 from tests.fakes.openai_server import ScriptedAnswer
@@ -69,6 +69,7 @@ async def test_a_recording_is_transcribed(chromium: Browser) -> None:
         await wait_sound(page)
         await page.clock.fast_forward("09:00")
         await expect(page.get_by_role("timer")).to_have_text(re.compile("^9:"))
+        await take_pictures(page, "page-recording")
         await page.clock.fast_forward("01:00")
         await expect(page.locator("#trouble")).to_have_text(translate("web.record_full"))
         await expect(page.locator("#recording")).to_be_hidden()

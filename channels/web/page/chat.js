@@ -11,6 +11,7 @@ const { lang } = document.documentElement;
 export const LOCALE = navigator.languages.find((each) => each.split("-")[0] === lang) ?? lang;
 
 const NEAR = 80; // pixels from the end that still count as reading the newest, and from the top as the oldest
+const ADJACENT = 40; // lines above the oldest one that the browser draws although they are out of sight
 
 export class Chat {
   constructor(words, onSay, onEdit, onPress, onEarlier) {
@@ -87,10 +88,14 @@ export class Chat {
     const first = list.firstElementChild;
     if (first?.dataset.day === this.lastDay) first.remove();
     else if (first && !first.dataset.day) this.day(new Date()); // only today begins without a heading
+    // The browser draws these next: with guessed heights until then, what is being read would move.
+    const adjacent = [...this.list.children].slice(-ADJACENT);
+    for (const each of adjacent) each.classList.add("drawn");
     list.prepend(this.list);
     Object.assign(this, { list, lastDay, before });
     this.versions.arrange(list);
     scroller.scrollTop = scrollTop + scroller.scrollHeight - scrollHeight;
+    afterFrames(2, () => adjacent.forEach((each) => each.classList.remove("drawn")));
     this.seek(this.sought);
     this.askEarlier();
   }
@@ -464,6 +469,11 @@ export class Chat {
     this.newest.hidden = true;
     this.follow();
   }
+}
+
+/** Call *then* when *count* frames were drawn. */
+function afterFrames(count, then) {
+  requestAnimationFrame(() => (count > 1 ? afterFrames(count - 1, then) : then()));
 }
 
 function isCommand(text) {
