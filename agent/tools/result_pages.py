@@ -16,6 +16,7 @@ import structlog
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from agent.tools.sources import LONGEST_RESULT
 from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.ports import Line
@@ -23,7 +24,6 @@ from gateway.ports import Line
 log = structlog.get_logger(__name__)
 
 RESULTS = "results"
-LONGEST_RESULT = 1_000_000  # bytes
 MOST_RESULTS = 100  # of a scope; the oldest go first
 KEPT_FOR = timedelta(days=7)
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")

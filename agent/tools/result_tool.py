@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.tools.result_pages import LONGEST_RESULT
+from agent.tools.sources import LONGEST_RESULT
 from agent.tools.tool import ToolContext, ToolKind, tool
 
 

@@ -1,4 +1,4 @@
-"""Sources of tool results: stored with a result's line, listed below the answer as links."""
+"""Tool results and their sources, which are stored with a result's line and listed below the answer as links."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from gateway.events import AnswerSource
 from gateway.ports import Line
 from gateway.text.answer_sources import LONGEST_TITLE, MOST_SOURCES, is_source_address
+
+LONGEST_RESULT = 1_000_000  # bytes of a result's text
 
 
 @dataclass(frozen=True, slots=True)

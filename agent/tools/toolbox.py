@@ -20,9 +20,8 @@ from pydantic import ValidationError
 from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
-from agent.tools.result_pages import LONGEST_RESULT
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
-from agent.tools.sources import ResultFile, ResultPicture, ToolResult, ToolSource
+from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult, ToolSource
 from agent.tools.tool import (
     OUTCOME_UNKNOWN,
     STOPPED_RUNNING,

@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.memory.storage.disk import Disk
-from agent.tools.result_pages import KEPT_FOR, LONGEST_RESULT, MOST_RESULTS, RESULTS, ToolResultPages
-from agent.tools.sources import ToolResult, ToolSource
+from agent.tools.result_pages import KEPT_FOR, MOST_RESULTS, RESULTS, ToolResultPages
+from agent.tools.sources import LONGEST_RESULT, ToolResult, ToolSource
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.turn_draft import StagedEffects
 from tests.fakes.held_model import HeldScriptModel, calls, results
