@@ -100,7 +100,7 @@ class PageVisitors:
             key = SessionKey.parse(chat)
         except ValueError:
             return False
-        return key in await self._shared_chats() and await self._administers(who, key)
+        return await self._is_shared_chat(key) and await self._administers(who, key)
 
     async def list_administered_chats(self, who: str) -> Sequence[str]:
         """Return the shared chats that *who* administers now, the most recently used first."""
@@ -123,6 +123,12 @@ class PageVisitors:
 
     def _other_accounts(self, who: str) -> Sequence[PlatformAccount]:
         return accounts_of_user(self._context.store.links, self._access.roster.account(self._channel, who))
+
+    async def _is_shared_chat(self, key: SessionKey) -> bool:
+        """Return True if *key* is a shared chat with sessions, and no thread of one."""
+        if self._context.settings.memory.isolation == "shared" or key != key.parent:
+            return False
+        return await self._context.store.records.has_session(key, chat_scope(key))
 
     async def _shared_chats(self) -> list[SessionKey]:
         """Return the shared chats that have sessions, the most recently used first."""

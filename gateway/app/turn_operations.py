@@ -81,9 +81,8 @@ class TurnOperations:
         """Return the scope of a shared chat, so that its private threads are left out; "" for a direct chat."""
         if chat is None:
             return ""
-        rows = {row.key: row.scope for row in await self._app.store.records.sessions()}
         own = chat_scope(chat)
-        return own if any(scope == own for scope in rows.values()) else ""
+        return own if await self._app.store.records.has_session(chat, own) else ""
 
     def _is_within(self, key: SessionKey, chat: SessionKey | None, scopes: Mapping[SessionKey, str]) -> bool:
         if chat is None or key == chat:

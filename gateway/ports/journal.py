@@ -442,6 +442,10 @@ class TurnRecordStore(Protocol):
         """Return every session, the most recently used first."""
         ...
 
+    async def has_session(self, chat: SessionKey, scope: str) -> bool:
+        """Return True if *chat* or one of its threads has a session of *scope*. Reads the sessions of *chat* alone."""
+        ...
+
 
 class JobQueue(Protocol):
     """Durable background work. A job that was due before a crash is due after it."""

@@ -83,6 +83,10 @@ class SqlTurnRecords:
         """Return every session, the most recently used first."""
         return await self._engine.writer.submit(session_queue.list_sessions)
 
+    async def has_session(self, chat: SessionKey, scope: str) -> bool:
+        """Return True if *chat* or one of its threads has a session of *scope*."""
+        return await self._engine.writer.submit(lambda database: session_queue.has_session(database, chat, scope))
+
 
 class SqlPreferences:
     """The PreferenceStore port over the writer; reads are served from memory."""

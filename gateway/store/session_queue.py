@@ -16,7 +16,7 @@ from gateway.ports.store import StoreLimits
 from gateway.store.claims import claim_name
 from gateway.store.database import Database
 from gateway.store.inbox import ROW, read_row
-from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
+from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote, write_key
 from gateway.store.suspects import LOST_LANES, SuspectHead, next_suspect, take_control
 
 SECOND = 1_000_000  # microseconds
@@ -302,6 +302,12 @@ def _session(key: SessionKey, columns: tuple[Any, ...]) -> SessionRow:
     )
 
 
+HAS_SESSION = (
+    "SELECT 1 FROM session WHERE key = ? AND scope = ? "
+    "UNION ALL SELECT 1 FROM session WHERE key >= ? AND key < ? AND scope = ? LIMIT 1"
+)
+
+
 def list_sessions(database: Database, limit: int = ALL) -> tuple[SessionRow, ...]:
     """Return every session, or *limit* of them, the most recently used first."""
     found = database.execute(
@@ -309,6 +315,14 @@ def list_sessions(database: Database, limit: int = ALL) -> tuple[SessionRow, ...
         (limit,),
     )
     return tuple(_session(read_key(columns[0]), columns[1:]) for columns in found)
+
+
+def has_session(database: Database, chat: SessionKey, scope: str) -> bool:
+    """Return True if *chat* or one of its threads has a session of *scope*."""
+    key, column = write_key(chat), quote(scope)
+    # "0" follows "/": all threads of the chat are between the two.
+    found = database.execute(HAS_SESSION, (key, column, f"{key}/", f"{key}0", column))
+    return found.fetchone() is not None
 
 
 def read_steps(database: Database, turn: str) -> tuple[TurnStep, ...]:

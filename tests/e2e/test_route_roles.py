@@ -13,6 +13,7 @@ import pytest_asyncio
 from starlette.routing import Route, WebSocketRoute
 
 from gateway.app import build_operations
+from gateway.events import SessionKey
 from gateway.web_console.console_access import CONSOLE_OPERATIONS
 from tests.fakes.console_people import LOGINS, AdministeredChannel, ConsolePeople, console_people
 
@@ -84,6 +85,29 @@ async def test_a_right_that_is_taken_away_ends_at_once(people: ConsolePeople) ->
     async with people.clients["admin of another chat"].get(session) as answer:
         assert (answer.status, (await answer.json())["role"]) == (403, "nobody")
     platform.admins["other"] = "eve"
+
+
+async def test_the_check_of_an_admin_reads_their_chat_alone(
+    people: ConsolePeople, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look for the chat a call, however many sessions there are; the list of all sessions is not read."""
+    records, looks = people.up.app.store.records, []
+    has_session = records.has_session
+
+    async def count(chat: SessionKey, scope: str) -> bool:
+        looks.append(str(chat))
+        return await has_session(chat, scope)
+
+    async def refuse() -> None:
+        raise AssertionError("all sessions are read")
+
+    monkeypatch.setattr(records, "has_session", count)
+    monkeypatch.setattr(records, "sessions", refuse)
+    assert (await people.call("admin of the chat", "memory log", chat="pocket:other", limit=5))[0] == 403
+    assert (await people.call("admin of the chat", "memory log", chat="pocket:nowhere", limit=5))[0] == 403
+    assert (await people.call("admin of the chat", "memory log", chat="pocket:room/1", limit=5))[0] == 403
+    assert (await people.call("admin of the chat", "turns find", chat="pocket:room", limit=5))[0] == 200
+    assert looks == ["pocket:other", "pocket:nowhere", "pocket:room", "pocket:room"]  # the last for the search itself
 
 
 async def test_a_refused_socket_is_no_error_in_the_log(people: ConsolePeople, caplog: pytest.LogCaptureFixture) -> None:

@@ -99,6 +99,10 @@ class FakeRecords:
         self.commit(record)
         return True
 
+    async def has_session(self, chat: SessionKey, scope: str) -> bool:
+        """Return True if *chat* or one of its threads has a session of *scope*."""
+        return any(row.key.parent == chat and row.scope == scope for row in await self.sessions())
+
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return the rows."""
         self._check()

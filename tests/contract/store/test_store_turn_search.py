@@ -8,6 +8,9 @@ from datetime import timedelta
 from gateway.events import SessionKey
 from gateway.ports import TurnQuery
 from gateway.ports.store import Store
+from gateway.store.session_queue import HAS_SESSION
+from gateway.store.sql_store import SqlStore
+from tests.fakes.store import open_inline_store
 from tests.fakes.turns import START, accept, answered, claim, said, spent
 
 ROOM, OTHER = SessionKey("slack", "C1"), SessionKey("slack", "C10")
@@ -56,3 +59,28 @@ async def test_turns_are_found_by_what_is_known_of_them(store: Store) -> None:
     assert await found(store, TurnQuery(limit=2)) == [("C1", "running"), ("C10", "answered")]
     (first,) = await store.journal.find_turns(TurnQuery(accounts=("slack%3aT1%3aU1",)))
     assert (first.turn, first.calls, first.tokens, first.known_cost, first.unpriced_calls) == (turns[0], 1, 12, 0.5, 0)
+
+
+async def test_a_chat_has_sessions_of_its_own_scope(store: Store) -> None:
+    """Its threads count, private ones have another scope, and a chat whose name begins alike is another."""
+    for n, (key, scope) in enumerate({OPEN: SCOPE, PRIVATE: f"{SCOPE}%2f2", OTHER: "chats/slack%3aC10"}.items()):
+        await accept(store, said(key=key, id=str(n)))
+        lease = await claim(store, key)
+        await store.journal.commit(lease, answered(lease, "one", scope=scope))
+    has_session = store.records.has_session
+    assert await has_session(ROOM, SCOPE)
+    assert await has_session(OTHER, "chats/slack%3aC10")
+    assert not await has_session(SessionKey("slack", "C"), SCOPE)
+    assert not await has_session(ROOM, "chats/slack%3aC10")
+
+
+async def test_the_look_for_a_chat_passes_over_no_other() -> None:
+    """Both halves of the statement search the key of the table: no row of another chat is read."""
+    store = await open_inline_store()
+    assert isinstance(store, SqlStore)
+    plan = await store._engine.writer.submit(
+        lambda database: database.execute(f"EXPLAIN QUERY PLAN {HAS_SESSION}", ("",) * 5).fetchall()
+    )
+    steps = [str(step[-1]) for step in plan if "session" in str(step[-1])]
+    assert [step.partition(" (")[0] for step in steps] == ["SEARCH session USING PRIMARY KEY"] * 2
+    await store.close()
