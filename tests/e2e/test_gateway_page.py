@@ -12,6 +12,7 @@ from channels.frames.history import NEWEST_TURNS
 from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
 from tests.benchmarks.page_speed import NOTE_OPENING, opening_time, write_conversation
+from tests.e2e.browser import open_chat
 from tests.fakes.gateway import gateway
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.faults.process_pool import ForkServer
@@ -22,9 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path, chromium: Browser) -> None:
     """No key, no configuration: open the page, type, read the answer, reload, read it again; stop cleanly."""
     async with gateway(tmp_path / "home") as process:
-        page = await chromium.new_page()
-        await page.goto(process.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        page = await open_chat(chromium, process.url)
         await page.locator("#text").fill("Good evening")
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
@@ -43,9 +42,7 @@ async def test_without_a_model_the_pages_own_suggestions_are_answered(
 ) -> None:
     """Each says something that helps, and all of them together, and what follows, say once how a model is set up."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page = await chromium.new_page()
-        await page.goto(process.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        page = await open_chat(chromium, process.url)
         suggestions = await page.locator(".chip").all_inner_texts()
         assert suggestions == ["/start", "What can you do?", "/status"]
         await page.locator(".chip").first.click()
@@ -73,9 +70,7 @@ async def test_a_killed_gateway_loses_nothing_and_answers_once(
 ) -> None:
     """A power cut between two messages: the page comes back by itself, and what was typed meanwhile is sent once."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page = await chromium.new_page()
-        await page.goto(process.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        page = await open_chat(chromium, process.url)
         await page.locator("#text").fill("before")
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.assistant")).to_have_count(1)
@@ -97,9 +92,7 @@ async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(
 ) -> None:
     """Added, the gateway killed, the message sent, the turn run, the page reloaded: the file is a link to its bytes."""
     async with gateway(tmp_path / "home", zygote) as process:
-        page = await chromium.new_page()
-        await page.goto(process.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        page = await open_chat(chromium, process.url)
         await page.locator("#files").set_input_files(
             FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"the door code is 4711")
         )
@@ -170,9 +163,7 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, chromium: Brow
             PARLOUR_LLM__API_KEY="none",
         ) as process,
     ):
-        page = await chromium.new_page()
-        await page.goto(process.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        page = await open_chat(chromium, process.url)
         await page.locator("#text").fill("a tale, please")
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.streaming .body")).to_contain_text("word9 ")

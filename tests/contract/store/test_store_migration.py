@@ -68,6 +68,13 @@ async def fill(store: Store, chats: int = 3) -> None:
     await store.state("web").save("a\0b", "\ufdd0")
 
 
+async def write_home(home: Home) -> None:
+    """Leave something of everything in the home's own file."""
+    store = await open_on_file(home.path, "", StoreLimits())
+    await fill(store)
+    await store.close()
+
+
 async def seen(store: Store) -> list[object]:
     """Return what people and operators see of a store."""
     return [
@@ -174,9 +181,7 @@ def test_any_row_of_any_table_moves_there_and_back(
 
 async def test_the_store_that_was_left_does_not_start(home: Home, server: PostgresServer) -> None:
     """The line says where the messages are, and the command that brings them back."""
-    store = await open_on_file(home.path, "", StoreLimits())
-    await fill(store)
-    await store.close()
+    await write_home(home)
     assert startable(home.journal, server.url) == {"file"}
     with pytest.raises(SettingsError, match="parlour store migrate postgresql"):
         await open_on_database(home.path, server.url, StoreLimits())
@@ -200,9 +205,7 @@ async def test_the_store_that_was_left_does_not_start(home: Home, server: Postgr
 
 async def test_the_same_command_again_changes_nothing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     """Both directions say where the messages are."""
-    store = await open_on_file(home.path, "", StoreLimits())
-    await fill(store)
-    await store.close()
+    await write_home(home)
     for kind in (StoreKind.POSTGRESQL, StoreKind.SQLITE):
         migrate_store(kind)
         capsys.readouterr()
@@ -215,9 +218,7 @@ async def test_a_move_says_how_far_it_is(
 ) -> None:
     """A line for each table, and for large ones several; the sum and the kept file at the end."""
     monkeypatch.setattr(copies, "_REPORT_EVERY", 2)
-    store = await open_on_file(home.path, "", StoreLimits())
-    await fill(store)
-    await store.close()
+    await write_home(home)
     migrate_store(StoreKind.POSTGRESQL)
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if "inbox" in line] == [f"  inbox: {count} rows" for count in (2, 4, 6, 6)]
@@ -232,9 +233,7 @@ def rows_of_database_of(home: Home) -> dict[str, list[str]]:
 
 async def moved(home: Home) -> None:
     """Move a home with messages into the database."""
-    store = await open_on_file(home.path, "", StoreLimits())
-    await fill(store)
-    await store.close()
+    await write_home(home)
     migrate_store(StoreKind.POSTGRESQL)
 
 
@@ -318,9 +317,7 @@ def test_nothing_is_moved_from_nowhere(
 
 async def test_newer_data_is_not_moved(home: Home, server: PostgresServer) -> None:
     """On neither side."""
-    store = await open_on_file(home.path, "", StoreLimits())
-    await fill(store)
-    await store.close()
+    await write_home(home)
     with closing(sqlite3.connect(home.journal)) as journal:
         journal.execute("PRAGMA user_version = 99")
     with pytest.raises(SchemaTooNew, match="schema 99"):
@@ -355,9 +352,7 @@ def test_older_data_is_brought_up_to_date_first(home: Home, server: PostgresServ
 
 async def test_a_copy_that_differs_is_given_up(home: Home, server: PostgresServer) -> None:
     """Here a trigger of somebody changes a row; nothing is moved, and the file goes on."""
-    store = await open_on_file(home.path, "", StoreLimits())
-    await fill(store)
-    await store.close()
+    await write_home(home)
     server.query(
         "CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.value := 'x'; RETURN NEW; END $$"
     )
