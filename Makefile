@@ -18,7 +18,7 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check messages faults fuzz bench bench-pages bench-recall format lock release docs clean
+.PHONY: help install install-dev init run test check types other-checks rewritten-tests messages faults fuzz bench bench-pages bench-recall format lock release docs clean
 
 # Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,17 +70,31 @@ init: install
 run: install
 	@$(BIN)/parlour run
 
-test: check
+# Two at a time: mypy, which writes at its end alone, takes as long as everything else.
+beside := +@$(MAKE) --no-print-directory --jobs 2
+
+test: install-dev
+	$(beside) types other-checks rewritten-tests
 	$(BIN)/python -m pytest
 
 check: install-dev
+	$(beside) types other-checks
+
+types: install-dev
+	$(BIN)/mypy
+
+other-checks: install-dev
 	$(BIN)/ruff check $(quiet) .
 	$(BIN)/ruff format --check $(quiet) .
-	$(BIN)/mypy
 	$(BIN)/lint-imports $(if $(quiet),--no-logo)
 	$(BIN)/python tests/links.py
 	$(BIN)/python tests/names.py --check
 	$(BIN)/python -m tests.messages --check
+
+# Pytest rewrites the assertions of each new test module, ten seconds in a clean clone: here beside mypy. What cannot be
+# collected is said by the run.
+rewritten-tests: install-dev
+	@$(BIN)/python -m pytest --collect-only -qq -n 0 >/dev/null 2>&1 || true
 
 messages: install-dev
 	$(BIN)/python -m tests.messages
