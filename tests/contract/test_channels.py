@@ -39,6 +39,7 @@ from gateway.events import (
 from gateway.i18n import translate
 from gateway.ports import ChannelPlugin, ChatActivity, InboxRow, IntakeResult, IntakeVerdict, SupportsSenderLookup
 from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel
+from tests.fakes.conditions import eventually
 from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.slack_harness import SlackHarness
 from tests.fakes.telegram_harness import TelegramHarness
@@ -504,12 +505,7 @@ async def test_a_message_nobody_reads_is_no_failure(platform: RunningChannel) ->
     async with platform.join():
         assert platform.channel.is_watched(platform.key)
         assert not platform.channel.is_watched(SessionKey(platform.key.channel, "somebody-else"))
-    await _until(lambda: not platform.channel.is_watched(platform.key))
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - nobody is told that a window is gone
-        await asyncio.sleep(0)
+    await eventually(lambda: not platform.channel.is_watched(platform.key))
 
 
 @in_windows
@@ -617,7 +613,7 @@ async def test_a_channel_that_is_started_again_receives_again(
         runs[-1].cancel()
         await asyncio.wait(runs)
         runs.append(asyncio.create_task(channel.run(), name="begun anew"))
-        await _until(channel.is_ready)
+        await eventually(channel.is_ready)
         async with platform.join() as person:
             await person.say(f"and again {n}", f"message-000{n}")
             await person.shown.until(lambda person=person, n=n: f"message-000{n}" in person.shown.confirmed)  # type: ignore[misc]

@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.conditions import wait_for_news
 from tests.fakes.discord_cdn import DiscordCdn
 from tests.fakes.discord_gateway import DiscordGatewayServer
 from tests.fakes.discord_interactions import FakeInteractions
@@ -249,7 +250,7 @@ class DiscordServer:
     async def until(self, holds: Callable[[], Any]) -> None:
         """Return when *holds* holds; it is looked at after every change here."""
         while not holds():
-            await self._changed.wait()
+            await wait_for_news(self._changed)
 
     async def until_changed(self) -> None:
         """Return at the next change."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +16,7 @@ from channels.slack.settings import SlackSettings
 from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.settings.channel_blocks import ChannelSettings, combine_models
+from tests.fakes.conditions import eventually
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer, slack_server
 from tests.fakes.web_services import FakePageServices
 
@@ -34,12 +35,6 @@ def settings(server: SlackServer, **more: Any) -> ChannelSettings:
 def message(place: str, text: str, *, row: int = 1, kind: OutboundKind = OutboundKind.ANSWER, **more: Any) -> Any:
     """Return an outbound message to a place of the workspace."""
     return OutboundMessage(id=f"{TURN}.{row}", key=SessionKey("slack", place), text=text, kind=kind, **more)
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Return when *holds* holds, where nobody tells when that is."""
-    while not holds():  # noqa: ASYNC110 - what the library does is seen only by looking
-        await asyncio.sleep(0)
 
 
 @dataclass

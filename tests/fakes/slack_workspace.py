@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from tests.fakes.conditions import wait_for_news
+
 BOT_TOKEN = "xoxb-1111111111-2222222222-fakefakefake"
 APP_TOKEN = "xapp-1-A0PARLOUR-3333333333-fakefakefake"
 TEAM, BOT_USER, BOT_ID = "T0HOME", "U0PARLOUR", "B0PARLOUR"
@@ -88,7 +90,7 @@ class SlackWorkspace:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return when *holds* holds; looked at whenever anything happens here."""
         while not holds():
-            await self._changed.wait()
+            await wait_for_news(self._changed)
 
     async def wait_changed(self) -> None:
         """Return at the next thing that happens."""

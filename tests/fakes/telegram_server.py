@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import BodyPartReader, web
 
+from tests.fakes.conditions import wait_for_news
 from tests.fakes.telegram_buttons import FakeTelegramButtons, checked_markup
 from tests.fakes.telegram_files import TelegramSentFile, TelegramServerFiles
 from tests.fakes.telegram_rules import ApiError, checked_text, reactions
@@ -184,7 +185,7 @@ class TelegramServer:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return when *holds* holds."""
         while not holds():
-            await self._changed.wait()
+            await wait_for_news(self._changed)
 
     async def wait_changed(self) -> None:
         """Return at the next thing that happens."""

@@ -21,6 +21,7 @@ from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import ChannelPlugin
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
+from tests.fakes.conditions import eventually
 from tests.fakes.web_services import FakePageServices
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/extending.md"
@@ -247,8 +248,7 @@ class TernHarness:
             services.channel = channel
             running = asyncio.create_task(channel.run(), name="tern channel")
             try:
-                while not channel.is_ready():  # noqa: ASYNC110 - the channel does not notify
-                    await asyncio.sleep(0)
+                await eventually(channel.is_ready)
 
                 @asynccontextmanager
                 async def join() -> AsyncIterator[PlatformUser]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from gateway.errors import StoreUnavailable
-from tests.fakes.slack import eventually, running, slack
+from tests.fakes.conditions import eventually
+from tests.fakes.slack import running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackFault, slack_server
 from tests.fakes.web_services import FakePageServices
 

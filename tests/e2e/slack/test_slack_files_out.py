@@ -7,7 +7,8 @@ import pytest
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.i18n import translate
-from tests.fakes.slack import TURN, RunningSlack, build, eventually, slack
+from tests.fakes.conditions import eventually
+from tests.fakes.slack import TURN, RunningSlack, build, slack
 from tests.fakes.slack_server import ANN, BOT_TOKEN, BOT_USER, DM, ROOM, SlackFault
 
 WORDS = "# The whole answer\n" + "word " * 2_000

@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.slack import catchup, joined, pages
-from tests.fakes.slack import eventually, running
+from tests.fakes.conditions import eventually
+from tests.fakes.slack import running
 from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, FakeSlackChat, SlackFault, SlackServer, slack_server

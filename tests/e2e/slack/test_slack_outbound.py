@@ -10,7 +10,8 @@ from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChatActivity
-from tests.fakes.slack import eventually, slack
+from tests.fakes.conditions import eventually
+from tests.fakes.slack import slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SECRET, SlackFault
 
 
