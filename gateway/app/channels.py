@@ -214,13 +214,27 @@ def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence
 
 
 def allowed_commands(
-    judge: Judge, commands: Sequence[Command], now: Callable[[], datetime], key: SessionKey, user: str
+    judge: Judge,
+    commands: Sequence[Command],
+    now: Callable[[], datetime],
+    key: SessionKey,
+    user: str,
+    *,
+    has_one_memory: bool = False,
 ) -> Collection[str]:
-    """Return the names of the commands that the role of *user* allows in their direct chat *key*."""
+    """Return the names of the commands that the role of *user* allows in their direct chat *key*.
+
+    With *has_one_memory* for the whole installation, some commands need a higher role than in a direct chat else.
+    """
     message = InboundMessage(key=key, message_id="", sender=Sender(id=user), text="", sent_at=now(), is_addressed=True)
     decision = judge(message)
     role = decision.role if isinstance(decision, Admitted) else Role.MEMBER
-    return [each.name for each in commands if role.covers(each.needs.general.direct)]
+    return [
+        each.name
+        for each in commands
+        if role.covers(each.needs.general.direct)
+        and (not has_one_memory or role.covers(each.needs.general.single or Role.MEMBER))
+    ]
 
 
 def may_be_read(judge: Judge, message: InboundMessage) -> bool:

@@ -224,7 +224,13 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
                 GatewayPersonPanels(context, memory, locales, profiles),
                 blobs,
                 language=locales.language,
-                allowed_commands=partial(allowed_commands, access.judge, router.commands, now),
+                allowed_commands=partial(
+                    allowed_commands,
+                    access.judge,
+                    router.commands,
+                    now,
+                    has_one_memory=settings.memory.isolation == "shared",
+                ),
             )
         )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)

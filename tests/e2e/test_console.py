@@ -343,7 +343,16 @@ async def test_the_log_is_followed_and_filtered(chromium: Browser, people: Conso
 async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsolePeople) -> None:
     """The rules of WCAG 2.2 AA over every view, light and wide, dark and on a phone; nothing is cut off."""
     turn = (await people.up.app.store.journal.find_turns(TurnQuery(chat=SessionKey("pocket", "room"))))[0].turn
-    views = ["overview", "people", "turns", f"turns/{turn[:8]}", "chats", "chats/?chat=pocket:room", "usage"]
+    views = [
+        "overview",
+        "people",
+        "people/?who=pocket:bob",
+        "turns",
+        f"turns/{turn[:8]}",
+        "chats",
+        "chats/?chat=pocket:room",
+        "usage",
+    ]
     views += ["doctor", "logs", "setup", "backups"]
     found: list[str] = []
     for context in ({"viewport": WIDE}, {"viewport": PHONE, "color_scheme": "dark"}):

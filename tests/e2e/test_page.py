@@ -604,6 +604,27 @@ async def test_files_are_added_left_out_and_sent(chromium: Browser, services: Fa
             assert [piece async for piece in pieces] == [b"second"]
 
 
+async def test_a_file_is_pasted_into_the_message(chromium: Browser, services: FakePageServices, tmp_path: Path) -> None:
+    """A picture from the clipboard, such as a screenshot, is attached; pasted text stays text."""
+    services.folder = tmp_path
+    async with serve_page(services) as served:
+        page = await open_chat(chromium, served.url)
+        await page.locator("#text").fill("see ")
+        await page.locator("#text").evaluate(
+            """(field) => {
+                const data = new DataTransfer();
+                data.items.add(new File(["png"], "image.png", { type: "image/png" }));
+                field.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true }));
+            }"""
+        )
+        await expect(page.locator("#attached")).to_contain_text("image.png")
+        await expect(page.locator("#text")).to_have_value("see ")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.user")).to_have_attribute("data-state", "accepted")
+        (message,) = services.accepted
+        assert (message.text, [each.name for each in message.attachments]) == ("see", ["image.png"])
+
+
 async def test_a_file_is_dropped_onto_the_page(chromium: Browser, services: FakePageServices, tmp_path: Path) -> None:
     """Anywhere on it; the place says so while it hovers; what is refused is told in a line, and the text stays."""
     services.folder = tmp_path

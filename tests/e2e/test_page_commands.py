@@ -115,10 +115,12 @@ async def test_a_question_mark_opens_the_keys_where_nothing_is_typed(chromium: B
         await expect(sheet).to_be_hidden()
 
 
-async def test_the_menu_offers_what_the_role_allows(chromium: Browser) -> None:
-    """An owner's commands to owners alone; everybody's to everybody."""
+@pytest.mark.parametrize("isolation", ["strict", "shared"])
+async def test_the_menu_offers_what_the_role_allows(chromium: Browser, isolation: str) -> None:
+    """An owner's commands to owners alone, in one memory for all people its export too; the others to everybody."""
     offered: dict[str, list[str]] = {}
-    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+    settings = {"PARLOUR_WEB__LOGIN": "always", "PARLOUR_MEMORY__ISOLATION": isolation}
+    async with gateway(model=HeldScriptModel(), environment=settings) as up:
         for name in ("", "ann"):
             arguments = {"as": name} if name else {}
             (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"](arguments)]
@@ -127,7 +129,8 @@ async def test_the_menu_offers_what_the_role_allows(chromium: Browser) -> None:
             await page.locator("#code").press("Enter")
             await expect(page.locator("#state")).to_have_attribute("data-state", "online")
             offered[name] = []
-            for typed in ("/pe", "/sh", "/me"):
+            for typed in ("/pe", "/sh", "/me", "/ex"):
                 await page.locator("#text").fill(typed)
                 offered[name] += await page.get_by_role("option").locator("code").all_inner_texts()
-    assert offered == {"": ["/people", "/share", "/memory"], "ann": ["/memory"]}
+    own = ["/export"] if isolation == "strict" else []
+    assert offered == {"": ["/people", "/share", "/memory", "/export"], "ann": ["/memory", *own]}
