@@ -124,7 +124,8 @@ function submit(saying, files = [], replaces = "") {
   chat.say(message);
   welcome();
   chat.toEnd();
-  send(message);
+  // Messages from before the connection come first: `resend` sends them, and this one behind them.
+  if (wire.hasHistory && !again) send(message);
 }
 
 function send({ id, text, files = [], replaces = "" }) {
@@ -163,6 +164,7 @@ function press({ id, part, command }) {
 /** Send what is not stored yet, in order; what the history shows is stored. */
 function resend() {
   clearTimeout(again);
+  again = 0;
   for (const message of pending.all()) {
     if (chat.knows(message.id) && chat.mine.get(message.id).dataset.state === "accepted") {
       pending.remove(message.id);

@@ -10,6 +10,7 @@ export class Wire {
   constructor(on) {
     this.on = on;
     this.socket = null;
+    this.hasHistory = false; // of the connection
     this.conversation = "main"; // the one that the connection is for
     this.pause = FIRST_PAUSE;
     this.timer = 0;
@@ -78,11 +79,13 @@ export class Wire {
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(address);
     this.socket = socket;
+    this.hasHistory = false;
     socket.addEventListener("message", (event) => {
       if (socket !== this.socket) return;
       clearTimeout(this.deadline);
       const frame = JSON.parse(event.data);
       if (frame.type === "history") {
+        this.hasHistory = true;
         this.pause = FIRST_PAUSE;
         this.on.state("online");
       }
