@@ -373,7 +373,7 @@ export class Chat {
     meta.className = "meta";
     const clock = document.createElement("time");
     clock.dateTime = at;
-    clock.textContent = time.toLocaleTimeString(LOCALE, { hour: "2-digit", minute: "2-digit" });
+    clock.textContent = time.toLocaleTimeString(LOCALE, { timeStyle: "short" });
     meta.append(clock);
     if (role === "assistant") meta.append(this.copyButton(line), this.action("answer_again", () => this.answerAgain(line)));
     line.append(who, body, meta);

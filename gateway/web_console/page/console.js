@@ -91,12 +91,13 @@ async function show({ keepsFocus = false } = {}) {
 
 /** Do something and say how it went; a line of the gateway is shown where people look. */
 async function act(work) {
+  by("problem")?.remove();
   try {
     say(await work());
   } catch (failure) {
     if (!(failure instanceof CallError)) throw failure;
     say(failure.message);
-    by("problem")?.remove();
+    by("problem")?.remove(); // of another one that failed meanwhile
     const problem = h("p", { class: "error", id: "problem" }, failure.message);
     document.body.insertBefore(problem, main);
     setTimeout(() => problem.remove(), 10_000);

@@ -60,7 +60,7 @@ export function figures(...pairs) {
 /** Return a word with a mark beside it; the colour alone says nothing. */
 export function mark(kind, text) {
   const sign = { good: "●", bad: "▲", wait: "◌" }[kind];
-  return h("span", { class: `mark ${kind}` }, h("span", { "aria-hidden": "true" }, sign), " ", text);
+  return h("span", { class: `mark ${kind}` }, h("span", { "aria-hidden": "true" }, sign), "\u00a0", text);
 }
 
 export function button(text, onclick, attributes = {}) {
