@@ -40,8 +40,8 @@ def serve(path: str, arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(_SCRIPT.parents[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends after the workers, which are interrupted
     written = os.dup(1)
-    os.dup2(2, 1)
-    # What cannot be collected is reported by the workers, which try again.
+    # What cannot be collected is reported by the workers, which try again; what can is a list of half a thousand lines.
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
     pytest.main([*arguments, "--collect-only", "-qq", "-n0", "-p", "no:cacheprovider"])
     gc.collect()
     gc.freeze()  # the workers share these pages
