@@ -618,6 +618,7 @@ async def test_a_file_is_pasted_into_the_message(chromium: Browser, services: Fa
             }"""
         )
         await expect(page.locator("#attached")).to_contain_text("image.png")
+        await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
         await expect(page.locator("#text")).to_have_value("see ")
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.user")).to_have_attribute("data-state", "accepted")
