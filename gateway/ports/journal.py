@@ -392,10 +392,6 @@ class Journal(Protocol):
         """Return the turns that *query* names among the newest 20,000, the newest first, running ones before."""
         ...
 
-    async def last_turn(self, key: SessionKey) -> TurnRecord | None:
-        """Return the key's last answered turn of the current transcript, lines possibly empty when projected."""
-        ...
-
     async def depth(self) -> Mapping[str, Any]:
         """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unprojected.
 

@@ -231,7 +231,7 @@ def _end_conversations(database: Database, scope: str, at: datetime) -> list[tup
     ).fetchall()
     for key, _, _ in found:
         database.execute(
-            "UPDATE session SET transcript = ?, next_index = 0, last_turn = '', created_at = ? WHERE key = ?",
+            "UPDATE session SET transcript = ?, next_index = 0, created_at = ? WHERE key = ?",
             (new_transcript(), micros(at), key),
         )
         # Steps of a released turn hold results from before the move.

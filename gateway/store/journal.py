@@ -319,10 +319,6 @@ class SqlJournal:
         """Return the turns that *query* names, the newest first."""
         return await self._engine.writer.submit(lambda database: inspection.find_turns(database, query))
 
-    async def last_turn(self, key: SessionKey) -> TurnRecord | None:
-        """Return the key's last answered turn of the current transcript."""
-        return await self._engine.writer.submit(lambda database: turn_commits.last_turn(database, write_key(key)))
-
     async def depth(self) -> Mapping[str, Any]:
         """Return counters for /status, /readyz and metrics."""
         now = self._engine.now()

@@ -64,16 +64,14 @@ _LEASED = (
 # Doing /new twice is doing it once, and a late one never takes a later transcript away.
 _REPLACE = (
     "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, 0, ?, ?, ?) "
-    "ON CONFLICT (key) DO UPDATE SET transcript = excluded.transcript, next_index = 0, last_turn = '', "
+    "ON CONFLICT (key) DO UPDATE SET transcript = excluded.transcript, next_index = 0, "
     "used_at = excluded.used_at, created_at = excluded.created_at, scope = excluded.scope "
     "WHERE session.transcript = ?"
 )
 _ADVANCE = (
-    "INSERT INTO session (key, transcript, next_index, created_at, used_at, last_turn, scope) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (key) DO UPDATE SET next_index = excluded.next_index, used_at = excluded.used_at, "
-    "scope = excluded.scope, "
-    "last_turn = CASE WHEN excluded.last_turn = '' THEN session.last_turn ELSE excluded.last_turn END"
+    "scope = excluded.scope"
 )
 # A late pointer of a transcript that ended in another scope does not move the session.
 _NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ? AND transcript = ?"
@@ -259,8 +257,7 @@ def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) ->
     if record.new_transcript:
         database.execute(_REPLACE, (new.key, record.new_transcript, new.at, new.at, scope, record.transcript))
     elif record.to_index > record.from_index:
-        last = new.columns[0] if record.outcome is MessageOutcome.ANSWERED and record.inbox else ""
-        database.execute(_ADVANCE, (new.key, record.transcript, record.to_index, new.at, new.at, last, scope))
+        database.execute(_ADVANCE, (new.key, record.transcript, record.to_index, new.at, new.at, scope))
     else:
         database.execute(_NAME_SCOPE, (scope, new.key, scope, record.transcript))
 
@@ -284,9 +281,3 @@ def pending(database: Database, key: str) -> tuple[StoredRecord, ...]:
     """Return the key's records whose bodies are still here."""
     found = database.execute(_PENDING, (key,))
     return tuple(read_record(columns) for columns in found)
-
-
-def last_turn(database: Database, key: str) -> TurnRecord | None:
-    """Return the last answered turn of the key's current transcript."""
-    found = database.execute("SELECT last_turn FROM session WHERE key = ?", (key,)).fetchone()
-    return find_record(database, unquote(found[0])) if found is not None and found[0] else None

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.ports.channel import CACHED_NOTES
-from gateway.ports.journal import Job, JobAdvance, MessageOutcome, TurnCommit, TurnStep
+from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
@@ -120,14 +120,13 @@ async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> N
 
 
 async def test_a_new_transcript_starts_at_index_zero(store: Store) -> None:
-    """/new's commit replaces the transcript, once, and /retry has nothing to repeat in it."""
+    """/new's commit replaces the transcript, once."""
     lease = await answer(store, said(), "answer")
     record = plain_record("tnew", await store.journal.session(ANN), new_transcript="fresh")
     await store.records.append(record)
     await store.records.append(record)
     session = await store.journal.session(ANN)
     assert (session.transcript, session.next_index) == ("fresh", 0)
-    assert await store.journal.last_turn(ANN) is None
     late = plain_record("tlate", lease.session, new_transcript="other")
     await store.records.append(late)
     assert (await store.journal.session(ANN)).transcript == "fresh"
@@ -150,22 +149,6 @@ async def test_what_is_said_beside_appended_lines_is_said_once(store: Store) -> 
     for _ in range(2):
         await store.records.append(record, outbound=[report])
     assert [each.message for each in await store.outbox.undelivered(ANN)] == [report]
-
-
-async def test_the_last_answered_turn_is_found(store: Store) -> None:
-    """Commands and failures do not count; its lines leave with the projection."""
-    first = await answer(store, said(id="1"), "one")
-    await accept(store, said(id="2"))
-    lease = await claim(store)
-    await store.journal.commit(lease, answered(lease, outcome=MessageOutcome.STOPPED))
-    await store.records.append(plain_record("tstatus", await store.journal.session(ANN)))
-    last = await store.journal.last_turn(ANN)
-    assert last is not None
-    assert (last.turn, len(last.lines)) == (first.turn, 3)
-    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
-    last = await store.journal.last_turn(ANN)
-    assert last is not None
-    assert (last.turn, last.lines) == (first.turn, ())
 
 
 async def test_projected_bodies_leave_the_journal(backend: StoreBackend) -> None:

@@ -14,6 +14,7 @@ from gateway.app.app import GatewayApp
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.i18n import translate
+from gateway.ports.journal import TurnQuery
 from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import gateway
 
@@ -138,12 +139,15 @@ async def test_retry_answers_the_last_message_again() -> None:
         posts = parlour.channel.posts["c"]
         assert [post.text for post in posts if post.text.startswith("answer")] == ["answer 1", "answer 2", "answer 3"]
         original = (await parlour.app.store.records.sessions())[0].key
-        last = await parlour.app.store.journal.last_turn(original)
-        assert last is not None
+        journal = parlour.app.store.journal
+        last, *_ = await journal.find_turns(TurnQuery(chat=original))
+        trace = await journal.trace(last.turn)
+        assert trace is not None
+        assert trace.record is not None
         first = next(
             line.turn for line in await parlour.app.sessions.displayed_messages(KEY, limit=50) if line.text == "hello"
         )
-        assert last.supersedes == first
+        assert trace.record["supersedes"] == first
 
 
 async def test_status_queue_usage_and_help_answer_while_a_turn_runs() -> None:
