@@ -163,5 +163,6 @@ def _change(context: CommandContext, version: DocumentVersion) -> str:
 
 
 def _origin(context: CommandContext, origin: LineOrigin) -> str:
-    source = format_source(origin, zone=context.turn.zone, language=context.language)
+    turn = context.turn
+    source = format_source(origin, zone=turn.zone, language=context.language, is_shared=turn.is_shared)
     return f"> {origin.line}\n{source}"

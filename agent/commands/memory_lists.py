@@ -125,12 +125,19 @@ def format_change(version: DocumentVersion, *, zone: str, language: str) -> str:
     return f"`{version.short}` {format_moment(version.at, zone, language)}: {cause}"
 
 
-def format_source(origin: LineOrigin, *, zone: str, language: str) -> str:
-    """Return the change that brought a line, and the message or summary behind it, a line each."""
+def format_source(origin: LineOrigin, *, zone: str, language: str, is_shared: bool) -> str:
+    """Return the change that brought a line, and the message or summary behind it, a line each.
+
+    A message without a sender's name is the reader's own unless the chat *is_shared*.
+    """
     lines = [format_change(origin.version, zone=zone, language=language)]
     if origin.message is not None:
-        who = origin.message.name or translate("memory.somebody", language)
-        lines.append(translate("memory.said", language, who=who, quote=_short(origin.message.text)))
+        who, quote = origin.message.name, _short(origin.message.text)
+        if who or is_shared:
+            who = who or translate("memory.somebody", language)
+            lines.append(translate("memory.said", language, who=who, quote=quote))
+        else:
+            lines.append(translate("memory.said_by_you", language, quote=quote))
     if origin.entry is not None:
         lines.append(translate("memory.summary", language, quote=_short(origin.entry.content)))
     return "\n".join(lines)

@@ -44,7 +44,8 @@ class GatewayPersonPanels:
         found = next((each for each in origins if _plain(each.line) == line), None)
         if found is None:
             return None
-        text = format_source(found, zone=self._locales.zone(scope), language=self._locales.language(key))
+        zone, language = self._locales.zone(scope), self._locales.language(key)
+        text = format_source(found, zone=zone, language=language, is_shared=False)
         return LineSource(text, found.version.short)
 
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:

@@ -42,8 +42,9 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await expect(line.locator("p").first).to_have_text(LINE)
         await button(line, "memory_why").click()
         await expect(line.locator(".source")).to_contain_text(translate("memory.cause_remember"))
-        await expect(line.locator(".source")).to_contain_text("Nora")
-        await take_pictures(page, "page-memory")
+        await expect(line.locator(".source")).to_contain_text(
+            translate("memory.said_by_you", quote=f"/remember {LINE}")
+        )
         await page.emulate_media(color_scheme="dark")
         await page.set_viewport_size({"width": 360, "height": 740})
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
@@ -53,6 +54,8 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await line.locator("input").press("Enter")
         await expect(line.locator("p").first).to_have_text("My boat is called Ada")
         await button(line, "memory_why").click()
+        await expect(line.locator(".source")).to_be_visible()
+        await take_pictures(page, "page-memory")
         await button(line, "memory_undo").click()
         await expect(line.locator("p").first).to_have_text(LINE)
         # Escape leaves the field, not the panel.
