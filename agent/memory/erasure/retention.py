@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,6 +78,9 @@ class RetentionJob:
             return None
         cutoff = self.storage.now() - timedelta(days=self.days)
         is_complete = True
+        keys: dict[str, list[SessionKey]] = defaultdict(list)  # of the sessions, by scope
+        for session in await self.storage.records.sessions():
+            keys[session.scope].append(session.key)
         for scope in await asyncio.to_thread(ScopeNames(self.storage.home).all):
             try:
                 await self.storage.transcripts.settle(scope)
@@ -84,7 +88,7 @@ class RetentionJob:
                 log.info("memory.retention_waits", scope=scope, reason=str(error))
                 is_complete = False
                 continue
-            result = await self._expire_scope(scope, cutoff)
+            result = await self._expire_scope(scope, keys[scope], cutoff)
             if result.is_changed:
                 log.info("memory.lapsed", scope=scope, files=result.files, lines=result.lines)
         if not is_complete:
@@ -94,9 +98,8 @@ class RetentionJob:
 
     # -- a scope -----------------------------------------------------------------------------------
 
-    async def _expire_scope(self, scope: str, cutoff: datetime) -> RetentionResult:
+    async def _expire_scope(self, scope: str, keys: Sequence[SessionKey], cutoff: datetime) -> RetentionResult:
         result = RetentionResult()
-        keys = [each.key for each in await self.storage.records.sessions() if each.scope == scope]
         # The next message of an unused session starts a new one, instead of a window of blank lines.
         await self.unlist(await self.storage.store.drop_sessions(keys, unused_since=cutoff))
         folder = scope_folder(self.storage.home, scope)
