@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import context
 from gateway.errors import SettingsError
+from tests.fakes.conditions import eventually
 from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.held_model import calls
 from tests.fakes.inprocess_gateway import STREAMING, gateway
@@ -154,6 +157,13 @@ async def test_merged_messages_are_linked_to_their_turn(otel: pytest.MonkeyPatch
     assert len(received) == 2
 
 
+def stored_results(home: Path) -> int:
+    """Return the number of stored results of tools."""
+    with closing(sqlite3.connect(f"file:{home / 'journal.db'}?mode=ro", uri=True)) as journal:
+        (found,) = journal.execute("SELECT count(*) FROM step WHERE kind = 'result'").fetchone()
+    return int(found)
+
+
 async def test_the_turn_of_a_killed_gateway_stays_in_its_trace(tmp_path: Path, zygote: ForkServer) -> None:
     """What the killed process did and what the next one does with its turn are one trace."""
     script = tmp_path / "script.json"
@@ -169,6 +179,7 @@ async def test_the_turn_of_a_killed_gateway_stays_in_its_trace(tmp_path: Path, z
         async with gateway_process(tmp_path / "home", zygote, **settings) as process:
             await process.command("send", "web:owner", "How is the roof?")
             await receiver.until(lambda: "execute_tool memory_search" in {span.name for span in receiver.spans})
+            await eventually(lambda: stored_results(tmp_path / "home") == 1)  # or the next process runs the tool again
             await process.kill()
             assert "turn" not in {span.name for span in receiver.spans}
             script.write_text(json.dumps([{"text": "Dry."}]))
@@ -194,8 +205,8 @@ async def test_a_collector_elsewhere_is_reached_through_the_proxy(otel: pytest.M
             through = {**ON, "PARLOUR_PROXY": proxy.url("socks5", password="p%40ss")}
             async with gateway(home=tmp_path / "home", model=scripted(), tools=(look,), environment=through) as parlour:
                 await parlour.channel.ask("c1", "Hello")
-            assert "turn" in {span.name for span in receiver.spans}
-            assert "gen_ai.client.operation.duration" in receiver.metrics
+                await receiver.until(lambda: "turn" in {span.name for span in receiver.spans})
+                await receiver.until(lambda: "gen_ai.client.operation.duration" in receiver.metrics)
             assert set(proxy.asked) == {("collector.example", 80)}
 
 
