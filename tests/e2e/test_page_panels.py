@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,7 +18,8 @@ from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-LINE = "My <b>boat</b> is called Nora"
+LINE = "My boat is called Nora"
+CORRECTED = "My <b>boat</b> is called Ada"
 SCOPE = "people/web%3aowner"
 
 
@@ -45,17 +47,17 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await expect(line.locator(".source")).to_contain_text(
             translate("memory.said_by_you", quote=f"/remember {LINE}")
         )
+        await take_pictures(page, "page-memory")
         await page.emulate_media(color_scheme="dark")
         await page.set_viewport_size({"width": 360, "height": 740})
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
         # Corrected: the panel is read again with the answer.
         await button(line, "memory_correct").click()
-        await line.locator("input").fill("My boat is called Ada")
+        await line.locator("input").fill(CORRECTED)
         await line.locator("input").press("Enter")
-        await expect(line.locator("p").first).to_have_text("My boat is called Ada")
+        await expect(line.locator("p").first).to_have_text(CORRECTED)
         await button(line, "memory_why").click()
-        await expect(line.locator(".source")).to_be_visible()
-        await take_pictures(page, "page-memory")
+        await expect(line.locator(".source")).to_contain_text(CORRECTED)
         await button(line, "memory_undo").click()
         await expect(line.locator("p").first).to_have_text(LINE)
         # Escape leaves the field, not the panel.
@@ -75,7 +77,7 @@ async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
     """Each with its time; moved to another one, which the store has; cancelled, and gone."""
     async with gateway(model=HeldScriptModel()) as up:
         now = datetime.now(UTC).replace(second=0, microsecond=0)
-        reminder = Reminder(
+        hostile = Reminder(
             id="raaaaaaaa",
             key=SessionKey("web", "owner"),
             by="owner",
@@ -87,12 +89,18 @@ async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
             set_at=now,
             source="t.1",
         )
-        await up.app.store.jobs.put(reminder.to_job(SCOPE))
         page = await open_chat(chromium, up.app.web.url)
-        await button(page, "reminders").click()
         entry = page.locator("#reminders li")
-        await expect(entry.locator("p").first).to_have_text("water the <i>roses</i>")
+        shown = replace(hostile, id="rbbbbbbbb", text="water the roses").to_job(SCOPE)
+        await up.app.store.jobs.put(shown)
+        await button(page, "reminders").click()
+        await expect(entry.locator("p").first).to_have_text("water the roses")
         await take_pictures(page, "page-reminders")
+        await button(page.locator("#reminders"), "close").click()
+        await up.app.store.jobs.finish(shown)
+        await up.app.store.jobs.put(hostile.to_job(SCOPE))
+        await button(page, "reminders").click()
+        await expect(entry.locator("p").first).to_have_text("water the <i>roses</i>")
         await button(entry, "reminder_move").click()
         slot = slot_of(now + timedelta(days=9), "UTC")[:16]
         await entry.locator("input").fill(slot)

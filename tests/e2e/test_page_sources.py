@@ -10,26 +10,28 @@ from playwright.async_api import Browser, Page, expect
 from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.i18n import translate
-from tests.e2e.browser import open_page
+from tests.e2e.browser import open_chat, take_pictures
 from tests.e2e.test_page_axe import AXE, check
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import gateway
 
-TITLES = {"a": "<b>Ferries</b> [in](https://evil.example) May", "b": "", "c": "C" * 200}
+FERRIES = {"timetable": "Harbour ferries: timetable", "tickets": "Tickets and prices"}
+SUNDAY = "Every hour from 9:00 to 20:00 ([timetable](https://example.org/timetable)), for 3 crowns."
+HOSTILE = {"a": "<b>Ferries</b> [in](https://evil.example) May", "b": "", "c": "C" * 200}
 ANSWER = "The [timetable](https://example.org/a) says so, and `https://example.org/b` agrees. `c` does not."
 
 
 @tool("Read a page.", kind=ToolKind.WEB, name="open_page", brings=ResultContent.WORDS)
 async def read_page(_: ToolContext, name: str) -> ToolResult:
     """Return a page whose title is its own."""
-    return ToolResult(text="a page", sources=[ToolSource(f"https://example.org/{name}", TITLES[name])])
+    return ToolResult(text="a page", sources=[ToolSource(f"https://example.org/{name}", (FERRIES | HOSTILE)[name])])
 
 
 async def check_footnotes(page: Page) -> None:
     """Expect three numbered sources below the answer, and a number behind each address that its text has."""
     answer = page.locator(".line.assistant").last
     links = answer.get_by_role("region", name=translate("web.sources")).locator("li > a")
-    await expect(links).to_have_text([TITLES["a"], "example.org", "C" * 80])
+    await expect(links).to_have_text([HOSTILE["a"], "example.org", "C" * 80])
     shown = [await link.get_attribute("href") for link in await links.all()]
     assert shown == [f"https://example.org/{name}" for name in "abc"]
     await expect(answer.locator(".sources b, .body b")).to_have_count(0)
@@ -46,12 +48,15 @@ async def check_footnotes(page: Page) -> None:
 @pytest.mark.asyncio(loop_scope="session")
 async def test_sources_are_footnotes(chromium: Browser) -> None:
     """As the answer arrives and after a reload: titles are plain and bounded, numbers lead there, axe finds nothing."""
-    script = calls(*(("open_page", json.dumps({"name": name})) for name in TITLES))
+    opened = [calls(*(("open_page", json.dumps({"name": name})) for name in titles)) for titles in (FERRIES, HOSTILE)]
     found: list[str] = []
-    async with gateway(model=HeldScriptModel(script, ANSWER), tools=[read_page]) as up:
-        page = await open_page(chromium, script=AXE, reduced_motion="reduce")
-        await page.goto(up.app.web.url)
-        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    async with gateway(model=HeldScriptModel(opened[0], SUNDAY, opened[1], ANSWER), tools=[read_page]) as up:
+        page = await open_chat(chromium, up.app.web.url, script=AXE, reduced_motion="reduce")
+        await page.locator("#text").fill("Do the ferries run on Sunday?")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".sources li > a")).to_have_text(list(FERRIES.values()))
+        await up.idle()
+        await take_pictures(page, "page-sources")
         await page.locator("#text").fill("when do the ferries go?")
         await page.locator("#text").press("Enter")
         await check_footnotes(page)
