@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -516,11 +517,11 @@ class TerminalTyping:
         os.write(self._master, f"{text}\n".encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, and again if nothing happens: a signal right before Python's read waits for the next one."""
-        ready: list[int] = []
-        while not ready and self.process.poll() is None:
+        """Press Ctrl-C until the command ends: a signal right before Python's read waits for the next one."""
+        while self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGINT)
-            ready, _, _ = select.select([self._master], [], [], 10)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
 
     def close(self) -> int:
         """Read to the end, and return the exit code."""

@@ -156,7 +156,7 @@ def reported_figures() -> set[tuple[str, str, frozenset[str]]]:
                         func=ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=kind),
                         args=[ast.Constant(value=str(name)), *_],
                         keywords=labels,
-                    ) if owner.endswith("meter"):
+                    ) if owner.endswith("meter") and hasattr(PrometheusRecorder, kind):  # not the SDK's meter
                         found.add((kind, name, frozenset(str(label.arg) for label in labels)))
     return found
 
