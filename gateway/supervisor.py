@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.ports import Channel, MetricsRecorder, Store
-from gateway.ports.channel_support import SupportsOneConnection
+from gateway.ports.channel_support import ChannelShard, SupportsOneConnection, SupportsShards
 from gateway.ports.connections import ConnectionClaims
 
 log = structlog.get_logger(__name__)
@@ -27,11 +28,21 @@ _PRUNE_INTERVAL = timedelta(hours=6)
 _STAMP_INTERVAL = timedelta(seconds=30)
 
 
+@dataclass(frozen=True, slots=True)
+class _Receiver:
+    """What receives for a channel: the channel itself, or one of its shards."""
+
+    name: str  # the channel's name, with the number of a shard: "discord/1"
+    channel: str  # the channel's name
+    runs: Channel | ChannelShard
+
+
 class Supervisor:
     """Runs channels; one that ends or stalls is restarted on its own, with exponential backoff.
 
     A channel stalls when it runs and is not connected to its platform for `STALLED_AFTER`. A connection that exists
-    once runs in one of the workers that share a database; the others send without it, and wait.
+    once runs in one of the workers that share a database; the others send without it, and wait. The shards of a channel
+    are run each on its own.
     """
 
     def __init__(
@@ -47,9 +58,10 @@ class Supervisor:
         self._channels = channels
         self._meter = meter
         self._connections = connections
-        self._waiting: set[str] = set()  # channels whose connection another worker has
+        self._receivers = {name: [_Receiver(name, name, channel)] for name, channel in channels.items()}
+        self._waiting: set[str] = set()  # receivers whose connection another worker has
         self._tried: set[str] = set()
-        self._refused: dict[str, UserError] = {}
+        self._refused: dict[str, UserError] = {}  # by receiver
         self._on_refusal = on_refusal
         self._on_stall = on_stall
 
@@ -57,58 +69,90 @@ class Supervisor:
         """Run every channel until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for name, channel in self._channels.items():
-                tasks.create_task(self._keep(name, channel), name=f"channel {name}")
+                tasks.create_task(self._run_channel(name, channel), name=f"channel {name}")
 
     def states(self) -> Mapping[str, bool | None]:
         """Return the state of each channel: None = not tried yet, False = degraded, True = connected, or not needed.
 
-        A channel is not needed here while another worker has its connection.
+        A channel is not needed here while another worker has its connection. One of several shards that is degraded
+        makes its channel degraded.
         """
+        shards, states = self.shard_states(), dict[str, bool | None]()
+        for channel, receivers in self._receivers.items():
+            found = {shards[each.name] for each in receivers}
+            states[channel] = next(state for state in (False, None, True) if state in found)
+        return states
+
+    def shard_states(self) -> Mapping[str, bool | None]:
+        """Return `states` with those of each shard, as "discord/1", in place of a channel that has several."""
         states: dict[str, bool | None] = {}
-        for name, channel in self._channels.items():
-            is_ready = name in self._waiting or _is_ready(name, channel)
-            states[name] = is_ready if is_ready or name in self._tried else None
-            self._meter.gauge("channel_ready", float(is_ready), channel=name)
+        for each in (receiver for receivers in self._receivers.values() for receiver in receivers):
+            is_ready = each.name in self._waiting or _is_ready(each)
+            states[each.name] = is_ready if is_ready or each.name in self._tried else None
+            self._meter.gauge("channel_ready", float(is_ready), channel=each.name)
         return states
 
     def refusals(self) -> Mapping[str, UserError]:
         """Return the errors of channels that only the operator can fix, until they are connected again."""
-        for name in [name for name in self._refused if _is_ready(name, self._channels[name])]:
-            del self._refused[name]
-        return dict(self._refused)
+        refused: dict[str, UserError] = {}
+        for each in (receiver for receivers in self._receivers.values() for receiver in receivers):
+            if each.name in self._refused and _is_ready(each):
+                del self._refused[each.name]
+            elif each.name in self._refused:
+                refused.setdefault(each.channel, self._refused[each.name])
+        return refused
 
-    async def _keep(self, name: str, channel: Channel) -> None:
+    async def _run_channel(self, name: str, channel: Channel) -> None:
+        if isinstance(channel, SupportsShards):
+            shards = await self._open_shards(name, channel)
+            names = [f"{name}/{number}" for number in range(len(shards))] if len(shards) > 1 else [name]
+            self._receivers[name] = [_Receiver(each, name, shard) for each, shard in zip(names, shards, strict=True)]
+        async with asyncio.TaskGroup() as tasks:
+            for receiver in self._receivers[name]:
+                tasks.create_task(self._keep(receiver), name=f"channel {receiver.name}")
+
+    async def _open_shards(self, name: str, channel: SupportsShards) -> Sequence[ChannelShard]:
+        """Return the shards of *channel*; a failure is retried with backoff."""
         pause = _FIRST_PAUSE
         while True:
-            async with self._connection(name, channel) as claim_end:
-                run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
+            try:
+                return await channel.shards()
+            except Exception as error:  # noqa: BLE001 - the channel boundary, as of a run
+                self._note_error(self._receivers[name][0], error)
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _keep(self, receiver: _Receiver) -> None:
+        pause, name = _FIRST_PAUSE, receiver.name
+        while True:
+            async with self._connection(receiver) as claim_end:
+                run = asyncio.create_task(receiver.runs.run(), name=f"channel {name} runs")
                 try:
-                    was_stable = await self._listen(name, channel, run, claim_end)
+                    was_stable = await self._listen(receiver, run, claim_end)
                 finally:
                     # Two runs of one channel would take each other's events.
                     await _end(name, run)
-            self._note_end(name, run)
-            self._meter.count("channel_restarts", channel=name)
+            self._note_end(receiver, run)
+            self._meter.count("channel_restarts", channel=receiver.channel)
             pause = _FIRST_PAUSE if was_stable else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     @asynccontextmanager
-    async def _connection(self, name: str, channel: Channel) -> AsyncIterator[asyncio.Task[None] | None]:
-        """Wait until the connection of *channel* is ours, and give it back at the end; yield what ends if it is lost.
+    async def _connection(self, receiver: _Receiver) -> AsyncIterator[asyncio.Task[None] | None]:
+        """Wait until the connection of *receiver* is ours, and give it back at the end; yield what ends if it is lost.
 
         After a failure another worker gets its turn. Without others there is nothing to wait for.
         """
-        connection = channel.connection if isinstance(channel, SupportsOneConnection) else ""
-        claims = self._connections
-        if claims is None or not connection or not isinstance(channel, SupportsOneConnection):
+        runs, claims = receiver.runs, self._connections
+        if claims is None or not isinstance(runs, SupportsOneConnection) or not runs.connection:
             yield None
             return
-        claim = f"{name}:{connection}"
+        claim = f"{receiver.channel}:{runs.connection}"
         try:
-            await self._wait_turn(name, channel, claims.acquire(claim))
-            log.info("channel.connection_claimed", channel=name)
-            lost = asyncio.create_task(claims.wait_lost(claim), name=f"claim of {name}")
+            await self._wait_turn(receiver, runs, claims.acquire(claim))
+            log.info("channel.connection_claimed", channel=receiver.name)
+            lost = asyncio.create_task(claims.wait_lost(claim), name=f"claim of {receiver.name}")
             try:
                 yield lost
             finally:
@@ -116,8 +160,11 @@ class Supervisor:
         finally:
             claims.release(claim)
 
-    async def _wait_turn(self, name: str, channel: SupportsOneConnection, turn: Coroutine[Any, Any, None]) -> None:
+    async def _wait_turn(
+        self, receiver: _Receiver, channel: SupportsOneConnection, turn: Coroutine[Any, Any, None]
+    ) -> None:
         """Send without the connection until *turn* has ended."""
+        name = receiver.name
         waiting = asyncio.create_task(turn, name=f"claim of {name}")
         pause = _FIRST_PAUSE
         try:
@@ -130,7 +177,7 @@ class Supervisor:
                     await _end(name, sender)
                 self._waiting.discard(name)
                 if not waiting.done():
-                    self._note_end(name, sender)
+                    self._note_end(receiver, sender)
                     await asyncio.wait({waiting}, timeout=pause.total_seconds())
                     pause = min(pause * 2, _LONGEST_PAUSE)
             await waiting
@@ -138,18 +185,24 @@ class Supervisor:
             self._waiting.discard(name)
             waiting.cancel()
 
-    def _note_end(self, name: str, run: asyncio.Task[None]) -> None:
+    def _note_end(self, receiver: _Receiver, run: asyncio.Task[None]) -> None:
         """Log and keep why a run has ended by itself."""
-        self._tried.add(name)
-        error = None if run.cancelled() else run.exception()
-        if not run.cancelled():
-            self._log_end(name, error)
-        self._note_refusal(name, error)
+        if run.cancelled():
+            self._tried.add(receiver.name)
+            self._note_refusal(receiver.name, None)
+        else:
+            self._note_error(receiver, run.exception())
 
-    def _log_end(self, name: str, error: BaseException | None) -> None:
+    def _note_error(self, receiver: _Receiver, error: BaseException | None) -> None:
+        self._tried.add(receiver.name)
+        self._log_end(receiver, error)
+        self._note_refusal(receiver.name, error)
+
+    def _log_end(self, receiver: _Receiver, error: BaseException | None) -> None:
         """Log the end of a channel: our own errors as one line, and a repeated UserError once."""
+        name = receiver.name
         if isinstance(error, UserError):
-            if str(error) != str(self._refused.get(name, "")):
+            if str(error) != str(self.refusals().get(receiver.channel, "")):
                 log.error("channel.refused", channel=name, mend=str(error))
         elif isinstance(error, ParlourError):
             log.error("channel.failed", channel=name, error=type(error).__name__, reason=str(error))
@@ -165,11 +218,9 @@ class Supervisor:
         else:
             self._refused.pop(name, None)
 
-    async def _listen(
-        self, name: str, channel: Channel, run: asyncio.Task[None], claim_end: asyncio.Task[None] | None
-    ) -> bool:
+    async def _listen(self, receiver: _Receiver, run: asyncio.Task[None], claim_end: asyncio.Task[None] | None) -> bool:
         """Return when *run* has ended, it has stalled or lost its claim: True if it was connected for long."""
-        loop = asyncio.get_running_loop()
+        loop, name = asyncio.get_running_loop(), receiver.name
         changed, was_ready, was_stable = loop.time(), False, False
         ends = {run} if claim_end is None else {run, claim_end}
         while not run.done():
@@ -177,7 +228,7 @@ class Supervisor:
             if claim_end is not None and claim_end.done():
                 log.warning("channel.connection_lost", channel=name, mend="it is taken up again when it is free")
                 break
-            is_ready = _is_ready(name, channel)
+            is_ready = _is_ready(receiver)
             if is_ready:
                 self._refused.pop(name, None)
             if is_ready is not was_ready:
@@ -185,18 +236,18 @@ class Supervisor:
             since = timedelta(seconds=loop.time() - changed)
             was_stable = was_stable or (is_ready and since >= _STABLE_AFTER)
             if not is_ready and since >= STALLED_AFTER and not run.done():
-                self._meter.count("channel_stalls", channel=name)
-                self._on_stall(name)
+                self._meter.count("channel_stalls", channel=receiver.channel)
+                self._on_stall(receiver.channel)
                 log.error("channel.stalled", channel=name, seconds=round(since.total_seconds()), mend="it is restarted")
                 break
         return was_stable
 
 
-def _is_ready(name: str, channel: Channel) -> bool:
+def _is_ready(receiver: _Receiver) -> bool:
     try:
-        return channel.is_ready()
+        return receiver.runs.is_ready()
     except Exception as error:  # noqa: BLE001 - the channel boundary: a channel whose check fails is not ready
-        log.error("channel.readiness_failed", channel=name, error=type(error).__name__)  # noqa: TRY400 - asked every few seconds, too often for a traceback
+        log.error("channel.readiness_failed", channel=receiver.name, error=type(error).__name__)  # noqa: TRY400 - asked every few seconds, too often for a traceback
         return False
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -30,7 +30,8 @@ from channels.discord.outbound import DiscordActivity, DiscordOutbound
 from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads
-from gateway.errors import RetryLater, UserError
+from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_shards
+from gateway.errors import RetryLater, StoreUnavailable, UserError
 from gateway.events import (
     Attachment,
     DeliveryReceipt,
@@ -71,8 +72,24 @@ _GUILD_TIMEOUT = 5.0  # seconds after a start in which a guild is announced
 _POLL_INTERVAL = 0.1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscordShard:
+    """What receives the events of one shard. Implements `ChannelShard`."""
+
+    shard: BotShard
+    connection: str
+    inbound: DiscordInbound
+    gateway: DiscordGateway
+    run: Callable[[], Coroutine[Any, Any, None]]
+    run_sender: Callable[[], Coroutine[Any, Any, None]]
+
+    def is_ready(self) -> bool:
+        """Return True if a frame arrived within two heartbeat intervals."""
+        return self.gateway.is_ready()
+
+
 class DiscordChannel:
-    """One bot. Implements `Channel` and the `Supports…` of files, history, replay, senders and one connection."""
+    """One bot. Implements `Channel` and the `Supports…` of files, history, replay, senders and shards."""
 
     capabilities = CAPABILITIES
 
@@ -85,6 +102,7 @@ class DiscordChannel:
     ) -> None:
         self.name = context.name
         self._settings = context.settings
+        self._context = context
         self._language = context.language
         self._is_shared = context.is_shared
         self._now = now
@@ -96,18 +114,17 @@ class DiscordChannel:
         self._api = api = DiscordApi(**addresses)
         self._reactions = DiscordReactions(context, api, now)
         self._files = DiscordFiles(api, api_url=context.settings.api_url, proxy=context.proxy)
-        state = self._build_state(context)
-        self._activity = DiscordActivity(api, self._reactions.tasks, state.threads.chat_of)
+        self._threads = self._build_threads(context)
+        self._interactions = DiscordInteractions(context, api, now)
+        self._buttons = DiscordButtons(context, api, self._reactions, now)
+        self._activity = DiscordActivity(api, self._reactions.tasks, self._threads.chat_of)
         self._members = DiscordMembers(api, now)
         self._history = DiscordHistory(self.name, api, self._members, client=self._client_of)
-        self._inbound = DiscordInbound(
-            context, api, state, members=self._members, history=self._history, reactions=self._reactions, now=now
-        )
         self._outbound = DiscordOutbound(
             api,
-            state.threads,
-            state.interactions,
-            state.buttons,
+            self._threads,
+            self._interactions,
+            self._buttons,
             self._reactions,
             context.blobs,
             language=context.language,
@@ -121,79 +138,132 @@ class DiscordChannel:
             where=context.settings.commands,
             language=context.language(channel_wide_key(self.name)),
         )
-        make = partial(DiscordGatewayClient, **addresses, identify_pause=identify_pause)
-        self._connection = DiscordGateway(
-            self.name, self._inbound, state.cursors, make=make, now=now, on_ready=self._on_ready
-        )
+        self._make = partial(DiscordGatewayClient, **addresses)
+        self._identify_limit = IdentifyLimit(identify_pause)
+        self._shards: Sequence[DiscordShard] = ()
         self._was_refused = False
+        self._login = asyncio.Lock()
         self._logged_in = asyncio.Event()
 
-    def _build_state(self, context: ChannelContext) -> DiscordState:
-        state = context.state
-
+    def _build_threads(self, context: ChannelContext) -> DiscordReplyThreads:
         def policy(message: InboundMessage) -> ReplyPolicy:
             return context.reply_policy(message.key.chat, message.guild)
 
-        return DiscordState(
-            cursors=DiscordReadCursors(state, self._now),
-            threads=DiscordReplyThreads(
-                state,
-                self._api,
-                name=self.name,
-                is_on=lambda message: policy(message).reply_in == "thread",
-                anywhere=any(each.reply_in == "thread" for each in context.all_reply_policies()),
-                exists=self._is_known_thread,
-                language=context.language,
-            ),
-            interactions=DiscordInteractions(context, self._api, self._now),
-            buttons=DiscordButtons(context, self._api, self._reactions, self._now),
-            guilds=DiscordGuilds(self.name, state, context.intake),
+        return DiscordReplyThreads(
+            context.state,
+            self._api,
+            name=self.name,
+            is_on=lambda message: policy(message).reply_in == "thread",
+            anywhere=any(each.reply_in == "thread" for each in context.all_reply_policies()),
+            exists=lambda chat: self._client_with(chat) is not None,
+            language=context.language,
         )
 
-    def _is_known_thread(self, chat: str) -> bool:
-        client = self._inbound.client
-        return client is not None and client.chat(chat) is not None
+    def _build_shard(self, shard: BotShard) -> DiscordShard:
+        context = self._context
+        state = DiscordState(
+            cursors=DiscordReadCursors(context.state, self._now, shard),
+            threads=self._threads,
+            interactions=self._interactions,
+            buttons=self._buttons,
+            guilds=DiscordGuilds(self.name, context.state, context.intake, shard),
+        )
+        inbound = DiscordInbound(
+            context,
+            self._api,
+            state,
+            shard=shard,
+            members=self._members,
+            history=self._history,
+            reactions=self._reactions,
+            now=self._now,
+        )
+        gateway = DiscordGateway(
+            self.name,
+            inbound,
+            state.cursors,
+            shard=shard,
+            identify_limit=self._identify_limit,
+            make=self._make,
+            now=self._now,
+            on_ready=partial(self._on_ready, shard),
+        )
+        return DiscordShard(
+            shard=shard,
+            connection=f"{_bot_of(self._token)}/{shard.number}",
+            inbound=inbound,
+            gateway=gateway,
+            run=partial(self._run, gateway),
+            run_sender=self.run_sender,
+        )
+
+    def _client_with(self, chat: str) -> DiscordGatewayClient | None:
+        """Return the connected client that has the channel or thread *chat*."""
+        clients = (each.inbound.client for each in self._shards)
+        return next((each for each in clients if each is not None and each.chat(chat) is not None), None)
+
+    def _client_for(self, guild: str) -> DiscordGatewayClient | None:
+        """Return the client of the shard of *guild*, if it is connected here."""
+        return next((each.inbound.client for each in self._shards if each.shard.has(guild)), None)
 
     def _file_limit(self, chat: str) -> int:
-        client = self._inbound.client
+        client = self._client_with(chat)
         return client.file_limit(chat) if client else codec.FILE_LIMIT
 
-    def _on_ready(self, guilds: Sequence[str]) -> None:
-        self._reactions.tasks.start(partial(try_to_register, self._commands, guilds), "commands")
+    def _on_ready(self, shard: BotShard, guilds: Sequence[str]) -> None:
+        self._reactions.tasks.start(partial(try_to_register, self._commands, guilds, shard), "commands")
 
     # -- receiving -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Receive until cancelled; raise if Discord refuses the bot, or cannot be reached from the start."""
-        if self._was_refused:
-            await asyncio.sleep(_FATAL_PAUSE)
+        """Receive over every shard until cancelled; raise if Discord refuses the bot, or cannot be reached at first."""
+        runs = [asyncio.create_task(shard.run(), name=f"{self.name} shard") for shard in await self.shards()]
         try:
-            await self._begin()
-            self._reactions.acks.start()
-            await self._connection.run(self._token)
+            ended, _ = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+            await ended.pop()
+        finally:
+            for run in runs:
+                run.cancel()
+            await asyncio.gather(*runs, return_exceptions=True)
+
+    async def shards(self) -> Sequence[DiscordShard]:
+        """Return the bot's shards, which stay the same until a restart. Raises as `run`. See `SupportsShards`."""
+        total = self._settings.shards
+        if not self._shards:
+            if total != 1:
+                await self._begin()
+                recommended, self._identify_limit.max_concurrency = await self._api.recommended_shards()
+                total = total or recommended
+            await carry_notes(self._context.state, total)
+            self._shards = [self._build_shard(shard) for shard in list_shards(total)]
+        return self._shards
+
+    async def _run(self, gateway: DiscordGateway) -> None:
+        await self._begin()
+        self._reactions.acks.start()
+        try:
+            await gateway.run(self._token)
         except UserError:
             self._was_refused = True
             raise
-
-    @property
-    def connection(self) -> str:
-        """Return the bot with its one shard; see `SupportsOneConnection`."""
-        return f"{_bot_of(self._token)}/0"
 
     async def run_sender(self) -> None:
-        """Send without a gateway connection, until cancelled; raise as `run`. See `SupportsOneConnection`."""
-        if self._was_refused:
-            await asyncio.sleep(_FATAL_PAUSE)
-        try:
-            await self._begin()
-        except UserError:
-            self._was_refused = True
-            raise
+        """Send without a gateway connection, until cancelled; raise as `run`. See `ChannelShard`."""
+        await self._begin()
         await asyncio.Event().wait()
 
     async def _begin(self) -> None:
-        if not self._api.me:
-            await self._log_in()
+        """Log in unless that is done, after a refusal of the bot not at once."""
+        if self._was_refused:
+            await asyncio.sleep(_FATAL_PAUSE)
+        async with self._login:
+            if self._api.me:
+                return
+            try:
+                await self._log_in()
+            except UserError:
+                self._was_refused = True
+                raise
             self._logged_in.set()
 
     async def _log_in(self) -> None:
@@ -211,11 +281,16 @@ class DiscordChannel:
 
     async def replay(self, event: PlatformEvent) -> None:
         """Take in a message that was quarantined; see `SupportsReplay`."""
-        await self._inbound.replay(event)
+        guild = event.origin.guild if event.origin else ""
+        inbound = next((each.inbound for each in self._shards if each.shard.has(guild)), None)
+        if inbound is None:
+            raise StoreUnavailable("not connected yet")
+        await inbound.replay(event)
 
     def is_ready(self) -> bool:
-        """Return True if a frame arrived within two heartbeat intervals."""
-        return self._connection.is_ready()
+        """Return True if every shard that this process connects is connected, and there is one."""
+        running = [each for each in self._shards if each.inbound.client is not None]
+        return bool(running) and all(each.is_ready() for each in running)
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
         """Return True: Discord does not report readers."""
@@ -240,28 +315,27 @@ class DiscordChannel:
             return message.sender
         await self._logged_in.wait()
         client = await self._client_of(message.guild)
-        if client is self._inbound.client and message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
-            await self._wait_guild(message.guild)
-            client = self._inbound.client
+        if client is self._client_for(message.guild) and message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
+            client = await self._wait_guild(message.guild)
         user, chat = message.sender.id, message.key.parent.chat
         profile = await self._members.member(message.guild, chat, user, client)
         return replace(message.sender, roles=profile.roles, is_admin=profile.is_admin, is_guest=profile.is_gone)
 
     async def _client_of(self, guild: str) -> DiscordGatewayClient | None:
-        """Return the connected client, or while another worker is connected one that has read *guild* over REST.
+        """Return the client of *guild*, or while another worker is connected one that has read it over REST.
 
         Raises SendFailed.
         """
-        if self._inbound.client is None and self._is_shared:
-            return await self._members.guilds.get(guild)
-        return self._inbound.client
+        client = self._client_for(guild)
+        return await self._members.guilds.get(guild) if client is None and self._is_shared else client
 
-    async def _wait_guild(self, guild: str) -> None:
-        """Return once Discord announced the rights of a guild's roles; raise RetryLater if it does not."""
+    async def _wait_guild(self, guild: str) -> DiscordGatewayClient:
+        """Return the client once Discord announced the rights of a guild's roles; raise RetryLater if it does not."""
         try:
             async with asyncio.timeout(_GUILD_TIMEOUT):
-                while self._inbound.client is None or self._inbound.client.get_guild(int(guild)) is None:  # noqa: ASYNC110 - the library does not notify
+                while (client := self._client_for(guild)) is None or client.get_guild(int(guild)) is None:  # noqa: ASYNC110 - the library does not notify
                     await asyncio.sleep(_POLL_INTERVAL)
+                return client
         except TimeoutError:
             raise RetryLater(_LOGIN_WAIT, "the server's roles are not known") from None
 

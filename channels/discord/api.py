@@ -17,6 +17,7 @@ import discord
 from discord.http import MultipartParameters, Route, handle_message_parameters
 
 from channels.discord.gateway_client import LONGEST_WINDOW, DiscordGatewayClient
+from channels.discord.settings import MOST_SHARDS
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 
 _PAGE = 100  # messages of one request, Discord's most
@@ -271,6 +272,20 @@ class DiscordApi:
         """Return one message."""
         with map_send_errors():
             return await self._client.http.get_message(int(chat), int(message_id))
+
+    async def recommended_shards(self) -> tuple[int, int]:
+        """Return how many shards Discord recommends, and how many of them may begin a session at once."""
+        try:
+            with map_send_errors():
+                shards, _, limit = await self._client.http.get_bot_gateway()
+            found = int(shards), int(limit["max_concurrency"])
+        except (discord.GatewayNotFound, KeyError, TypeError, ValueError) as error:
+            raise OutcomeUnknown("Discord does not say how many shards it recommends") from error
+        if not (1 <= found[0] <= MOST_SHARDS and found[1] >= 1):
+            raise OutcomeUnknown(
+                f"Discord recommends {found[0]} shards, {found[1]} at once; at most {MOST_SHARDS} are run"
+            )
+        return found
 
     async def channel(self, chat: str) -> Mapping[str, Any]:
         """Return a channel object."""

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from channels.discord.api import DiscordApi
+from channels.discord.shards import BotShard
 from gateway.errors import SendFailed, SendRefused
 from gateway.i18n import FALLBACK, HELP, command_names, translate
 from gateway.ports import ChannelState
@@ -62,14 +63,19 @@ class DiscordCommands:
         self._language = language
         self._lock = asyncio.Lock()  # sessions may follow each other quickly
 
-    async def register(self, guilds: Sequence[str]) -> None:
-        """Update the registered commands; *guilds* are the bot's. Raises StoreUnavailable, SendFailed."""
-        async with self._lock:
-            await self._register(guilds)
+    async def register(self, guilds: Sequence[str], shard: BotShard = BotShard()) -> None:  # noqa: B008 - immutable
+        """Update the registered commands of *shard*, which has *guilds*: those for everywhere are the first's.
 
-    async def _register(self, guilds: Sequence[str]) -> None:
-        registered: dict[str, str] = json.loads(await self._state.load(_NOTE) or "{}")
-        places = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
+        Raises StoreUnavailable, SendFailed.
+        """
+        async with self._lock:
+            await self._register(guilds, shard)
+
+    async def _register(self, guilds: Sequence[str], shard: BotShard) -> None:
+        note = shard.note(_NOTE)
+        registered: dict[str, str] = json.loads(await self._state.load(note) or "{}")
+        wanted = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
+        places = [place for place in wanted if shard.has(place)]
         commands = definition(self._language)
         for place in (*places, *(set(registered) - set(places))):
             definitions = commands if place in places else _NONE
@@ -78,7 +84,7 @@ class DiscordCommands:
             if registered.get(place, "") != mark and await self._put(place, definitions):
                 registered[place] = mark
                 kept = {place: mark for place, mark in registered.items() if mark}
-                await self._state.save(_NOTE, json.dumps(kept) if kept else None)
+                await self._state.save(note, json.dumps(kept) if kept else None)
 
     async def _put(self, guild: str, commands: Sequence[dict[str, Any]]) -> bool:
         try:
@@ -91,9 +97,9 @@ class DiscordCommands:
         return True
 
 
-async def try_to_register(commands: DiscordCommands, guilds: Sequence[str]) -> None:
+async def try_to_register(commands: DiscordCommands, guilds: Sequence[str], shard: BotShard) -> None:
     """Register the commands; a failure is retried with the next session."""
     try:
-        await commands.register(guilds)
+        await commands.register(guilds, shard)
     except SendFailed as error:
         log.info("discord.commands_later", reason=str(error))

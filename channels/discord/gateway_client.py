@@ -21,6 +21,7 @@ from discord.state import ConnectionState
 from yarl import URL
 
 from channels.discord.codec import DiscordBotIdentity, DiscordChat
+from channels.discord.shards import BotShard, IdentifyLimit
 from gateway.net.aiohttp_proxy import connector
 
 OnEvent = Callable[[str, Mapping[str, Any]], None]  # takes an event's name and payload; must not raise
@@ -134,12 +135,14 @@ class DiscordGatewayClient(discord.Client):
         proxy: str = "",
         on_event: OnEvent = lambda _name, _data: None,
         on_frame: Callable[[str], None] = lambda _frame: None,
-        identify_pause: float = 5.0,
+        shard: BotShard = BotShard(),  # noqa: B008 - immutable
+        identify_limit: IdentifyLimit | None = None,
     ) -> None:
+        """Connect as *shard*; the shards of a bot share the *identify_limit*, which is waited for before `start`."""
         self._http = partial(DiscordHttpClient, api_url=api_url, gateway_url=gateway_url, proxy=proxy)
         self._on_event = on_event
         self._on_frame = on_frame
-        self._identify_pause = identify_pause
+        self._identify_limit = identify_limit or IdentifyLimit()
         intents = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
         super().__init__(
             intents=intents,
@@ -147,6 +150,8 @@ class DiscordGatewayClient(discord.Client):
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
             enable_debug_events=True,
+            shard_id=shard.number,
+            shard_count=shard.total,
         )
 
     def _get_state(self, **options: Any) -> ConnectionState[DiscordGatewayClient]:
@@ -168,10 +173,10 @@ class DiscordGatewayClient(discord.Client):
         elif event != "socket_raw_send":
             super().dispatch(event, *args, **kwargs)
 
-    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:  # noqa: ARG002 - the library's signature
-        """Wait between two IDENTIFYs, as Discord demands."""
+    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
+        """Wait between two IDENTIFYs, as Discord demands; the first was waited for before the connection."""
         if not initial:
-            await asyncio.sleep(self._identify_pause)
+            await self._identify_limit.wait(shard_id or 0, is_repeated=True)
 
     # Facts about guilds.
 

@@ -18,6 +18,7 @@ from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.inbound import DiscordInbound
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.setup import is_discord, not_discord
+from channels.discord.shards import BotShard, IdentifyLimit
 from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
 
@@ -28,7 +29,8 @@ _ACCOUNT_INTERVAL = 60.0
 _PAUSES = (1.0, 120.0)  # between two connections: each costs one of the 1,000 IDENTIFYs of a day
 _STABLE_AFTER = 300.0  # seconds after which the pauses start over
 _CLOSE_WITHIN = 5.0
-_BAD_TOKEN = 4004
+# docs.discord.com/developers/topics/opcodes-and-status-codes, close codes of the gateway
+_CLOSE_REASONS = {4004: "token", 4010: "shards", 4011: "shards"}
 _HELLO = 1_000  # characters; a hello is short
 _OF_A_GUILD = ("id", "name", "joined_at")
 _EVENT_KINDS = {
@@ -44,11 +46,12 @@ _REFUSALS = {
         "Discord refuses to show messages; switch on Message Content Intent in the developer portal"
         " (Bot, Privileged Gateway Intents)"
     ),
+    "shards": "Discord refuses the number of shards, which is too small for the bot's servers; set `shards` to auto",
 }
 
 
 def credentials_message(name: str, kind: str) -> UserError:
-    """Return the error for a refused token or intent of the channel *name*, with the fix."""
+    """Return the error for a refused token, intent or number of shards of the channel *name*, with the fix."""
     error = LoginRefused if kind == "token" else UserError
     return error(f"channels.{name}: {_REFUSALS[kind]}")
 
@@ -64,7 +67,7 @@ def login_error(name: str, api_url: str, error: Exception) -> ParlourError:
 
 
 class DiscordGateway:
-    """Receives the events of one channel. Each attempt uses a new client: the library ends on malformed frames."""
+    """Receives the events of one shard. Each attempt uses a new client: the library ends on malformed frames."""
 
     def __init__(
         self,
@@ -72,6 +75,8 @@ class DiscordGateway:
         inbound: DiscordInbound,
         cursors: DiscordReadCursors,
         *,
+        shard: BotShard,
+        identify_limit: IdentifyLimit,
         make: Callable[..., DiscordGatewayClient],
         now: Callable[[], datetime],
         on_ready: Callable[[Sequence[str]], None],
@@ -81,6 +86,8 @@ class DiscordGateway:
         self._awaited: set[str] = set()  # guilds of this session that were not announced yet
         self._inbound = inbound
         self._cursors = cursors
+        self._shard = shard
+        self._identify_limit = identify_limit
         self._make = make
         self._now = now
         self._sequencer: EventSequencer | None = None
@@ -115,8 +122,14 @@ class DiscordGateway:
         loop, failures = asyncio.get_running_loop(), 0
         was_connected = False
         while True:
+            await self._identify_limit.wait(self._shard.number)
             began = loop.time()
-            client = self._make(on_event=self._receive, on_frame=self._note_frame)
+            client = self._make(
+                on_event=self._receive,
+                on_frame=self._note_frame,
+                shard=self._shard,
+                identify_limit=self._identify_limit,
+            )
             failure: Exception | None = None
             self._inbound.client = client
             try:
@@ -126,8 +139,8 @@ class DiscordGateway:
             except discord.PrivilegedIntentsRequired:
                 return credentials_message(self._name, "intent")
             except discord.ConnectionClosed as error:
-                if error.code == _BAD_TOKEN:
-                    return credentials_message(self._name, "token")
+                if error.code in _CLOSE_REASONS:
+                    return credentials_message(self._name, _CLOSE_REASONS[error.code])
                 failure = error
             except Exception as error:  # noqa: BLE001 - the channel boundary: the library ends on what it does not expect
                 failure = error
@@ -139,7 +152,13 @@ class DiscordGateway:
                 return failure
             failures = 1 if loop.time() - began > _STABLE_AFTER else failures + 1
             pause = exponential_delay(failures, *_PAUSES)
-            log.warning("discord.disconnected", channel=self._name, error=type(failure).__name__, seconds=pause)
+            log.warning(
+                "discord.disconnected",
+                channel=self._name,
+                shard=self._shard.number,
+                error=type(failure).__name__,
+                seconds=pause,
+            )
             await asyncio.sleep(pause)
 
     def _note_frame(self, frame: str) -> None:
@@ -175,7 +194,7 @@ class DiscordGateway:
                 self._awaited = set(guilds)
                 self._put_guild_event(sequencer, SequencedEventKind.LISTED, data["session_id"], {"guilds": guilds})
                 self._on_ready(guilds)
-                log.info("discord.ready", channel=self._name, guilds=len(guilds))
+                log.info("discord.ready", channel=self._name, shard=self._shard.number, guilds=len(guilds))
             case "DISCONNECTED":
                 self._connected = False
             case "RESUMED":

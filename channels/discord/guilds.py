@@ -8,25 +8,27 @@ from typing import Any
 
 import structlog
 
+from channels.discord.shards import BotShard
 from gateway.ports import ChannelState, Intake, MembershipChange
 from gateway.text import sanitize
 from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 
-_NOTE = "guilds"  # the note that holds their ids, as JSON
+_NOTE = "guilds"  # the shard's note that holds their ids, as JSON
 
 
 class DiscordGuilds:
-    """The guilds of one channel. Those of the very first session are not reported as new.
+    """The guilds of one shard. Those of the very first session are not reported as new.
 
     Discord does not name the user who added the bot. After downtime only the list of guilds is known.
     """
 
-    def __init__(self, name: str, state: ChannelState, intake: Intake) -> None:
+    def __init__(self, name: str, state: ChannelState, intake: Intake, shard: BotShard) -> None:
         self._name = name
         self._state = state
         self._intake = intake
+        self._note = shard.note(_NOTE)
         self._known: dict[str, None] | None = None
         self._is_unsaved = False
 
@@ -73,10 +75,10 @@ class DiscordGuilds:
 
     async def _load(self) -> dict[str, None] | None:
         if self._known is None:
-            noted = await self._state.load(_NOTE)
+            noted = await self._state.load(self._note)
             self._known = None if noted is None else dict.fromkeys(json.loads(noted))
         return self._known
 
     async def _save(self, names: dict[str, None]) -> None:
-        await self._state.save(_NOTE, json.dumps(list(names)))
+        await self._state.save(self._note, json.dumps(list(names)))
         self._known, self._is_unsaved = names, False

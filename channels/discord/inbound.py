@@ -27,6 +27,7 @@ from channels.discord.members import DiscordMembers
 from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import OLDEST, DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads, try_to_start
+from channels.discord.shards import BotShard
 from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundKind, InboundMessage
@@ -71,6 +72,7 @@ class DiscordInbound:
         api: DiscordApi,
         state: DiscordState,
         *,
+        shard: BotShard,
         members: DiscordMembers,
         history: DiscordHistory,
         reactions: DiscordReactions,
@@ -80,6 +82,7 @@ class DiscordInbound:
         self._intake = context.intake
         self._reply_policy = context.reply_policy
         self._api = api
+        self._shard = shard
         self._cursors = state.cursors
         self._threads = state.threads
         self._interactions = state.interactions
@@ -111,6 +114,8 @@ class DiscordInbound:
         count, backfilled = 0, set[str]()
         self._backfilled[chat] = backfilled
         try:
+            if not await self._is_of_shard(chat, client):
+                return
             await self._process_edits(chat, floor)
             while page := await self._page(chat, floor):
                 for payload in page:
@@ -130,6 +135,12 @@ class DiscordInbound:
         """Process a live event unless the last backfill did; after an exception it must come again."""
         if event.kind is not SequencedEventKind.SAID or event.id not in self._backfilled.get(chat, ()):
             await self.receive(chat, event)
+
+    async def _is_of_shard(self, chat: str, client: DiscordGatewayClient | None) -> bool:
+        """Return False for a chat that the shard had while there were more or fewer of them."""
+        if self._shard.total == 1 or (client is not None and client.chat(chat) is not None):
+            return True
+        return self._shard.has(str((await self._api.channel(chat)).get("guild_id") or ""))
 
     async def _process_edits(self, chat: str, floor: int) -> None:
         async with self._reads:

@@ -1,4 +1,4 @@
-"""Read cursors: one per chat, and one for the account.
+"""Read cursors: one per chat, and one for the account on each shard.
 
 A cursor is a message id: everything up to it was accepted or rejected. Cursors may lag behind, because the journal
 ignores repeated messages; they are never ahead.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from channels.discord.codec import snowflake_at
+from channels.discord.shards import BotShard
 from gateway.ports import ChannelState
 
 OLDEST = timedelta(hours=24)  # older messages are not backfilled
@@ -37,27 +38,28 @@ class _RecentChats:
 
 
 class DiscordReadCursors:
-    """The read cursors of one channel."""
+    """The read cursors of one shard."""
 
-    def __init__(self, state: ChannelState, now: Callable[[], datetime]) -> None:
+    def __init__(self, state: ChannelState, now: Callable[[], datetime], shard: BotShard) -> None:
         self._state = state
+        self._shard = shard
         self._now = now
         self._marks: dict[str, int] = {}
         self._unsaved: set[str] = set()
         self._stored: set[str] = set()  # chats with a stored cursor
         self._account = 0
-        self._recents = (_RecentChats("direct"), _RecentChats("used"))
+        self._recents = (_RecentChats("direct"), _RecentChats(shard.note("used")))
 
     async def open(self) -> None:
         """Load the notes of an earlier run."""
-        self._account = int(await self._state.load("account") or 0)
+        self._account = int(await self._state.load(self._shard.note("account")) or 0)
         for recent in self._recents:
             recent.chats = dict.fromkeys(json.loads(await self._state.load(recent.note) or "[]"))
 
     @property
     def direct(self) -> tuple[str, ...]:
         """The direct chats to read after a new session: Discord does not list them."""
-        return tuple(self._recents[0].chats)
+        return tuple(self._recents[0].chats) if self._shard.has("") else ()
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -122,4 +124,4 @@ class DiscordReadCursors:
     async def save_account(self, received_at: datetime) -> None:
         """Store that everything up to *received_at* was processed, in chats without a cursor too."""
         self._account = max(self._account, snowflake_at(received_at - _MARGIN))
-        await self._state.save("account", str(self._account))
+        await self._state.save(self._shard.note("account"), str(self._account))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, model_validator
 
 from channels.kit.settings import secret_matching, text_matching
 
+MOST_SHARDS = 64
 _SNOWFLAKE = r"[1-9][0-9]{0,19}"
 
 _token = secret_matching(
@@ -23,6 +24,8 @@ _reaction = text_matching(
 _api_url = text_matching(r"https?://[^\s/]+/\S*", "must be a complete address, such as https://discord.com/api/v10")
 _gateway_url = text_matching(r"wss?://[^\s/]+(/\S*)?", "must be a WebSocket address, such as wss://gateway.discord.gg/")
 
+_auto_as_zero = BeforeValidator(lambda value: 0 if value == "auto" else value)
+
 
 class DiscordSettings(BaseModel):
     """A bot made in the developer portal."""
@@ -36,6 +39,9 @@ class DiscordSettings(BaseModel):
     gateway_url: Annotated[str, _gateway_url] = "wss://gateway.discord.gg/"
     commands: Literal["global", "guild", "off"] = (
         "global"  # where native commands are registered; guild = at once, in guilds only
+    )
+    shards: Annotated[int, _auto_as_zero, Field(ge=0, le=MOST_SHARDS)] = (
+        1  # connections over which Discord divides the servers; auto or 0 = as many as it recommends
     )
     reaction: Annotated[str, _reaction] = "👀"  # on accepted messages until they are answered; empty = none
 

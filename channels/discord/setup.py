@@ -88,7 +88,7 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
             asyncio.timeout(_TIMEOUT),
             aiohttp.ClientSession(connector=connector(proxy), headers=headers) as session,
         ):
-            return await _SetupCheck(session, settings.api_url.rstrip("/")).run()
+            return await _SetupCheck(session, settings.api_url.rstrip("/"), settings.shards).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__})"
         return [failed(f"{text}; check the network, or set PARLOUR_PROXY")]
@@ -105,8 +105,9 @@ class _SetupCallFailed(Exception):
 
 
 class _SetupCheck:
-    def __init__(self, session: aiohttp.ClientSession, base: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, base: str, shards: int) -> None:
         self._session = session
+        self._shards = shards
         self._base = base
 
     async def run(self) -> list[SetupFinding]:
@@ -121,7 +122,9 @@ class _SetupCheck:
             findings.append(_intent(int(application.get("flags") or 0)))
             if application.get("interactions_endpoint_url"):
                 findings.append(_ELSEWHERE)
-            findings.append(_sessions((await self._get("/gateway/bot"))["session_start_limit"]))
+            gateway = await self._get("/gateway/bot")
+            findings.append(_sessions(gateway["session_start_limit"]))
+            findings += _shards(int(gateway["shards"]), self._shards)
             findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
         except _SetupCallFailed as error:
             findings.append(warning(f"Discord answered HTTP {error}; try again in a minute"))
@@ -172,6 +175,15 @@ def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
         return good(f"{left} of {limit['total']} sessions are left today")
     text = f"only {left} of {limit['total']} sessions are left for {minutes} minutes; find out why the bot reconnects"
     return warning(text) if left else failed(text)
+
+
+def _shards(recommended: int, configured: int) -> list[SetupFinding]:
+    """Return nothing for the one shard that nearly every bot has."""
+    if configured and configured < recommended:
+        text = f"Discord recommends {recommended} shards, and {configured} is set; set `shards` to auto"
+        return [warning(f"{text}, for it refuses bots with more than 2,500 servers on a shard")]
+    total = configured or recommended
+    return [good(f"Discord is connected over shards 0 to {total - 1}")] if total > 1 else []
 
 
 def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> SetupFinding:

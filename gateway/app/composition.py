@@ -428,7 +428,7 @@ def _build_web(
         return await store.journal.depth()
 
     token = settings.metrics_token.get_secret_value() if settings.metrics_token else ""
-    health = HealthEndpoints(check=store.check, channels=supervisor.states)
+    health = HealthEndpoints(check=store.check, channels=supervisor.shard_states)
     consoles = console.routes() if console is not None else []
     return WebServer(
         settings.host,

@@ -39,6 +39,30 @@ class SupportsOneConnection(Protocol):
         ...
 
 
+class ChannelShard(SupportsOneConnection, Protocol):
+    """One connection of a channel with several."""
+
+    async def run(self) -> None:
+        """Receive over this connection; see `Channel.run`."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Return True if this connection is up; see `Channel.is_ready`."""
+        ...
+
+
+@runtime_checkable
+class SupportsShards(Protocol):
+    """A channel whose platform divides the chats of a bot over several connections, each of which exists once.
+
+    The supervisor runs each of them instead of the channel; workers that share a database may have some each.
+    """
+
+    async def shards(self) -> Sequence[ChannelShard]:
+        """Return the connections in order, the same ones until a restart. Raises as `Channel.run`."""
+        ...
+
+
 @runtime_checkable
 class SupportsCommandPrefix(Protocol):
     """A kind on whose platform "/stop" does not reach us everywhere."""

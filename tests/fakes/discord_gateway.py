@@ -27,6 +27,7 @@ class DiscordSession:
 
     id: str
     intents: int
+    shard: tuple[int, int]
     sent: list[dict[str, Any]] = field(default_factory=list)
     line: DiscordSocket | None = None
 
@@ -61,6 +62,10 @@ class DiscordGatewayServer:
         self.identified = 0
         self.resumed = 0
         self.refuses = 0  # connections that are cut before a hello
+        self.invalid = 0  # identifies that are answered by op 9, as one that came too early
+        self.needs_shards = False  # one shard has too many servers
+        self.identifies: list[tuple[int, int]] = []  # the shard of each, and how many there are
+        self.resumed_shards: list[int] = []
         self._pending: list[Any] = []
         self._order = asyncio.Lock()
 
@@ -71,9 +76,11 @@ class DiscordGatewayServer:
         """The live connection."""
         return next((each.line for each in reversed(self.sessions) if each.line is not None), None)
 
-    async def drop(self, code: int = 4000) -> None:
-        """Cut the connection; the session can be resumed."""
+    async def drop(self, code: int = 4000, *, shard: int | None = None) -> None:
+        """Cut the connection, or that of a shard alone; the session can be resumed."""
         for session in self.sessions:
+            if shard not in (None, session.shard[0]):
+                continue
             line, session.line = session.line, None
             if line is not None:
                 await line.socket.close(code=code)
@@ -108,7 +115,7 @@ class DiscordGatewayServer:
         needed = GUILDS if name.startswith(("THREAD", "CHANNEL", "GUILD")) else GUILD_MESSAGES
         needed = needs if needs is not None else needed if guild else DIRECT_MESSAGES
         for session in self.sessions:
-            if not needed or session.intents & needed:
+            if (not needed or session.intents & needed) and _is_of(session.shard, _guild_of(name, data)):
                 self._queue(session, name, self._seen_by(session, name, data, guild=guild))
 
     def _seen_by(self, session: DiscordSession, name: str, data: dict[str, Any], *, guild: bool) -> dict[str, Any]:
@@ -178,19 +185,30 @@ class DiscordGatewayServer:
         if wish["intents"] & _PRIVILEGED & ~allowed:
             await line.socket.close(code=4014)
             return None
-        session = DiscordSession(id=f"s{self.identified}", intents=wish["intents"], line=line)
+        shard = (int(wish["shard"][0]), int(wish["shard"][1]))
+        self.identifies.append(shard)
+        if self.needs_shards and shard[1] == 1:
+            await line.socket.close(code=4011)
+            return None
+        if self.invalid:
+            self.invalid -= 1
+            await line.send({"op": 9, "d": False, "s": None, "t": None})
+            return None
+        session = DiscordSession(id=f"s{self.identified}", intents=wish["intents"], shard=shard, line=line)
+        guilds = [each for each in self._discord.guilds() if _is_of(shard, each["id"])]
         self.sessions.append(session)
         ready = {
             "v": 10,
             "user": self._discord.me,
             "session_id": session.id,
             "resume_gateway_url": "wss://gateway.example.invalid",
-            "guilds": [{"id": each["id"], "unavailable": True} for each in self._discord.guilds()],
+            "guilds": [{"id": each["id"], "unavailable": True} for each in guilds],
+            "shard": list(shard),
             "private_channels": [],
             "application": {"id": self._discord.me["id"], "flags": 0},
         }
         self._queue(session, "READY", ready)
-        for guild in self._discord.guilds():
+        for guild in guilds:
             self._queue(session, "GUILD_CREATE", guild)
         self._discord.change()
         return session
@@ -201,6 +219,7 @@ class DiscordGatewayServer:
             await line.send({"op": 9, "d": False, "s": None, "t": None})
             return None
         self.resumed += 1
+        self.resumed_shards.append(session.shard[0])
         session.line = line
         self._pending = [(each, frame) for each, frame in self._pending if each is not session]
         for frame in session.sent[wish["seq"] or 0 :]:
@@ -208,3 +227,13 @@ class DiscordGatewayServer:
         self._queue(session, "RESUMED", {})
         self._discord.change()
         return session
+
+
+def _guild_of(name: str, data: dict[str, Any]) -> str:
+    """Return the server of an event, "" for one of direct messages."""
+    return str(data["id"] if name.startswith("GUILD_") and "guild_id" not in data else data.get("guild_id") or "")
+
+
+def _is_of(shard: tuple[int, int], guild: str) -> bool:
+    """Say whether a shard hears of a server; direct messages are the first one's."""
+    return (int(guild or 0) >> 22) % shard[1] == shard[0]

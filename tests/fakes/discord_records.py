@@ -10,6 +10,7 @@ TOKEN = "MTA0MjAwMDAwMDAwMDAwMDAwMQ.GcanaR.y-canary_canary-canary_canary-canary0
 BOT = "1042000000000000001"
 ANN, BEN, EVA = "2001", "2002", "2003"
 GUILD, GENERAL, RANDOM = "3001", "4001", "4002"
+OTHER_GUILD, LOBBY = str((1 << 22) + 1), "4101"  # of two shards the second has it
 BOT_ROLE, TEAM_ROLE, ADMIN_ROLE = "5001", "5002", "5003"
 
 NONCE_LASTS = timedelta(minutes=5)
@@ -98,15 +99,21 @@ def role(ident: str, rights: int, position: int = 1) -> dict[str, Any]:
 
 
 def guild(
-    rights: int, channels: list[dict[str, Any]], me: dict[str, Any], granted: dict[str, int], owner: str
+    rights: int,
+    channels: list[dict[str, Any]],
+    me: dict[str, Any],
+    granted: dict[str, int],
+    owner: str,
+    ident: str = GUILD,
 ) -> dict[str, Any]:
-    """Return the server as GUILD_CREATE tells it; *granted* is what roles may."""
-    permissions = {GUILD: rights, BOT_ROLE: 0, **granted}
+    """Return a server as GUILD_CREATE tells it; *granted* is what roles may."""
+    permissions = {ident: rights, BOT_ROLE: 0, **granted}
     roles = [role(ident, right, place) for place, (ident, right) in enumerate(permissions.items())]
     member = {"joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False, "flags": 0, **me}
     is_active = [each for each in channels if not each.get("thread_metadata", {}).get("archived")]
     return {
-        "id": GUILD, "name": "Home", "joined_at": "2026-01-01T00:00:00+00:00", "owner_id": owner,
+        "id": ident, "name": "Home" if ident == GUILD else "Club",
+        "joined_at": "2026-01-01T00:00:00+00:00", "owner_id": owner,
         "unavailable": False, "member_count": 4, "roles": roles,
         "channels": [each for each in is_active if each["type"] not in (11, 12)],
         "threads": [each for each in is_active if each["type"] == 11],

@@ -133,7 +133,8 @@ class DiscordRest:
                         "bot_require_code_grant": False, "verify_key": "", "owner": discord.users[ANN]}  # fmt: skip
             case ["gateway", "bot"]:
                 limit = {"total": 1000, "remaining": discord.identifies_left, "reset_after": 3_600_000}
-                return {"url": "wss://x.invalid", "shards": 1, "session_start_limit": limit | {"max_concurrency": 1}}
+                return {"url": "wss://x.invalid", "shards": discord.recommended_shards,
+                        "session_start_limit": limit | {"max_concurrency": 1}}  # fmt: skip
             case ["guilds", _] if discord.has_joined:
                 hidden = ("channels", "threads", "members", "joined_at")
                 return {name: each for name, each in discord.guilds()[0].items() if name not in hidden}

@@ -31,6 +31,8 @@ from tests.fakes.discord_records import (
     EVA,
     GENERAL,
     GUILD,
+    LOBBY,
+    OTHER_GUILD,
     RANDOM,
     RIGHTS,
     TEAM_ROLE,
@@ -64,6 +66,8 @@ class DiscordServer:
     closed: set[str] = field(default_factory=set)  # channels the bot may not see any more
     denied: set[str] = field(default_factory=set)  # rights (RIGHTS) that the bot lacks in the server
     has_joined: bool = True  # the bot is in the server
+    has_other: bool = False  # it is in OTHER_GUILD too, whose channel is LOBBY
+    recommended_shards: int = 1
     identifies_left: int = 1_000  # of the day
     application_flags: int = CONTENT_INTENT_LIMITED
     interactions_url: str | None = None  # where interactions are posted, instead of over the gateway
@@ -88,6 +92,8 @@ class DiscordServer:
             self.members[ident] = {"roles": [BOT_ROLE] if ident == BOT else [], "nick": None}
         for ident, name in ((GENERAL, "general"), (RANDOM, "random")):
             self.add_channel(ident, name)
+        if self.has_other:
+            self.add_channel(LOBBY, "lobby", guild_id=OTHER_GUILD)
 
     # What people do.
 
@@ -235,12 +241,15 @@ class DiscordServer:
         return self.users[BOT]
 
     def guilds(self) -> list[dict[str, Any]]:
-        """Return the server as GUILD_CREATE tells it."""
-        if not self.has_joined:
-            return []
+        """Return the servers as GUILD_CREATE tells them."""
         rights = sum(right for name, right in RIGHTS.items() if name not in self.denied)
-        shown = [each for each in self.channels.values() if each.get("guild_id") and each["id"] not in self.closed]
-        return [guild(rights, shown, {"user": self.users[BOT], **self.members[BOT]}, self.granted, self.owner)]
+        found = []
+        for ident in [GUILD] * self.has_joined + [OTHER_GUILD] * self.has_other:
+            shown = [each for each in self.channels.values() if each.get("guild_id") == ident]
+            shown = [each for each in shown if each["id"] not in self.closed]
+            me = {"user": self.users[BOT], **self.members[BOT]}
+            found.append(guild(rights, shown, me, self.granted, self.owner, ident))
+        return found
 
     def wake(self) -> None:
         """Have what was dispatched sent soon."""

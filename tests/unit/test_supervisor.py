@@ -275,3 +275,52 @@ async def test_a_webhook_runs_in_every_worker(clock: VirtualClock) -> None:
     ):
         await asyncio.sleep(0.1)
         assert (len(hook.begun), len(alone.begun)) == (1, 1)
+
+
+class ShardedChannel(ScriptedChannel):
+    """A channel with two shards, which can be opened after some failures."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__("discord", clock)
+        self.failures: list[Exception] = []
+        self.receivers = [PolledChannel(clock, "811/0"), PolledChannel(clock, "811/1")]
+
+    async def shards(self) -> list[PolledChannel]:
+        """Return the two, or fail."""
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.receivers
+
+
+async def test_every_shard_is_a_connection_of_its_own(clock: VirtualClock) -> None:
+    """One that is degraded is named, and makes the channel degraded; one that another worker has does not."""
+    channel, connections, meter = ShardedChannel(clock), WorkerConnections(asyncio.Event()), FakeMeter()
+    first, second = channel.receivers
+    first.hears, first.lasts, first.why = (lambda: False), (lambda: 1.0), SettingsError("set `shards` to auto")
+    async with supervised({"discord": channel}, meter, connections=connections) as supervisor:
+        await asyncio.sleep(0.1)
+        await told(connections, clock)
+        assert connections.wanted == {"discord:811/0", "discord:811/1"}
+        assert supervisor.states() == {"discord": True}
+        await told(connections, clock, "discord:811/0")
+        await asyncio.sleep(1)
+        assert supervisor.shard_states() == {"discord/0": False, "discord/1": True}
+        assert supervisor.states() == {"discord": False}
+        assert supervisor.refusals() == {"discord": first.why}
+        assert (len(first.ended), second.begun, channel.begun) == (1, [], [])
+    assert meter.total("channel_restarts") == 1
+
+
+async def test_shards_that_are_not_known_yet_are_asked_for_again(clock: VirtualClock) -> None:
+    """The channel counts as degraded until the platform answers; a refusal is told."""
+    channel = ShardedChannel(clock)
+    channel.hears = lambda: False
+    channel.failures = [SettingsError("another server"), RetryLater(timedelta(seconds=1), "unreachable")]
+    async with supervised({"discord": channel}, FakeMeter()) as supervisor:
+        await asyncio.sleep(0.1)
+        assert (supervisor.states(), list(supervisor.refusals())) == ({"discord": False}, ["discord"])
+        await asyncio.sleep(1)
+        assert (supervisor.states(), list(supervisor.refusals())) == ({"discord": False}, [])
+        await asyncio.sleep(2)
+        assert supervisor.shard_states() == {"discord/0": True, "discord/1": True}
+        assert [len(each.begun) for each in channel.receivers] == [1, 1]

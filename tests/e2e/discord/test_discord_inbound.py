@@ -165,7 +165,7 @@ async def test_what_was_said_meanwhile_is_read_back(
             discord.say(direct, ANN, "before")
             discord.say(GENERAL, ANN, f"{CALL} before")
             await services.wait_deliveries(2)
-            await channel._connection._cursors.save_account(discord.now())
+            await channel._shards[0].gateway._cursors.save_account(discord.now())
         discord.members[BEN]["roles"] = []
         said_meanwhile()
         discord.skew += STEP
@@ -176,7 +176,7 @@ async def test_what_was_said_meanwhile_is_read_back(
             discord.say(direct, ANN, "before")
             discord.say(GENERAL, ANN, f"{CALL} before")
             await services.wait_deliveries(2)
-            await channel._connection._cursors.save_account(discord.now())
+            await channel._shards[0].gateway._cursors.save_account(discord.now())
             await discord.gateway.invalidate()
             said_meanwhile()
             await services.wait_deliveries(5)

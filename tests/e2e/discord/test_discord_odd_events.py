@@ -113,7 +113,7 @@ async def test_an_event_has_one_name_live_and_as_history(discord: DiscordServer,
         await careful.wait_deliveries(1)
         ident = discord.say(GENERAL, ANN, f"{CALL} one")
         await careful.wait_deliveries(2)
-        await channel._connection._cursors.save_account(discord.now())
+        await channel._shards[0].gateway._cursors.save_account(discord.now())
         await discord.gateway.invalidate()
         discord.edit(ident, f"{CALL} one!")
         discord.say(GENERAL, ANN, f"{CALL} later")
