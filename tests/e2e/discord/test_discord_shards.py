@@ -19,7 +19,7 @@ from gateway.ports import SetupLevel
 from gateway.supervisor import Supervisor
 from tests.fakes.clock import VirtualClock
 from tests.fakes.discord_harness import block, connected
-from tests.fakes.discord_records import ANN, BOT, GENERAL, GUILD, LOBBY, OTHER_GUILD
+from tests.fakes.discord_records import ANN, BOT, GENERAL, GUILD, LOBBY, OTHER_GUILD, RANDOM
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.meter import FakeMeter
 from tests.fakes.web_services import FakePageServices
@@ -146,6 +146,9 @@ async def test_another_number_of_shards_reads_on(discord: DiscordServer, service
             if number:
                 discord.say(chat, ANN, f"{CALL} {chat} before {shards} shards at {number}")
                 said.append(f"{chat} before {shards} shards at {number}")
+        if number == 1:  # in a chat that has no cursor of its own
+            discord.say(RANDOM, ANN, f"{CALL} somewhere new")
+            said.append("somewhere new")
         async with connected(services, discord, shards=shards) as channel:
             await on_shards(discord, *((each, shards) for each in range(shards)))
             for chat in (GENERAL, LOBBY):
