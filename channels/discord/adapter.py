@@ -141,7 +141,7 @@ class DiscordChannel:
         self._make = partial(DiscordGatewayClient, **addresses)
         self._identify_limit = IdentifyLimit(identify_pause)
         self._shards: Sequence[DiscordShard] = ()
-        self._was_refused = False
+        self._refused_until = 0.0  # by the loop's clock
         self._login = asyncio.Lock()
         self._logged_in = asyncio.Event()
 
@@ -244,7 +244,7 @@ class DiscordChannel:
         try:
             await gateway.run(self._token)
         except UserError:
-            self._was_refused = True
+            self._note_refusal()
             raise
 
     async def run_sender(self) -> None:
@@ -254,17 +254,19 @@ class DiscordChannel:
 
     async def _begin(self) -> None:
         """Log in unless that is done, after a refusal of the bot not at once."""
-        if self._was_refused:
-            await asyncio.sleep(_FATAL_PAUSE)
+        await asyncio.sleep(max(self._refused_until - asyncio.get_running_loop().time(), 0.0))
         async with self._login:
             if self._api.me:
                 return
             try:
                 await self._log_in()
             except UserError:
-                self._was_refused = True
+                self._note_refusal()
                 raise
             self._logged_in.set()
+
+    def _note_refusal(self) -> None:
+        self._refused_until = asyncio.get_running_loop().time() + _FATAL_PAUSE
 
     async def _log_in(self) -> None:
         """Log in; raise UserError for a wrong token or address, or SendFailed."""
