@@ -144,6 +144,7 @@ release: install-dev
 	@rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml --output-file dist/parlour-$(VERSION).cdx.json deploy/image.lock
+	$(BIN)/cyclonedx-py environment $(VENV) | $(BIN)/python deploy/component_list.py dist/parlour-$(VERSION).cdx.json
 	@cp deploy/image.lock dist/parlour-$(VERSION).lock
 	@cd dist && sha256sum parlour-* > SHA256SUMS && cat SHA256SUMS
 

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 from pydantic import ValidationError
@@ -27,6 +26,7 @@ from gateway.errors import ParlourError, UserError
 from gateway.home import is_held
 from gateway.i18n.time_zones import find_zone
 from gateway.logs import configure_logs
+from gateway.ports.entry_points import operator_command
 from gateway.ports.setup import SetupLevel, SetupQuestion, SupportsSetup
 from gateway.settings import ChannelSettings, InstalledPlugins, check_settings
 from gateway.settings.error_messages import error_line
@@ -246,10 +246,8 @@ class InitWizard:
         if is_held(self._config.home):
             self._prompter.say("A gateway is running on this home; restart it to apply the new settings.")
         else:
-            # Our image is started by compose only.
-            is_ours = str(self._config.home.path) == "/data" and Path("/.dockerenv").exists()
-            start = "docker compose up --detach" if is_ours else "parlour run"
-            self._prompter.say(f"Next: run `{start}`. `parlour doctor` checks everything again.")
+            start, check = operator_command("run"), operator_command("doctor")
+            self._prompter.say(f"Next: run `{start}`. `{check}` checks everything again.")
 
 
 def offer_ownership(prompter: InitPrompter) -> None:

@@ -40,12 +40,14 @@ def in_container(environment: Mapping[str, str]) -> bool:
 def operator_command(words: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the command line of `parlour` *words* for this installation: through compose in a container.
 
-    In a source checkout `make init` is used, as in its README.
+    In a source checkout that is `make init` and `make run`, as in its README, and otherwise the command in its venv.
     """
-    if words == "init" and _MAKEFILE.exists():
-        return "make init"
-    if not in_container(environment):
-        return f"parlour {words}"
-    if words == "init":  # runs before there is a configuration
-        return "docker compose run --rm parlour init"
-    return f"docker compose exec parlour parlour {words}"
+    if words in ("init", "run") and _MAKEFILE.exists():
+        return f"make {words}"
+    if in_container(environment):
+        # The first two are typed where no container runs.
+        compose = {"init": "run --rm parlour init", "run": "up --detach"}
+        return f"docker compose {compose.get(words, f'exec parlour parlour {words}')}"
+    # Below the checkout's folder, and not in full: the page shows it to people who are not logged in.
+    folder = ".venv/bin/" if (_MAKEFILE.parent / ".venv/bin/parlour").exists() else ""
+    return f"{folder}parlour {words}"

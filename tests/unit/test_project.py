@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -178,6 +179,24 @@ def test_the_page_s_libraries_are_the_pinned_files_with_their_licences(folder: s
         assert version in data.decode()
     licences = {row[0].replace(".js", ".LICENSE") for row in rows}
     assert {path.name for path in vendor.iterdir()} == {"README.md", *licences, *(row[0] for row in rows)}
+
+
+def test_the_list_of_components_has_licences_and_the_page_s_libraries(tmp_path: Path) -> None:
+    """A package keeps its hashes, and has the licence of the installed version only; each vendored file is listed."""
+    listed = tmp_path / "listed.json"
+    locked = [{"name": name, "version": "2", "description": "its line", "hashes": [name]} for name in ("a-b", "c")]
+    listed.write_text(json.dumps({"components": locked}))
+    installed = [{"name": "A.b", "version": "2", "licenses": ["MIT"]}, {"name": "c", "version": "1", "licenses": ["X"]}]
+    command = (sys.executable, str(ROOT / "deploy/component_list.py"), str(listed))
+    text = json.dumps({"components": [*installed, {"name": "no licence", "version": "1"}]})
+    subprocess.run(command, input=text, text=True, check=True, timeout=60)  # noqa: S603
+    first, second, *page = json.loads(listed.read_text())["components"]
+    assert first == {"name": "a-b", "version": "2", "hashes": ["a-b"], "licenses": ["MIT"]}
+    assert second == {"name": "c", "version": "2", "hashes": ["c"]}
+    files = (ROOT / "channels/web/page/vendor").glob("*.js")
+    hashes = {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    assert {each["hashes"][0]["content"] for each in page} == hashes
+    assert all(each["licenses"][0]["expression"] and each["purl"].startswith("pkg:npm/") for each in page)
 
 
 def test_every_entry_point_leads_to_something() -> None:
