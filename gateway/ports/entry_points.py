@@ -42,12 +42,14 @@ def operator_command(words: str, environment: Mapping[str, str] = os.environ) ->
 
     In a source checkout that is `make init` and `make run`, as in its README, and otherwise the command in its venv.
     """
-    if words in ("init", "run") and _MAKEFILE.exists():
-        return f"make {words}"
+    # Our image says that it is one, and has no sources; a folder with sources may be in a container of somebody else.
+    if _MAKEFILE.exists() and not environment.get("container"):
+        if words in ("init", "run"):
+            return f"make {words}"
+        # Below the folder, and not in full: the page shows it to people who are not logged in.
+        return f".venv/bin/parlour {words}" if (_MAKEFILE.parent / ".venv/bin/parlour").exists() else f"parlour {words}"
     if in_container(environment):
         # The first two are typed where no container runs.
         compose = {"init": "run --rm parlour init", "run": "up --detach"}
         return f"docker compose {compose.get(words, f'exec parlour parlour {words}')}"
-    # Below the checkout's folder, and not in full: the page shows it to people who are not logged in.
-    folder = ".venv/bin/" if (_MAKEFILE.parent / ".venv/bin/parlour").exists() else ""
-    return f"{folder}parlour {words}"
+    return f"parlour {words}"

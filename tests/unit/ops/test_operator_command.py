@@ -15,7 +15,7 @@ from gateway.ports.entry_points import operator_command
     [
         (True, False, "make init", "make run", ".venv/bin/parlour doctor"),
         # A folder with sources in somebody's own container.
-        (True, True, "make init", "make run", "docker compose exec parlour parlour doctor"),
+        (True, True, "make init", "make run", ".venv/bin/parlour doctor"),
         (
             False,
             True,
@@ -42,4 +42,4 @@ def test_a_command_is_named_as_it_works_here(
         (tmp_path / ".venv/bin/parlour").touch()
     monkeypatch.setattr(entry_points, "_MAKEFILE", tmp_path / "Makefile")
     monkeypatch.setattr(entry_points, "in_container", lambda _: is_container)
-    assert [operator_command(words) for words in ("init", "run", "doctor")] == [init, run, doctor]
+    assert [operator_command(words, {}) for words in ("init", "run", "doctor")] == [init, run, doctor]
