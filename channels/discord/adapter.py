@@ -23,7 +23,7 @@ from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.gateway_connection import DiscordGateway, login_error
 from channels.discord.guilds import DiscordGuilds
 from channels.discord.history import DiscordHistory
-from channels.discord.inbound import DiscordInbound, DiscordState
+from channels.discord.inbound import DiscordInbound, DiscordState, InboundLimits
 from channels.discord.interactions import DiscordInteractions
 from channels.discord.members import DiscordMembers
 from channels.discord.outbound import DiscordActivity, DiscordOutbound
@@ -31,6 +31,7 @@ from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_shards
+from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import RetryLater, StoreUnavailable, UserError
 from gateway.events import (
     Attachment,
@@ -70,6 +71,7 @@ _FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt co
 _LOGIN_WAIT = timedelta(seconds=2)
 _GUILD_TIMEOUT = 5.0  # seconds after a start in which a guild is announced
 _POLL_INTERVAL = 0.1
+_FOLLOWED_THREADS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,8 @@ class DiscordChannel:
         self._reactions = DiscordReactions(context, api, now)
         self._files = DiscordFiles(api, api_url=context.settings.api_url, proxy=context.proxy)
         self._threads = self._build_threads(context)
+        self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS, is_shared=context.is_shared)
+        self._limits = InboundLimits()
         self._interactions = DiscordInteractions(context, api, now)
         self._buttons = DiscordButtons(context, api, self._reactions, now)
         self._activity = DiscordActivity(api, self._reactions.tasks, self._threads.chat_of)
@@ -167,12 +171,14 @@ class DiscordChannel:
             interactions=self._interactions,
             buttons=self._buttons,
             guilds=DiscordGuilds(self.name, context.state, context.intake, shard),
+            followed=self._followed,
         )
         inbound = DiscordInbound(
             context,
             self._api,
             state,
             shard=shard,
+            limits=self._limits,
             members=self._members,
             history=self._history,
             reactions=self._reactions,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -39,7 +39,6 @@ BACKFILL_LIMIT = 500  # messages of one chat after an absence
 _EDITS_LIMIT = 50  # messages before the cursor that are checked for edits
 _BACKFILLED_CHATS = 200  # chats whose last backfill is remembered
 _CONCURRENT_READS = 8
-_FOLLOWED_THREADS = 5_000
 
 _GUILD_EVENTS = frozenset({SequencedEventKind.LISTED, SequencedEventKind.CAME, SequencedEventKind.LEFT})
 
@@ -61,6 +60,15 @@ class DiscordState:
     interactions: DiscordInteractions
     buttons: DiscordButtons
     guilds: DiscordGuilds
+    followed: FollowedThreads
+
+
+@dataclass(frozen=True, slots=True)
+class InboundLimits:
+    """How many things the shards of a channel do at a time, all together."""
+
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_READS))
+    cautious: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class DiscordInbound:
@@ -73,6 +81,7 @@ class DiscordInbound:
         state: DiscordState,
         *,
         shard: BotShard,
+        limits: InboundLimits,
         members: DiscordMembers,
         history: DiscordHistory,
         reactions: DiscordReactions,
@@ -88,14 +97,13 @@ class DiscordInbound:
         self._interactions = state.interactions
         self._buttons = state.buttons
         self._guilds = state.guilds
-        self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS, is_shared=context.is_shared)
+        self._followed = state.followed
         self._members = members
         self._history = history
         self._reactions = reactions
         self._now = now
-        self._reads = asyncio.Semaphore(_CONCURRENT_READS)
+        self._limits = limits
         self._backfilled: LRUCache[str, set[str]] = LRUCache(_BACKFILLED_CHATS)  # message ids of the last backfill
-        self._cautious_lock = asyncio.Lock()
         self.client: DiscordGatewayClient | None = None  # the connection whose guilds are known
 
     async def save(self) -> None:
@@ -143,14 +151,14 @@ class DiscordInbound:
         return self._shard.has(str((await self._api.channel(chat)).get("guild_id") or ""))
 
     async def _process_edits(self, chat: str, floor: int) -> None:
-        async with self._reads:
+        async with self._limits.reads:
             page = await self._api.history(chat, before=floor + 1, limit=_EDITS_LIMIT)
         for payload in page:
             if not codec.changes_nothing(payload) and not self._is_no_edit(payload):
                 await self.receive(chat, _created(payload))
 
     async def _page(self, chat: str, after: int) -> Sequence[Mapping[str, Any]]:
-        async with self._reads:
+        async with self._limits.reads:
             return await self._api.history(chat, after=after)
 
     async def _skip_to_newest(self, chat: str, floor: int) -> None:
@@ -175,7 +183,7 @@ class DiscordInbound:
             channel=self._name, id=event.name, raw=raw, origin=_origin_of(chat, event, client)
         )
         if self._intake.is_cautious:
-            async with self._cautious_lock:
+            async with self._limits.cautious:
                 await self._intake.handle(platform_event, work)
         else:
             await self._intake.handle(platform_event, work)

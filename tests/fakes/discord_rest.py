@@ -134,7 +134,7 @@ class DiscordRest:
             case ["gateway", "bot"]:
                 limit = {"total": 1000, "remaining": discord.identifies_left, "reset_after": 3_600_000}
                 return {"url": "wss://x.invalid", "shards": discord.recommended_shards,
-                        "session_start_limit": limit | {"max_concurrency": 1}}  # fmt: skip
+                        "session_start_limit": limit | {"max_concurrency": discord.max_concurrency}}  # fmt: skip
             case ["guilds", _] if discord.has_joined:
                 hidden = ("channels", "threads", "members", "joined_at")
                 return {name: each for name, each in discord.guilds()[0].items() if name not in hidden}

@@ -68,6 +68,7 @@ class DiscordServer:
     has_joined: bool = True  # the bot is in the server
     has_other: bool = False  # it is in OTHER_GUILD too, whose channel is LOBBY
     recommended_shards: int = 1
+    max_concurrency: int = 1
     identifies_left: int = 1_000  # of the day
     application_flags: int = CONTENT_INTENT_LIMITED
     interactions_url: str | None = None  # where interactions are posted, instead of over the gateway

@@ -89,9 +89,10 @@ async def test_each_shard_resumes_its_own_session(discord: DiscordServer, servic
 
 async def test_the_number_that_discord_recommends(discord: DiscordServer, services: FakePageServices) -> None:
     """It is asked for with `auto`, and the doctor tells of it where fewer are set."""
-    discord.recommended_shards = 2
-    async with connected(services, discord, shards="auto"):
+    discord.recommended_shards, discord.max_concurrency = 2, 16
+    async with connected(services, discord, shards="auto") as channel:
         await on_shards(discord, (0, 2), (1, 2))
+        assert channel._identify_limit.max_concurrency == 16
     for shards, level, text in (
         (1, SetupLevel.WARNING, "recommends 2 shards"),
         ("auto", SetupLevel.GOOD, "shards 0 to 1"),
