@@ -21,7 +21,7 @@ import pytest
 
 from gateway.ports.store import StoreLimits
 from gateway.store.postgres import open_database
-from tests.fakes.discord_records import ANN
+from tests.fakes.discord_records import ANN, LOBBY
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.postgres_server import PostgresServer
@@ -33,7 +33,8 @@ from tests.fakes.telegram_server import TelegramServer, open_telegram
 MESSAGES = 12
 CHATS = 6
 _LIMIT = 60.0  # seconds
-_HOLDER = "SELECT worker FROM claim WHERE name LIKE 'conn:%'"
+_HOLDER = "SELECT worker FROM claim WHERE name LIKE 'conn:%{}'"
+_SHARD = "/1"  # of "discord-shards"
 
 
 class Platform(Protocol):
@@ -109,6 +110,19 @@ class DiscordPlatform:
         return sum(session.line is not None for session in self._server.gateway.sessions)
 
 
+class DiscordShardPlatform(DiscordPlatform):
+    """The second of two shards: Ann writes in the server that it has."""
+
+    def __init__(self, server: DiscordServer) -> None:
+        super().__init__(server)
+        self._chats = [(LOBBY, ANN)]
+        self.block["shards"] = 2
+
+    def connections(self) -> int:
+        """Return the sessions of that shard with a line."""
+        return sum(each.line is not None and each.shard == (1, 2) for each in self._server.gateway.sessions)
+
+
 class SlackPlatform:
     """Socket Mode and the Web API."""
 
@@ -145,6 +159,9 @@ async def open_platform(kind: str) -> AsyncIterator[Platform]:
             yield TelegramPlatform(await stack.enter_async_context(open_telegram()))
         elif kind == "discord":
             yield DiscordPlatform(await stack.enter_async_context(open_discord()))
+        elif kind == "discord-shards":
+            discord = DiscordServer(has_other=True, max_concurrency=2)
+            yield DiscordShardPlatform(await stack.enter_async_context(open_discord(discord)))
         else:
             yield SlackPlatform(await stack.enter_async_context(slack_server()))
 
@@ -203,14 +220,17 @@ class Scene:
 
     async def start(self, count: int, seconds: float) -> None:
         """Start workers, all at the same time; their turns take *seconds*."""
-        begun = [WorkerProcess.start(self.server.url, self.kind, self.platform, seconds) for _ in range(count)]
+        begun = [
+            WorkerProcess.start(self.server.url, self.kind.partition("-")[0], self.platform, seconds)
+            for _ in range(count)
+        ]
         for worker in await asyncio.gather(*begun):
             self.workers.append(worker)
             self.tasks.create_task(worker.read())
 
     def holder(self) -> str:
         """Return the name of the worker that has the connection."""
-        found = [name for (name,) in self.server.query(_HOLDER)]
+        found = [name for (name,) in self.server.query(_HOLDER.format(_SHARD if self.kind == "discord-shards" else ""))]
         assert len(found) <= 1
         return found[0] if found else ""
 
@@ -264,7 +284,7 @@ async def scene(server: PostgresServer, kind: str, *, seconds: float = 0.01) -> 
                 print(worker.name, *worker.printed, sep="\n  ")  # shown if the test fails
 
 
-@pytest.mark.parametrize("kind", ["telegram", "discord", "slack"])
+@pytest.mark.parametrize("kind", ["telegram", "discord", "slack", "discord-shards"])
 async def test_a_killed_holder_loses_and_doubles_nothing(server: PostgresServer, kind: str) -> None:
     """Two workers start at once and one connects; it is killed while people write, and another takes over."""
     async with scene(server, kind) as running:
