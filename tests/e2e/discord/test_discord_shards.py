@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.shards import IdentifyLimit
 from gateway.errors import UserError
-from gateway.ports import SetupLevel
+from gateway.ports import PlatformEvent, SetupLevel
 from gateway.supervisor import Supervisor
 from tests.fakes.clock import VirtualClock
 from tests.fakes.discord_harness import block, connected
@@ -185,6 +185,33 @@ async def test_a_recent_chat_of_another_shard_is_not_read(discord: DiscordServer
     reads = [each for each in discord.requests if each.path.endswith(f"/channels/{thread}/messages")]
     assert len(reads) == 3
     assert texts(services) == ["home", "in the thread"]
+
+
+class CautiousServices(FakePageServices):
+    """A gateway after two crashes, which notes how many events are handled at a time."""
+
+    running = most = 0
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Handle *event* while others come in."""
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await super().handle(event, work)
+        self.running -= 1
+
+
+async def test_after_crashes_shards_handle_one_event_at_a_time(discord: DiscordServer) -> None:
+    """All together: the event that crashes the gateway is the one that is on the disk."""
+    services = CautiousServices(is_cautious=True)
+    async with connected(services, discord, shards=2):
+        await on_shards(discord, (0, 2), (1, 2))
+        for number in range(3):
+            discord.say(GENERAL, ANN, f"{CALL} home {number}")
+            discord.say(LOBBY, ANN, f"{CALL} club {number}")
+        await services.wait_deliveries(6)
+    assert services.most == 1
 
 
 @pytest.mark.parametrize("where", ["global", "guild"])
