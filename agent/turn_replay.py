@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from agent.agent_loop import AgentLoop
 from agent.call_review import CallReviewer
@@ -70,14 +71,7 @@ class TurnReplayer:
 
         Raises UserError if the turn is not stored any more, or not completely.
         """
-        recorded = await self.sessions.find_turn(key, scope, turn)
-        if recorded is None:
-            raise UserError(
-                f"the messages of turn {turn} are not stored any more: they were removed by age"
-                " (memory.retention_days) or erased with their person or conversation"
-            )
-        lines = RecordedLines.read(recorded)
-        context = await self._context(key, scope, recorded, lines)
+        lines, context = await self._read(key, scope, turn)
         report = ReplayReport(context.snapshot.model, lines.answer, len(lines.replies))
         await self._compare_inputs(report, context)
         _compare_heads(report, lines, context)
@@ -86,7 +80,25 @@ class TurnReplayer:
             report.other = await self._ask(model, lines, context)
         return report
 
+    async def prompt(self, key: SessionKey, scope: str, turn: str) -> Sequence[Mapping[str, Any]]:
+        """Return the messages of the first request of *turn*, rebuilt from the transcript by the code of today.
+
+        Raises UserError as `replay` does.
+        """
+        lines, context = await self._read(key, scope, turn)
+        return _prompt_of(context, _open_draft(lines, context, context.turn)).messages
+
     # -- what is run ---------------------------------------------------------------------------------
+
+    async def _read(self, key: SessionKey, scope: str, turn: str) -> tuple[RecordedLines, _ReplayContext]:
+        recorded = await self.sessions.find_turn(key, scope, turn)
+        if recorded is None:
+            raise UserError(
+                f"the messages of turn {turn} are not stored any more: they were removed by age"
+                " (memory.retention_days) or erased with their person or conversation"
+            )
+        lines = RecordedLines.read(recorded)
+        return lines, await self._context(key, scope, recorded, lines)
 
     async def _context(
         self, key: SessionKey, scope: str, recorded: RecordedTurn, lines: RecordedLines
@@ -187,19 +199,13 @@ class TurnReplayer:
         profile = context.turn.profile
         active = replace(profile.active, client=client)
         turn = replace(context.turn, profile=replace(profile, active=active))
-        draft = TurnDraft(turn.lease)
-        draft.begins_tainted = context.conversation.is_tainted
-        draft.open(lines.opening, context.texts, turn.lease.rows)
-        prompt = [
-            {"role": "system", "content": system_prompt(context.snapshot)},
-            *context.conversation.messages_with(draft.lines),
-        ]
+        draft = _open_draft(lines, context, turn)
         loop_context = LoopContext(
             running=RunningTurn(lease=turn.lease),
             turn=turn,
             conversation=context.conversation,
             draft=draft,
-            prompt=PromptFitter(context.conversation, draft, prompt, overhead=profile.toolbox.overhead),
+            prompt=_prompt_of(context, draft),
             preview=UnseenPreview(),
             is_watched=False,
         )
@@ -252,6 +258,20 @@ class _ReplayContext:
     texts: Mapping[str, str]
     turn: Turn
     is_admitted: bool
+
+
+def _open_draft(lines: RecordedLines, context: _ReplayContext, turn: Turn) -> TurnDraft:
+    draft = TurnDraft(turn.lease)
+    draft.begins_tainted = context.conversation.is_tainted
+    draft.open(lines.opening, context.texts, turn.lease.rows)
+    return draft
+
+
+def _prompt_of(context: _ReplayContext, draft: TurnDraft) -> PromptFitter:
+    system = {"role": "system", "content": system_prompt(context.snapshot)}
+    assembled = [system, *context.conversation.messages_with(draft.lines)]
+    overhead = context.turn.profile.toolbox.overhead
+    return PromptFitter(context.conversation, draft, assembled, overhead=overhead)
 
 
 # Refusals that are decided before a review, or that depend on what no longer is: the day's calls, a lost process.

@@ -26,14 +26,14 @@ _CALL_NUMBER = re.compile(r"\.\d+\Z")
 
 
 class TurnOperations:
-    """The operations `turns find` and `turns show`. Both take a `chat`, outside of which they find nothing."""
+    """The operations `turns find`, `turns show` and `turns prompt`. With a `chat`, they find nothing outside of it."""
 
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def by_name(self) -> Mapping[str, Operation]:
         """Return the operations by name."""
-        return {"turns find": self.find, "turns show": self.show}
+        return {"turns find": self.find, "turns show": self.show, "turns prompt": self.prompt}
 
     async def find(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per turn, the newest first: of a `chat`, a `person`, a span of time, or of all."""
@@ -55,12 +55,7 @@ class TurnOperations:
         `said` has the messages and tool calls as the transcript has them. The page's console gets null for direct chats
         of other people, and every caller for turns that are not among the newest of their session.
         """
-        reference, chat = _CALL_NUMBER.sub("", str(arguments.get("reference", ""))), chat_of(arguments)
-        trace = await self._app.store.journal.trace(reference) if reference else None
-        scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
-        if trace is None or not self._is_within(trace.key, chat, scopes):
-            raise UserError(f"no turn starts with {reference!r}; `turns find` lists the newest")
-        scope = scopes.get(trace.key, "")
+        trace, scope = await self._trace(arguments)
         lines = await self._lines(trace)
         is_readable = self._may_read(scope)
         yield {
@@ -71,6 +66,28 @@ class TurnOperations:
             "is_readable": is_readable,
             "said": [_format_line(line) for line in lines if line.get("role")] if is_readable and lines else None,
         }
+
+    async def prompt(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield a line per message of the turn's first prompt, as the code of today writes it.
+
+        Raises UserError for a turn whose text the caller may not read, one without a prompt, and one that is not
+        stored completely any more.
+        """
+        trace, scope = await self._trace(arguments)
+        if not self._may_read(scope):
+            raise UserError("this is somebody's direct chat: only they read it")
+        await self._app.projector.flush()
+        for message in await self._app.replayer.prompt(trace.key, scope, trace.turn):
+            yield _format_line(message)
+
+    async def _trace(self, arguments: Line) -> tuple[TurnTrace, str]:
+        """Return the turn of `reference` within `chat`, and its scope. Raises UserError."""
+        reference, chat = _CALL_NUMBER.sub("", str(arguments.get("reference", ""))), chat_of(arguments)
+        trace = await self._app.store.journal.trace(reference) if reference else None
+        scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
+        if trace is None or not self._is_within(trace.key, chat, scopes):
+            raise UserError(f"no turn starts with {reference!r}; `turns find` lists the newest")
+        return trace, scopes.get(trace.key, "")
 
     async def _lines(self, trace: TurnTrace) -> Sequence[Mapping[str, Any]]:
         """Return the transcript lines of a turn; () if it has none, or is not among the newest of its session."""
@@ -163,8 +180,10 @@ def _tool_outcomes(lines: Sequence[Mapping[str, Any]]) -> list[Line]:
 
 
 def _format_line(line: Mapping[str, Any]) -> Line:
-    """Return a transcript line as the console shows it, with a limit on its text."""
+    """Return a transcript line or a message of a prompt as the console shows it, with a limit on its text."""
     by, content = line.get("by"), line.get("content")
+    if isinstance(content, list):  # of a message with pictures
+        content = "\n".join(str(part.get("text", "(a picture)")) for part in content)
     text = content if isinstance(content, str) else "" if content is None else str(content)
     return {
         "role": line["role"],

@@ -71,6 +71,7 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "memory diff": _admin("sha", audit=AuditRule.CALL),
     "turns find": _admin("person", "since", "until", "limit"),
     "turns show": _admin("reference", audit=AuditRule.CALL, subject="reference"),
+    "turns prompt": _admin("reference", audit=AuditRule.CALL, subject="reference"),
     "usage": _owner("by", "since"),
     "doctor": _owner("offline"),
     "backups list": _owner(),

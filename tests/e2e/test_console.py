@@ -129,12 +129,20 @@ async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: Co
     await expect(page.get_by_role("table", name="Parts of the answer").get_by_role("row")).to_have_count(2)
     await expect(page.locator(".said pre").first).to_have_text("said in the room")
     await take_pictures(page, "console-turn")
+    await page.get_by_role("button", name="Show the prompt").click()
+    prompt = page.get_by_role("region", name="Prompt").locator("li")
+    await expect(prompt).to_have_count(2)
+    await expect(prompt.first).to_contain_text("system")
+    await expect(prompt.last).to_contain_text("said in the room")
     await page.goto(f"{people.url}console#turns/?chat=pocket:ann")
     reference = await found.get_by_role("link").inner_text()
     await page.get_by_label("Reference").fill(reference)
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("only they read it")).to_be_visible()
     assert "a secret of ann" not in await page.content()
+    await expect(page.get_by_role("button", name="Show the prompt")).to_have_count(0)
+    status, body = await people.call("owner", "turns prompt", reference=reference)
+    assert (status, "only they read it" in body, "a secret of ann" in body) == (400, True, False)
     await page.goto(f"{people.url}console#turns/t0000000")
     await expect(page.get_by_role("alert")).to_contain_text("no turn starts with")
     entries = await people.up.app.store.access.audit(limit=20)
@@ -157,9 +165,10 @@ async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, p
         {"reference": others[0], "chat": "pocket:room"},
         {"reference": others[0], "chat": "pocket:other"},
     ):
-        status, body = await people.call("admin of the chat", "turns show", **arguments)
-        assert status in (400, 403)
-        assert "said in" not in body
+        for name in ("turns show", "turns prompt"):
+            status, body = await people.call("admin of the chat", name, **arguments)
+            assert status in (400, 403)
+            assert "said in" not in body
 
 
 async def test_settings_memory_and_its_versions_of_a_shared_chat(chromium: Browser, people: ConsolePeople) -> None:

@@ -116,6 +116,7 @@ async function story(reference, chat) {
       ),
     ),
     section("What was said", said(turn)),
+    turn.is_readable && turn.said && turn.usage.length ? section("Prompt", prompt(turn, chat)) : null,
     section(
       "Deliveries",
       table(
@@ -179,20 +180,41 @@ function stages(spans) {
 function said(turn) {
   if (!turn.is_readable) return h("p", { class: "empty" }, "This is somebody's direct chat: only they read it.");
   if (!turn.said) return h("p", { class: "empty" }, "The text is not among the newest turns of its conversation.");
+  return messages(turn.said);
+}
+
+function messages(lines) {
   return h(
     "ol",
     { class: "said" },
-    turn.said.map((line) =>
+    lines.map((line) =>
       h(
         "li",
         {},
-        h("p", {}, h("strong", {}, line.name || line.role), line.name ? ` (${line.role})` : "", " ", time(line.at)),
+        h("p", {}, h("strong", {}, line.name || line.role), line.name ? ` (${line.role})` : "", " ", line.at ? time(line.at) : ""),
         line.text ? h("pre", {}, line.text) : null,
         line.is_cut ? h("p", { class: "empty" }, "Cut here; the transcript has all of it.") : null,
         line.calls.map((each) => h("pre", {}, `${each.name} ${each.arguments}`)),
       ),
     ),
   );
+}
+
+/** Show the first prompt of a turn once it is asked for. Later requests of the turn add the calls and results above. */
+function prompt(turn, chat) {
+  const place = h("div", {});
+  const show = h("button", { type: "button" }, "Show the prompt");
+  show.addEventListener("click", async () => {
+    show.disabled = true;
+    try {
+      const found = await call("turns prompt", { reference: turn.reference, ...(chat ? { chat } : {}) });
+      place.replaceChildren(h("p", { class: "foot" }, "Rebuilt from the transcript as this release writes it."), messages(found));
+    } catch (error) {
+      place.replaceChildren(h("p", { class: "empty" }, error.message));
+      show.disabled = false;
+    }
+  });
+  return [show, place];
 }
 
 function outcome(name, failure) {
