@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.logs import recent_lines
 from gateway.ports import TurnQuery
+from gateway.ports.alerts import Alert, NotificationState
 from tests.e2e.browser import open_page, take_picture, take_pictures
 from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.console_people import ConsolePeople, console_people
@@ -66,6 +68,21 @@ async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people
     phone = await visit(chromium, people, viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("heading", name="Channels")).to_be_visible()
     await take_picture(phone, "console-overview-phone-dark")
+
+
+async def test_the_overview_shows_alerts_open_and_over(chromium: Browser, people: ConsolePeople) -> None:
+    """A trouble that lasts comes with its sentence and whether owners were told; one that is over says so."""
+    store, now = people.up.app.store.alerts, datetime.now(UTC)
+    told = NotificationState(stage=1, at=now, told=1)
+    await store.note(Alert(cause="model", stage=1, since=now, line="alerts.model_failing", owners=told), at=now)
+    gone = Alert(cause="channel.x", since=now, line="alerts.channel_down", fields={"channel": "x"})
+    await store.note(gone, at=now)
+    page = await visit(chromium, people)
+    alerts = page.get_by_role("table", name="Alerts")
+    failing = alerts.get_by_role("row", name="No model has answered since")
+    await expect(failing).to_contain_text("open")
+    await expect(failing).to_contain_text("told")
+    await expect(alerts.get_by_role("row").filter(has_text="over")).to_have_count(1)
 
 
 async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Browser, people: ConsolePeople) -> None:

@@ -18,6 +18,7 @@ from channels.telegram.settings import TelegramSettings
 from gateway.admission import policy_of
 from gateway.app import ExtraChannel
 from gateway.ports import Channel, ChannelContext
+from gateway.ports.channel_support import SupportsShards
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes import discord_records, slack_server, telegram_server
 from tests.fakes.telegram_channel import QUICK
@@ -85,14 +86,15 @@ class _FastPreviewPlugin:
 
 def _noted(channel: Any, context: ChannelContext, notes: Mapping[str, str]) -> Channel:
     """Have *notes* stand in the channel's state before it runs, as an earlier life would have left them."""
-    run = channel.run
+    start = "shards" if isinstance(channel, SupportsShards) else "run"  # what the supervisor calls first
+    work = getattr(channel, start)
 
-    async def noted() -> None:
+    async def noted() -> Any:
         for name, value in notes.items():
             await context.state.save(name, value)
-        await run()
+        return await work()
 
-    channel.run = noted
+    setattr(channel, start, noted)
     found: Channel = channel
     return found
 
