@@ -70,19 +70,20 @@ async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people
     await take_picture(phone, "console-overview-phone-dark")
 
 
-async def test_the_overview_shows_alerts_open_and_over(chromium: Browser, people: ConsolePeople) -> None:
+async def test_the_overview_shows_alerts_open_and_over(chromium: Browser) -> None:
     """A trouble that lasts comes with its sentence and whether owners were told; one that is over says so."""
-    store, now = people.up.app.store.alerts, datetime.now(UTC)
-    told = NotificationState(stage=1, at=now, told=1)
-    await store.note(Alert(cause="model", stage=1, since=now, line="alerts.model_failing", owners=told), at=now)
-    gone = Alert(cause="channel.x", since=now, line="alerts.channel_down", fields={"channel": "x"})
-    await store.note(gone, at=now)
-    page = await visit(chromium, people)
-    alerts = page.get_by_role("table", name="Alerts")
-    failing = alerts.get_by_role("row", name="No model has answered since")
-    await expect(failing).to_contain_text("open")
-    await expect(failing).to_contain_text("told")
-    await expect(alerts.get_by_role("row").filter(has_text="over")).to_have_count(1)
+    async with console_people() as people:
+        store, now = people.up.app.store.alerts, datetime.now(UTC)
+        told = NotificationState(stage=1, at=now, told=1)
+        await store.note(Alert(cause="model", stage=1, since=now, line="alerts.model_failing", owners=told), at=now)
+        gone = Alert(cause="channel.x", since=now, line="alerts.channel_down", fields={"channel": "x"})
+        await store.note(gone, at=now)
+        page = await visit(chromium, people)
+        alerts = page.get_by_role("table", name="Alerts")
+        failing = alerts.get_by_role("row", name="No model has answered since")
+        await expect(failing).to_contain_text("open")
+        await expect(failing).to_contain_text("told")
+        await expect(alerts.get_by_role("row").filter(has_text="over")).to_have_count(1)
 
 
 async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Browser, people: ConsolePeople) -> None:

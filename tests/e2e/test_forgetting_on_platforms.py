@@ -170,7 +170,7 @@ async def test_on_the_page(tmp_path: Path, zygote: ForkServer, chromium: Browser
             await page.locator("#text").press("Enter")
             await expect(answers).to_have_count(count)
             await expect(page.locator(".line.streaming")).to_have_count(0)
-            return await answers.nth(count - 1).inner_text()
+            return str(await answers.nth(count - 1).text_content())
 
         await say("/remember Lives in Leipzig", 1)
         await say("/remember Smokes", 2)
@@ -181,7 +181,7 @@ async def test_on_the_page(tmp_path: Path, zygote: ForkServer, chromium: Browser
         assert "I would erase 1 remembered line" in await say("/forget Dresden", 5)
         await page.get_by_role("button", name="Yes").click()
         await expect(answers).to_have_count(6)
-        assert "Erased: 1 remembered line" in await answers.nth(5).inner_text()
+        await expect(answers.nth(5)).to_contain_text("Erased: 1 remembered line")
         await expect(page.locator(".buttons")).to_have_count(0)
 
 

@@ -219,7 +219,7 @@ class PageTalk(PlatformTalk):
         """Return the text of the line."""
         line = self._page.locator(".line:not(.user)").filter(has_text=words)
         await expect(line).to_have_count(1)
-        return await line.inner_text()
+        return str(await line.text_content())
 
     async def wait_buttons(self, words: str) -> Sequence[str]:
         """Return the labels of the buttons."""

@@ -97,8 +97,8 @@ async def type_on_page(page: Page, is_over: asyncio.Event) -> int:
 
 async def texts_on_page(page: Page) -> list[list[str]]:
     """Return the messages that the page shows as typed, and those that its answers name, in their order."""
-    typed = await page.locator(".line.user .body").all_inner_texts()
-    return [_SAID.findall(" ".join(texts)) for texts in (typed, await page.locator(_ANSWERS).all_inner_texts())]
+    typed = await page.locator(".line.user .body").all_text_contents()
+    return [_SAID.findall(" ".join(texts)) for texts in (typed, await page.locator(_ANSWERS).all_text_contents())]
 
 
 @pytest.mark.asyncio(loop_scope="session")
