@@ -168,7 +168,7 @@ class ModelClient:
 
     async def _ask(self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Make one call and account for it, however it ends."""
-        watch = _RecordingSink(sink, self._now) if sink is not None else None
+        watch = _RecordingSink(sink, self._now, keeps_all=self._meter.records_spans) if sink is not None else None
         begun = self._now()
         call = await self._recorder.begin_call(request, model.name)
         spent: ChatReply | None = None
@@ -273,16 +273,18 @@ def _text_parts(content: object) -> list[dict[str, Any]]:
 
 
 class _RecordingSink:
-    """A sink that keeps what went through it, and when each piece arrived."""
+    """A sink that keeps what went through it, and when the first piece arrived; with *keeps_all*, when each did."""
 
-    def __init__(self, sink: Sink, now: Callable[[], datetime]) -> None:
+    def __init__(self, sink: Sink, now: Callable[[], datetime], *, keeps_all: bool) -> None:
         self._sink = sink
         self._now = now
+        self._keeps_all = keeps_all
         self.arrivals: list[datetime] = []
         self.text = ""
 
     def __call__(self, text: str) -> None:
-        self.arrivals.append(self._now())
+        if self._keeps_all or not self.arrivals:
+            self.arrivals.append(self._now())
         self.text = text
         self._sink(text)
 

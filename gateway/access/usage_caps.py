@@ -19,7 +19,7 @@ transaction that stores the turn or the reservation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -82,7 +82,7 @@ class CapRule:
 
     cap: CapKind
     limit: int
-    names: tuple[str, ...]  # the tallies that it adds up
+    names: tuple[str, ...]  # the counters that it adds up
     told_as: str  # name of the window
     told_in: str  # chat that a notice would be sent to
     is_quota: bool = False  # an owner set it for this person
@@ -136,7 +136,7 @@ class UsageCapTracker:
     async def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
         """Count *turn*, or say which cap forbids it: of several the one that lasts longest."""
         now = self._open_day()
-        rules = tuple(self._rules(message, sender))
+        rules = self._rules(message, sender)
         tallies = counter_names(sender.account.name, str(message.key), is_own=message.kind is InboundKind.JOB)
         if self._shared is None:
             exceeded = self._judge_turn(self._tallies, rules, turn, now)
@@ -205,7 +205,7 @@ class UsageCapTracker:
 
     async def allowances(self, message: InboundMessage | None, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap of the sender, without a *message* of the caps of persons."""
-        now, rules = self._open_day(), tuple(self._rules(message, sender))
+        now, rules = self._open_day(), self._rules(message, sender)
         if self._shared is None:
             return self._allowances(self._tallies, rules, now)
         own_use = self._own_use(rules)
@@ -308,46 +308,41 @@ class UsageCapTracker:
                 return self._exceeded_until(counters, rule, self._midnight(now), turn, now)
         return None
 
-    def _rules(self, message: InboundMessage | None, sender: CappedSender) -> Iterator[CapRule]:
-        """Yield the caps of a turn, without a *message* those of its sender's person.
+    def _rules(self, message: InboundMessage | None, sender: CappedSender) -> tuple[CapRule, ...]:
+        """Return the caps of a turn, without a *message* those of its sender's person.
 
         Without settings, only senders admitted by a chat and turns of jobs have caps.
         """
         limits, chat = self._limits(sender), "" if message is None else str(message.key.parent)
-        accounts = tuple(each.name for each in sender.accounts)
-        turns, tokens = limits.person_turns, limits.person_tokens
-        own_turns = FIRST_TURNS if turns is None else turns
-        own_tokens = FIRST_TOKENS if tokens is None else tokens
-        mine, here = tuple(f"person/{each}" for each in accounts), (f"chat/{chat}",)
-        own = (f"own/{chat}",)
-        wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
-        if (
-            message is not None and message.kind is InboundKind.JOB
-        ):  # a reminder that schedules the next one would never stop by itself
-            wanted = [
-                (CapKind.OWN_TURNS, own_turns, own, chat),
-                (CapKind.OWN_TOKENS, own_tokens, own, chat),
-            ]
-        quota = limits.quota
-        person_turns = quota.turns if quota.turns is not None else turns or 0 if sender.is_named else own_turns
-        person_tokens = quota.tokens if quota.tokens is not None else tokens or 0 if sender.is_named else own_tokens
-        wanted += [
-            (CapKind.PERSON_TURNS, person_turns, mine, accounts[0]),
-            (CapKind.PERSON_TOKENS, person_tokens, mine, accounts[0]),
-        ]
-        wanted += (
-            []
-            if message is None
-            else [
-                (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
-                (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
-                (CapKind.HOUSE_TOKENS, limits.installation_tokens or 0, (HOUSE,), chat),
-            ]
-        )
-        for cap, limit, names, whose in wanted:
-            if limit:
-                is_quota = (quota.turns, quota.tokens)[cap.is_daily] is not None and cap.is_personal
-                yield CapRule(cap, limit, names, f"{cap}/{whose}", chat, is_quota)
+
+        def rule(
+            cap: CapKind, limit: int | None, names: tuple[str, ...], whose: str, *, is_quota: bool = False
+        ) -> CapRule:
+            return CapRule(cap, limit or 0, names, f"{cap}/{whose}", chat, is_quota)
+
+        own_turns = FIRST_TURNS if limits.person_turns is None else limits.person_turns
+        own_tokens = FIRST_TOKENS if limits.person_tokens is None else limits.person_tokens
+        found: list[CapRule] = []
+        if message is not None and message.kind is InboundKind.JOB:
+            # A reminder that schedules the next one would never stop by itself.
+            own = (f"own/{chat}",)
+            found.append(rule(CapKind.OWN_TURNS, own_turns, own, chat))
+            found.append(rule(CapKind.OWN_TOKENS, own_tokens, own, chat))
+        accounts, quota = tuple(each.name for each in sender.accounts), limits.quota
+        mine = tuple(f"person/{each}" for each in accounts)
+        for cap, set_limit, setting, first in (
+            (CapKind.PERSON_TURNS, quota.turns, limits.person_turns, own_turns),
+            (CapKind.PERSON_TOKENS, quota.tokens, limits.person_tokens, own_tokens),
+        ):
+            usual = setting if sender.is_named else first
+            has_quota = set_limit is not None
+            found.append(rule(cap, set_limit if has_quota else usual, mine, accounts[0], is_quota=has_quota))
+        if message is not None:
+            here = (f"chat/{chat}",)
+            found.append(rule(CapKind.CHAT_TURNS, limits.chat_turns, here, chat))
+            found.append(rule(CapKind.CHAT_TOKENS, limits.chat_tokens, here, chat))
+            found.append(rule(CapKind.HOUSE_TOKENS, limits.installation_tokens, (HOUSE,), chat))
+        return tuple(each for each in found if each.limit)
 
     def _find_exceeded(self, counters: UsageCounters, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
         notice = _notified_window(counters, rule, now)

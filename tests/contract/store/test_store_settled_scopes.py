@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,6 +37,8 @@ class WrittenHome:
     def __init__(self, home: Path, store: SqlStore) -> None:
         assert store.scope_files is not None
         home.mkdir(exist_ok=True)
+        self.path = home
+        self.store = store
         self.files = ScopeFileSync(home, store.scope_files)
         self.projector = TranscriptProjector(home, store.records)
         self.sessions = scope_folder(home, SCOPE) / "sessions"
@@ -60,20 +62,24 @@ async def answer_in(store: SqlStore, key: SessionKey, text: str) -> None:
     await store.journal.commit(lease, replace(commit, record=replace(commit.record, scope=SCOPE)))
 
 
+async def two_homes(team: Workers, folder: Path) -> Sequence[WrittenHome]:
+    """Return two gateways' homes with a chat of one person each; the second has not written its lines."""
+    first = WrittenHome(folder / "0", await team.open())
+    await first.files.start()
+    await answer_in(first.store, ANN, "I like coffee")
+    await first.projector.flush()
+    second = WrittenHome(folder / "1", await team.open())
+    await second.files.start()
+    await paused(first.store)
+    await answer_in(second.store, OTHER_CHAT, "I like green tea")
+    return first, second
+
+
 async def test_an_erasure_finds_lines_that_another_gateway_has_not_written(team: Workers, tmp_path: Path) -> None:
     """Two chats of one person at two gateways: the words of the other's chat are there when they are looked for."""
-    first = await team.open()
-    homes = [WrittenHome(tmp_path / "0", first)]
-    await homes[0].files.start()
-    await answer_in(first, ANN, "I like coffee")
-    await homes[0].projector.flush()
-    second = await team.open()
-    homes.append(WrittenHome(tmp_path / "1", second))
-    await homes[1].files.start()
-    await paused(first)
-    await answer_in(second, OTHER_CHAT, "I like green tea")
-    assert await first.erasing.has_unwritten(SCOPE)
-    assert not await second.erasing.has_unwritten(SCOPE)
+    homes = await two_homes(team, tmp_path)
+    assert await homes[0].store.erasing.has_unwritten(SCOPE)
+    assert not await homes[1].store.erasing.has_unwritten(SCOPE)
     erasing = asyncio.create_task(homes[0].projector.settle(SCOPE))
     await asyncio.sleep(0)
     await homes[1].projector.flush()
@@ -112,18 +118,10 @@ async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None
 
 async def test_a_history_has_what_another_gateway_has_written(team: Workers, tmp_path: Path) -> None:
     """A window that comes to a gateway shows the turns of the gateway it was at, written there a moment before."""
-    first = await team.open()
-    homes = [WrittenHome(tmp_path / "0", first)]
-    await homes[0].files.start()
-    sessions = StoredSessions(tmp_path / "0", first.records, first.journal, first.outbox)
+    homes = await two_homes(team, tmp_path)
+    store = homes[0].store
+    sessions = StoredSessions(homes[0].path, store.records, store.journal, store.outbox)
     sessions.share(homes[0].files.fetch)
-    await answer_in(first, ANN, "I like coffee")
-    await homes[0].projector.flush()
-    second = await team.open()
-    homes.append(WrittenHome(tmp_path / "1", second))
-    await homes[1].files.start()
-    await paused(first)
-    await answer_in(second, OTHER_CHAT, "I like green tea")
     await homes[1].projector.flush()
     page = await sessions.displayed_page(OTHER_CHAT, turns=10)
     assert page is not None
@@ -148,25 +146,16 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
 ) -> None:
     """Until then it deletes nothing of the scope and comes back; then the old lines of both gateways go."""
     monkeypatch.setattr(transcript_projector, "_LONGEST_SETTLE", 0.1)
-    first = await team.open()
-    homes = [WrittenHome(tmp_path / "0", first)]
-    await homes[0].files.start()
-    await answer_in(first, ANN, "I like coffee")
-    await homes[0].projector.flush()
-    second = await team.open()
-    homes.append(WrittenHome(tmp_path / "1", second))
-    await homes[1].files.start()
-    await paused(first)
-    await answer_in(second, OTHER_CHAT, "I like green tea")
+    homes = await two_homes(team, tmp_path)
     now = datetime.now(UTC) + timedelta(days=31)
 
     async def unlist(_: Collection[SessionKey]) -> None:
         """Do nothing: there is no list."""
 
-    unused: Any = None
+    store, unused = homes[0].store, cast("Any", None)
     storage = ErasureStorage(
-        home=tmp_path / "0", documents=unused, versions=unused, transcripts=homes[0].projector, records=first.records,
-        jobs=first.jobs, store=first.erasing, unscoped_data=unused, index=NoIndex(), writing=asyncio.Lock(),
+        home=homes[0].path, documents=unused, versions=unused, transcripts=homes[0].projector, records=store.records,
+        jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), writing=asyncio.Lock(),
         reopen=lambda _: None, now=lambda: now,
     )  # fmt: skip
     retention = RetentionJob(storage=storage, days=30, unlist=unlist)
