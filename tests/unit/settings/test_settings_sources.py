@@ -202,35 +202,3 @@ def test_printed_settings_hold_no_secret(tmp_path: Path) -> None:
     )
     assert "canary" not in repr(settings) + str(settings) + settings.model_dump_json()
     assert sum("canary" in secret for secret in secret_values(settings)) == 5
-
-
-SEEDS = {
-    "002": """{"tools": {"vectorMemory": {"enabled": true,
-        "embeddingModel": "openrouter/openai/text-embedding-3-small", "embeddingApiKey": "", "chunkTokens": 512,
-        "chunkOverlap": 64, "syncIntervalSeconds": 60, "vectorWeight": 0.7, "textWeight": 0.3},
-        "sessionMemory": {"enabled": true, "maxMessages": 20, "minUserMessages": 3},
-        "memoryFlush": {"enabled": true, "thresholdTokens": 4000}}}""",
-    "003": """{"agents": {"defaults": {"dream": {"intervalH": 2, "modelOverride": null, "maxBatchSize": 20,
-        "maxIterations": 10}}}}""",
-}
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_json_blocks_of_the_seeds_load_as_printed(tmp_path: Path, seed: str) -> None:
-    """The configuration printed in [002] and [003] loads as it stands, an empty key included, and is our default."""
-    (tmp_path / "parlour.json").write_text(SEEDS[seed])
-    settings = load(tmp_path)
-    vector = settings.tools.vector_memory
-    assert (vector.chunk_tokens, vector.chunk_overlap, vector.vector_weight, vector.text_weight) == (512, 64, 0.7, 0.3)
-    assert vector.embedding_api_key is None
-    assert settings.tools.session_memory.min_user_messages == 3
-    assert settings.tools.memory_flush.threshold_tokens == 4_000
-    dream = settings.agents.defaults.dream
-    assert (dream.interval_h, dream.model_override, dream.max_batch_size, dream.max_iterations) == (2, None, 20, 10)
-
-
-@pytest.mark.parametrize("window", [50, 0, 100, 20, 30])
-def test_the_yaml_blocks_of_the_seeds_load_as_printed(tmp_path: Path, window: int) -> None:
-    """The configuration printed in [004] loads as it stands, comments included."""
-    (tmp_path / "parlour.yml").write_text(f"agents:\n  defaults:\n    memory_window: {window}  # Consolidate\n")
-    assert load(tmp_path).agents.defaults.memory_window == window

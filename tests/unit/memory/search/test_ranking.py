@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.search.query import QueryCue, TimeRange, UnitTrait, cues, find_time_ranges, parse_query, traits
-from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource
@@ -285,42 +284,3 @@ def test_traits_tell_what_a_line_is_good_for() -> None:
     assert traits("上周我们去了山里玩得非常开心", words("上周我们去了山里玩得非常开心")) == (
         UnitTrait.TIME | UnitTrait.STATEMENT
     )
-
-
-def seeded(folder: Path, seed: SeedProfile) -> list[tuple[str, float]]:
-    """Return texts and scores of an old note, a new one, and MEMORY.md, by the seed profile."""
-    index = ScopeIndex(folder / "index.db", is_new=True, is_flat=True)
-    index.use_model("m")
-    for name, project, days in (
-        ("memory/2024-01-01.md", "_memory", 166),
-        ("memory/2024-06-14.md", "_memory", 1),
-        ("memory/MEMORY.md", "_memory", 400),
-        ("guide.md", "docs", 166),
-    ):
-        text = f"the violin is tuned to 442 hertz ({name})"
-        changes = index.put(UnitSource(name=name, project=project), [unit(text, days=days)])
-        index.embed("m", {changes.came[0]: np.array([1, 0], dtype=np.float32)})
-    asked = parse_query("violin hertz", now=NOW)
-    gathered = index.query(asked, np.array([1, 0], dtype=np.float32), projects=["_memory", "docs"])
-    ranked = rank_candidates([gathered], asked, seed=seed, now=NOW)
-    sources = index.sources([each.id for _, each in ranked])
-    index.close()
-    return [(sources[each.id].name, each.score) for _, each in ranked]
-
-
-def test_the_seed_weighs_as_it_says(tmp_path: Path) -> None:
-    """Without decay equal texts score 0.7 of likeness and 0.3 of text, whatever their age."""
-    scores = dict(seeded(tmp_path, SeedProfile()))
-    assert scores["memory/2024-01-01.md"] == pytest.approx(scores["memory/2024-06-14.md"], abs=0.05)
-    assert max(scores.values()) == pytest.approx(1.0)
-
-
-def test_the_seed_ages_memory_and_documents_apart(tmp_path: Path) -> None:
-    """An old note ranks below a new one of equal text; MEMORY.md never ages; documents age on their own."""
-    scores = dict(seeded(tmp_path / "a", SeedProfile(memory_half_life=timedelta(days=30))))
-    assert scores["memory/2024-01-01.md"] < 0.05 < 0.9 < scores["memory/2024-06-14.md"]
-    assert scores["memory/MEMORY.md"] > 0.9
-    assert scores["guide.md"] > 0.9
-    scores = dict(seeded(tmp_path / "b", SeedProfile(docs_half_life=timedelta(days=83))))
-    assert scores["memory/2024-01-01.md"] > 0.9
-    assert scores["guide.md"] == pytest.approx(0.25, abs=0.03)

@@ -42,22 +42,6 @@ def test_a_session_has_the_fields_of_the_class() -> None:
     assert inspect.signature(Session.get_history).parameters["max_messages"].default == 50
 
 
-def test_recent_messages_are_a_list_that_can_be_replayed() -> None:
-    """[000] returns `messages[-max_messages:]`, which may begin with a tool's result; ours begins with a user's."""
-    session = Session(KEY, [*MESSAGES, {"role": "assistant", "content": "Done."}, {"role": "user", "content": "Next"}])
-    assert session.get_history(max_messages=3) == [{"role": "user", "content": "Next"}]
-    assert session.get_history(max_messages=5) == session.messages
-
-
-def test_messages_keep_the_fields_of_the_format(tmp_path: Path) -> None:
-    """[000] "Message Structure": role, content, timestamp, tool_calls, tool_call_id, name, as they were given."""
-    sessions = SessionManager(tmp_path)
-    session = sessions.get_or_create(KEY)
-    session.messages += MESSAGES
-    sessions.save(session)
-    assert SessionManager(tmp_path).get_or_create(KEY).messages == MESSAGES
-
-
 def test_sessions_are_loaded_lazily_and_cached(tmp_path: Path) -> None:
     """[000] "Session Persistence": a manager reads a file when it is asked for it, and once."""
     first = SessionManager(tmp_path)

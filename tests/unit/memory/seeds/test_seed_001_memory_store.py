@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.consolidation.consolidation_request import SYSTEM, TOOL_CHOICE, messages, tools
-from agent.memory.messages.message_range import conversation, is_due
+from agent.memory.consolidation.consolidation_request import SYSTEM, TOOL_CHOICE, tools
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 TOOL = """
@@ -57,13 +54,6 @@ def grown(count: int) -> Session:
     return session
 
 
-def test_read_long_term(tmp_path: Path) -> None:
-    """[001] read_long_term: the contents, or an empty string if the file doesn't exist."""
-    memory = MemoryStore(tmp_path)
-    current_memory = memory.read_long_term()
-    assert f"Current memory has {len(current_memory)} characters" == "Current memory has 0 characters"
-
-
 def test_write_long_term(tmp_path: Path) -> None:
     """[001] write_long_term: the read, update, write pattern; it overwrites what is there, in UTF-8."""
     memory = MemoryStore(tmp_path)
@@ -92,24 +82,6 @@ def test_append_history(tmp_path: Path) -> None:
     assert (tmp_path / "memory" / "HISTORY.md").read_text().count(entry) == 2
 
 
-def test_get_memory_context(tmp_path: Path) -> None:
-    """[001] get_memory_context: under its header, or an empty string if there is no memory."""
-    memory = MemoryStore(tmp_path)
-    assert memory.get_memory_context() == ""
-    memory.write_long_term("- tea\n")
-    assert memory.get_memory_context() == "## Long-term Memory\n- tea\n"
-
-
-def test_signatures() -> None:
-    """[001] the constructor and `consolidate`, names and defaults."""
-    assert next(iter(inspect.signature(MemoryStore).parameters)) == "workspace"
-    parameters = inspect.signature(MemoryStore.consolidate).parameters
-    assert list(parameters) == ["self", "session", "provider", "model", "archive_all", "memory_window"]
-    assert (parameters["archive_all"].default, parameters["memory_window"].default) == (False, 50)
-    assert parameters["archive_all"].kind is parameters["memory_window"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert inspect.iscoroutinefunction(MemoryStore.consolidate)
-
-
 async def test_the_consolidate_example(tmp_path: Path) -> None:
     """[001] consolidate: its example, line by line. With a window of 50 the newest 25 stay, as in [000]."""
     sessions = SessionManager(tmp_path)
@@ -134,29 +106,6 @@ def test_system_prompt_and_tool() -> None:
     assert TOOL_CHOICE == {"type": "function", "function": {"name": "save_memory"}}
 
 
-def test_conversation_lines() -> None:
-    """[001] "And provides": time, role, tools, content."""
-    said: list[dict[str, Any]] = [
-        {"role": "user", "content": "Create a Python web server", "timestamp": "2026-03-06T14:20:00"},
-        {
-            "role": "assistant",
-            "content": "Created FastAPI server...",
-            "timestamp": "2026-03-06T14:20:30",
-            "tools_used": ["exec", "write_file"],
-        },
-        {"role": "user", "content": "Add authentication", "timestamp": "2026-03-06T14:25:00"},
-    ]
-    prompt = messages("(existing MEMORY.md content)", conversation(said))
-    assert [each["role"] for each in prompt] == ["system", "user"]
-    assert prompt[1]["content"].endswith(
-        "## Current Long-term Memory\n(existing MEMORY.md content)\n\n"
-        "## Conversation to Process\n"
-        "[2026-03-06 14:20] USER: Create a Python web server\n"
-        "[2026-03-06 14:20] ASSISTANT [tools: exec, write_file]: Created FastAPI server...\n"
-        "[2026-03-06 14:25] USER: Add authentication"
-    )
-
-
 async def test_the_example_answer(tmp_path: Path) -> None:
     """[001] "The LLM must call save_memory with": both texts reach their files."""
     answer = json.loads(ANSWER)
@@ -165,34 +114,6 @@ async def test_the_example_answer(tmp_path: Path) -> None:
     assert await memory.consolidate(grown(60), provider, "m")
     assert memory.read_long_term() == answer["memory_update"] + "\n"
     assert (tmp_path / "memory" / "HISTORY.md").read_text() == answer["history_entry"] + "\n\n"
-
-
-def test_memory_and_history_table(tmp_path: Path) -> None:
-    """[001] "Memory vs History": MEMORY.md is updated, HISTORY.md only grows."""
-    memory = MemoryStore(tmp_path)
-    for n in range(3):
-        memory.write_long_term(f"- fact {n}\n")
-        memory.append_history(f"[2026-03-06 14:3{n}] Event {n}.")
-    assert memory.read_long_term() == "- fact 2\n"
-    assert (tmp_path / "memory" / "HISTORY.md").read_text().count("Event") == 3
-
-
-def test_automatic_consolidation() -> None:
-    """[001] "Automatic Consolidation": unconsolidated >= memory_window."""
-    assert not is_due(49, 0, 50)
-    assert is_due(50, 0, 50)
-    assert not is_due(99, 50, 50)
-    assert is_due(100, 50, 50)
-
-
-async def test_manual_consolidation(tmp_path: Path) -> None:
-    """[001] "Manual Consolidation": archive everything, then clear."""
-    session, provider = grown(7), ScriptedProvider(saving("- x"))
-    assert await MemoryStore(tmp_path).consolidate(session, provider, "m", archive_all=True)
-    session.clear()
-    assert (session.messages, session.last_consolidated) == ([], 0)
-    assert "message 0" in provider.prompt
-    assert "message 6" in provider.prompt
 
 
 @pytest.mark.parametrize(

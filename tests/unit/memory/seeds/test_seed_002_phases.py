@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,19 +31,6 @@ Target file: memory/2026-03-25.md (append only, never overwrite existing content
 def build_messages(count: int) -> list[dict[str, Any]]:
     """Return so many messages of a user."""
     return [{"role": "user", "content": f"message {n}", "timestamp": f"2026-03-25T14:{n:02}:00"} for n in range(count)]
-
-
-def test_signatures() -> None:
-    """[002] both classes: `(workspace, provider, model)`, the methods' parameters, defaults 20 and 4000."""
-    for made in (SessionMemoryWriter, MemoryFlusher):
-        assert list(inspect.signature(made).parameters)[:3] == ["workspace", "provider", "model"]
-    write = inspect.signature(SessionMemoryWriter.write_session_memory).parameters
-    assert list(write)[1:] == ["session_key", "messages", "max_messages"]
-    assert write["max_messages"].default == 20
-    flush = inspect.signature(MemoryFlusher.maybe_flush).parameters
-    names = ["session_key", "messages", "estimated_tokens", "context_window", "threshold_tokens"]
-    assert list(flush)[1 : len(names) + 1] == names
-    assert flush["threshold_tokens"].default == 4000
 
 
 async def test_the_tool_of_a_note_is_forced_and_has_both_parameters(tmp_path: Path) -> None:

@@ -18,9 +18,6 @@ from tests.fakes.dream_scene import DreamScene, add, edits, swap
 from tests.fakes.llm_context import FakeUsageRecorder
 from tests.fakes.meter import FakeMeter
 
-PRINTED = """{"agents": {"defaults": {"dream": {"intervalH": 2, "modelOverride": null, "maxBatchSize": 20,
-    "maxIterations": 10}}}}"""
-
 
 def configured(home: Path, text: str) -> Settings:
     """Return the settings of a configuration file."""
@@ -99,10 +96,7 @@ def test_the_commands_of_its_table_are_there() -> None:
 
 
 def test_its_fields_have_the_printed_names_and_values(tmp_path: Path) -> None:
-    """[003] "Configuration": the block loads as it stands, and every field is what its row says."""
-    dream = configured(tmp_path, PRINTED).agents.defaults.dream
-    assert (dream.interval_h, dream.model_override) == (2, None)
-    assert (dream.max_batch_size, dream.max_iterations) == (20, 10)
+    """[003] "Configuration": every field is what its row says; the block itself loads in test_seed_configuration.py."""
     given = json.dumps({"agents": {"defaults": {"dream": {"intervalH": 6, "maxBatchSize": 5, "maxIterations": 3}}}})
     dream = configured(tmp_path, given).agents.defaults.dream
     assert (dream.interval_h, dream.max_batch_size, dream.max_iterations) == (6, 5, 3)
@@ -165,15 +159,6 @@ async def test_the_model_is_the_main_agents_unless_overridden(
     dreams = factory.build_dream(main)
     assert dreams.name == expected
     assert (dreams is main) == (expected == "scripted")
-
-
-def test_a_legacy_cron_line_is_honoured(tmp_path: Path) -> None:
-    """[003] "Legacy note": `dream.cron` counts where it is still written; new configurations use `intervalH`."""
-    given = json.dumps({"agents": {"defaults": {"dream": {"cron": "0 4 * * *", "intervalH": 2}}}})
-    dream = configured(tmp_path, given).agents.defaults.dream
-    schedule = DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or "")
-    world = DreamScene(tmp_path)
-    assert schedule.next(world.now, "UTC").strftime("%H:%M") == "04:00"
 
 
 async def test_users_can_always_inspect_understand_and_restore(tmp_path: Path) -> None:

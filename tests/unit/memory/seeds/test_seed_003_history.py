@@ -1,8 +1,10 @@
-"""Seed 003, "Memory in nanobot": what it says of history.jsonl."""
+"""Seed 003, "Memory in nanobot": what it says of history.jsonl, searched with the tools that it names, as printed."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from agent.memory import MemoryStore
@@ -11,6 +13,10 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog
 LINE = (
     '{"cursor": 42, "timestamp": "2026-04-03 00:02", '
     '"content": "- User prefers dark mode\\n- Decided to use PostgreSQL"}'
+)
+ONE_LINER = (
+    "import json; [print(json.loads(l).get('content','')) for l in open('memory/history.jsonl','r',encoding='utf-8')"
+    " if l.strip() and 'keyword' in l.lower()][-20:]"
 )
 
 
@@ -38,27 +44,29 @@ def test_append_only(tmp_path: Path) -> None:
     assert [json.loads(line)["cursor"] for line in before.splitlines()] == [1, 2, 3, 4, 5]
 
 
-def test_the_one_liner_in_python_works(tmp_path: Path) -> None:
-    """[003] "Why history.jsonl": its search, as it is written there."""
-    store = MemoryStore(tmp_path)
-    store.append_history("Decided to use PostgreSQL")
-    store.append_history("Something else")
-    path = tmp_path / "memory" / "history.jsonl"
-    found = [
-        json.loads(line).get("content", "")
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.strip() and "postgresql" in line.lower()
-    ][-20:]
-    assert found == ["Decided to use PostgreSQL"]
+def remembered(workspace: Path) -> None:
+    """Write two entries of which one has the word."""
+    HistoryLog(workspace / "memory").append(
+        HistoryEntry(timestamp="2026-04-03 00:02", content="- The Keyword is *möwe*\n- and more", entry="e1"),
+        HistoryEntry(timestamp="2026-04-03 00:03", content="something else", entry="e2"),
+    )
 
 
-def test_dream_reads_new_entries_in_batches_of_twenty(tmp_path: Path) -> None:
-    """[003] `maxBatchSize`: the entries behind `.dream_cursor`, twenty at a time, each once."""
-    history = HistoryLog(tmp_path)
-    history.append(*(HistoryEntry(timestamp="2026-04-03 00:02", content=f"{n}", entry=f"e{n}") for n in range(45)))
-    sizes = []
-    while batch := history.after(history.dream_cursor, limit=20):
-        sizes.append(len(batch))
-        history.dream_cursor = batch[-1].cursor
-    assert sizes == [20, 20, 5]
-    assert HistoryLog(tmp_path).dream_cursor == 45
+def run(*command: str, at: Path) -> str:
+    """Run a tool in the workspace; return what it prints."""
+    done = subprocess.run(command, cwd=at, capture_output=True, text=True, check=True)  # noqa: S603 - fixed commands
+    return done.stdout
+
+
+def test_grep_as_printed(tmp_path: Path) -> None:
+    """[003] `grep -i "keyword" memory/history.jsonl`: the entry's one line, readable as it was written."""
+    remembered(tmp_path)
+    (line,) = run("grep", "-i", "keyword", "memory/history.jsonl", at=tmp_path).splitlines()
+    assert "möwe" in line
+    assert "and more" in line
+
+
+def test_python_as_printed(tmp_path: Path) -> None:
+    """[003] the Python line, to the letter, prints what the entry says."""
+    remembered(tmp_path)
+    assert run(sys.executable, "-c", ONE_LINER, at=tmp_path) == "- The Keyword is *möwe*\n- and more\n"

@@ -21,7 +21,6 @@ from agent.memory import (
     SessionMemoryWriter,
     VectorMemoryManager,
 )
-from agent.memory.messages import message_range
 from tests.fakes.consolidation_scene import begin
 from tests.fakes.consolidator import ScriptedProvider
 from tests.unit.memory.seeds.test_seed_002_flush_and_notes import SeedProvider, SeedResponse, SeedToolCall
@@ -133,9 +132,3 @@ def test_a_faster_model_for_consolidation_is_a_setting(tmp_path: Path) -> None:
     assert load(tmp_path).memory.model is None
     (tmp_path / "parlour.yaml").write_text("memory:\n  model: openai/small\n")
     assert load(tmp_path).memory.model == "openai/small"
-
-
-def test_the_constants_have_their_names() -> None:
-    """[004] "Constants"."""
-    names = ("DISABLED_MEMORY_WINDOW", "MIN_KEEP_COUNT", "MAX_KEEP_COUNT", "MAX_MESSAGES_WITHOUT_CONSOLIDATION")
-    assert [getattr(message_range, name) for name in names] == [0, 2, 10, 10]
