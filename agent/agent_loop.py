@@ -24,7 +24,7 @@ from agent.task_group import task_group
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import ResultFile, ResultPicture, encode_sources
-from agent.tools.tool import ToolContext, ToolKind, bind_recall
+from agent.tools.tool import ScopedRecall, ToolContext, ToolKind
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import Turn
@@ -378,7 +378,7 @@ class AgentLoop:
             now=self._now(),
             language=turn.language,
             progress=progress,
-            recall=bind_recall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
+            recall=ScopedRecall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
             remember=effects.keep,
             is_tainted=is_tainted,
             edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),

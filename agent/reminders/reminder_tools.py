@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from agent.reminders.reminder import Reminder, job_prefix, local_words, slot_words, when_words
-from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 from gateway.text.text_units import safe_display_name
@@ -31,7 +30,7 @@ async def remind(
     kind: Literal["say", "do"] = "say",
 ) -> str:
     """Stage a reminder; it is set with the turn's commit. Raises ToolFailed."""
-    reminder = await _schedule(context).build(
+    reminder = await context.schedule.build(
         what,
         at=at,
         in_minutes=in_minutes,
@@ -49,7 +48,7 @@ async def remind(
 @tool("List the reminders here.", kind=ToolKind.LOOK, gives=["reminders"])
 async def reminders(context: ToolContext) -> str:
     """Return a line for each reminder of the chat."""
-    found = await _schedule(context).read_all()
+    found = await context.schedule.read_all()
     lines = [_line(each, context) for each in found[:_MOST_SHOWN]]
     if len(found) > len(lines):
         lines.append(f"and {len(found) - len(lines)} more")
@@ -73,26 +72,19 @@ async def reminder_change(
     """Stage the change; it is made with the turn's commit. Raises ToolFailed."""
     if (bool(at.strip()), bool(snooze_minutes), cancel).count(True) != 1:
         raise ToolFailed("give one of at, snooze_minutes and cancel")
-    schedule = _schedule(context)
-    rows = await schedule.get(id)
+    rows = await context.schedule.get(id)
     row = next((each for each in rows if not each.is_snoozed), rows[0])
     if cancel:
         context.end_jobs(job_prefix(row.id))
         return f"reminder {row.id} is cancelled {_ON_SEND}: {_short(row.text)}"
     if snooze_minutes:
-        changed = schedule.snooze(row, snooze_minutes)
+        changed = context.schedule.snooze(row, snooze_minutes)
         context.end_jobs(f"{job_prefix(row.id)}snooze:")
     else:
-        changed = schedule.reschedule(row, at)
+        changed = context.schedule.reschedule(row, at)
         context.end_jobs(job_prefix(row.id))
     context.stage_job(changed.to_job(context.scope))
     return f"reminder {row.id} is moved {_ON_SEND}: {when_words(changed, context.now)}"
-
-
-def _schedule(context: ToolContext) -> ReminderAccess:
-    if context.schedule is None:
-        raise ToolFailed("reminders are not available here")
-    return context.schedule
 
 
 def _line(reminder: Reminder, context: ToolContext) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 from agent.attachments.file_facts import fence_text
 from agent.attachments.file_names import format_size
 from agent.files.file_workspace import FileChange
-from agent.files.turn_files import FileEntry, TurnFiles, WriteMode
+from agent.files.turn_files import FileEntry, WriteMode
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
@@ -42,7 +42,7 @@ async def files_list(context: ToolContext, glob: Annotated[str, "as *.csv or tri
     """Return one line for each file: the changed ones first, then the received ones, the newest first."""
     if len(glob) > _LONGEST_PATTERN:
         raise ToolFailed(f"a glob has at most {_LONGEST_PATTERN} characters")
-    entries, used = await _files(context).list_files(glob.strip() or "*")
+    entries, used = await context.files.list_files(glob.strip() or "*")
     if not entries:
         return "there are no such files" if glob != "*" else "there are no files here yet"
     lines = [_format_entry(each) for each in entries[:_MOST_LISTED]]
@@ -63,7 +63,7 @@ async def file_read(
     page: Annotated[int, "of a long file"] = 1,
 ) -> str:
     """Return one page of the text, fenced as data. Raises ToolFailed."""
-    text = await _files(context).read_text(name.strip())
+    text = await context.files.read_text(name.strip())
     pages = split_pages(text.text)
     if not text.text.strip():
         return f"{name} is empty" if not text.text else f"{name} has no text"
@@ -100,7 +100,7 @@ async def file_write(
     mode: WriteMode = "new",
 ) -> str:
     """Write the file at once. The same call again has no effect."""
-    change = await _files(context).write(name.strip(), text, mode)
+    change = await context.files.write(name.strip(), text, mode)
     return f"{name.strip()} is stored ({format_size(change.size)}){_restore_hint(context, change)}"
 
 
@@ -113,18 +113,12 @@ async def file_write(
 )
 async def file_delete(context: ToolContext, name: Annotated[str, "as files_list names it"]) -> str:
     """Move the file to the trash. The same call again has no effect."""
-    change = await _files(context).delete(name.strip())
+    change = await context.files.delete(name.strip())
     return f"{name.strip()} is deleted{_restore_hint(context, change)}"
 
 
 def _restore_hint(context: ToolContext, change: FileChange) -> str:
     if not change.trash_id:
         return ""
-    command = f"`{_files(context).prefix}files restore {change.trash_id}`"
+    command = f"`{context.files.prefix}files restore {change.trash_id}`"
     return f"; the person can bring back what was there for {_DAYS} days with {command}"
-
-
-def _files(context: ToolContext) -> TurnFiles:
-    if context.files is None:
-        raise ToolFailed("there are no files here")
-    return context.files

@@ -24,7 +24,6 @@ from agent.memory.editing.document_edits import DocumentEdit
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
-from gateway.errors import ToolFailed
 from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports import MEMORY, SEARCH_DEFAULTS, Job, Line, SearchHit, SearchHits, SearchIndex, SearchOptions
 
@@ -130,35 +129,6 @@ class ProgressReporter(Protocol):
         ...
 
 
-def show_nothing(text: str, step: int = 0, of: int = 0) -> None:
-    """Show nothing: the context has no chat with a status line."""
-
-
-async def no_pages(name: str, page: int) -> str:  # noqa: ARG001 - the signature of `ToolContext.read_page`
-    """Read nothing: the context has no stored results."""
-    raise ToolFailed("there are no stored results here")
-
-
-async def no_files(name: str, text: str = "") -> Attachment:  # noqa: ARG001 - the signature of `Send`
-    """Send nothing: the context has no chat that accepts files."""
-    raise ToolFailed("files cannot be sent here")
-
-
-async def no_edits(edits: Sequence[DocumentEdit]) -> str:  # noqa: ARG001 - the signature of `ToolContext.edit`
-    """Change nothing: the context has no memory that can be edited."""
-    raise ToolFailed("memory cannot be edited here")
-
-
-async def no_erasure(words: str) -> str:  # noqa: ARG001 - the signature of `ToolContext.ask_to_erase`
-    """Ask nothing: the context has no memory that can be erased."""
-    raise ToolFailed("memory cannot be erased here")
-
-
-def no_jobs(job: object) -> None:  # noqa: ARG001 - the signatures of `stage_job` and `end_jobs`
-    """Stage nothing: the context has no turn that is committed."""
-    raise ToolFailed("nothing can be scheduled here")
-
-
 class ScopedRecall:
     """Search and reading of one scope's memory and the shared memory."""
 
@@ -193,14 +163,6 @@ class ScopedRecall:
         return await self._index.projects(self._scope)
 
 
-class FactKeeper(Protocol):
-    """Stages a fact to remember."""
-
-    def __call__(self, fact: str, keys: str = "", /) -> None:
-        """Stage *fact*; *keys* are words that it is found by although it lacks them."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
@@ -213,43 +175,22 @@ class ToolContext:
     scope: str
     turn: str
     call: str  # the tool call's id
-    call_key: str = ""  # "<turn>.<n>", the same after a restart: the idempotency key
+    call_key: str  # "<turn>.<n>", the same after a restart: the idempotency key
     now: datetime
-    recall: ScopedRecall  # `bind_recall(index, scope)`
-    remember: FactKeeper  # stages a fact and its keys; it is stored when the turn is committed
-    edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
-    ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
-    files: TurnFiles | None = None  # of this scope; None where there are none
-    stage_job: Callable[[Job], None] = no_jobs  # stages a job; it is queued when the turn is committed
-    end_jobs: Callable[[str], None] = no_jobs  # stages the removal of jobs by the prefix of their ids
-    schedule: ReminderAccess | None = None  # reminders of the chat; None where there are none
-    send: FileSender = no_files  # stages a file; it is sent when the turn is committed
-    read_page: Callable[[str, int], Awaitable[str]] = no_pages  # (name, page) of a long result of the conversation
-    progress: ProgressReporter = show_nothing
+    recall: ScopedRecall
+    remember: Callable[..., None]  # (fact, keys=""): stages a fact and words that find it; the commit stores it
+    edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]]  # changes memory; returns what changed
+    ask_to_erase: Callable[[str], Awaitable[str]]  # asks the person after the turn; returns what matches
+    files: TurnFiles  # of this scope
+    stage_job: Callable[[Job], None]  # stages a job; it is queued when the turn is committed
+    end_jobs: Callable[[str], None]  # stages the removal of jobs by the prefix of their ids
+    schedule: ReminderAccess  # reminders of the chat
+    send: FileSender  # stages a file; it is sent when the turn is committed
+    read_page: Callable[[str, int], Awaitable[str]]  # (name, page) of a long result of the conversation
+    progress: ProgressReporter
     deadline: float | None = None  # when the call is cancelled, for `asyncio.timeout_at`
-    language: str = ""  # of the chat, as "de"
-    is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
-
-
-def _ignore() -> None:
-    """Ignore untrusted content: the caller does not track taint."""
-
-
-async def _record_nothing(scope: str, hits: Sequence[SearchHit]) -> None:
-    """Record nothing: the caller does not track which lines are used."""
-
-
-def bind_recall(
-    index: SearchIndex,
-    scope: str,
-    taint: Callable[[], None] = _ignore,
-    note_found: FoundRecorder = _record_nothing,
-) -> ScopedRecall:
-    """Return *index* for *scope* only.
-
-    *taint* is called for every find that holds words of others, *note_found* with the hits of each search of memory.
-    """
-    return ScopedRecall(index, scope, taint, note_found)
+    language: str  # of the chat, as "de"
+    is_tainted: bool  # words of others stand before the model: what it wants kept waits for a yes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from agent.llm.chat_model import ChatReply, ChatRequest
-from agent.tools.tool import ToolContext, bind_recall
+from agent.tools.tool import ScopedRecall, ToolContext
 from agent.tools.toolbox import Toolbox
+from gateway.errors import ToolFailed
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions, TraceSpan
 
@@ -124,6 +125,23 @@ def request(
     return ChatRequest(messages=messages, tools=tools, turn=turn, purpose=purpose)
 
 
+async def _refuse(*_: object, **__: object) -> Any:
+    raise ToolFailed("not here")
+
+
+def _pass_over(*_: object, **__: object) -> None:
+    """Stage, record or show nothing."""
+
+
+async def _record_nothing(scope: str, hits: Sequence[SearchHit]) -> None:
+    """Record no use of memory."""
+
+
+def recall(sources: FakeSearchIndex, scope: str) -> ScopedRecall:
+    """Return the recall of *scope* in *sources*; nothing follows what is found."""
+    return ScopedRecall(sources, scope, _pass_over, _record_nothing)
+
+
 def context(
     sources: FakeSearchIndex | None = None, *, scope: str = "people/ann", staged: list[str] | None = None
 ) -> ToolContext:
@@ -138,9 +156,21 @@ def context(
         scope=scope,
         turn="tabc",
         call="call_0",
+        call_key="tabc.1",
         now=NOW,
-        recall=bind_recall(sources or FakeSearchIndex(), scope),
+        recall=recall(sources or FakeSearchIndex(), scope),
         remember=lambda fact, keys="": kept.append(f"{fact} ({keys})" if keys else fact),
+        edit=_refuse,
+        ask_to_erase=_refuse,
+        files=cast("Any", None),
+        stage_job=_pass_over,
+        end_jobs=_pass_over,
+        schedule=cast("Any", None),
+        send=_refuse,
+        read_page=_refuse,
+        progress=_pass_over,
+        language="en",
+        is_tainted=False,
     )
 
 

@@ -17,14 +17,13 @@ from pydantic import BaseModel
 
 from agent.commands import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
-from agent.tools.tool import Tool, ToolContext, bind_recall
-from agent.turn_draft import StagedEffects
+from agent.tools.tool import Tool
 from gateway.errors import ToolFailed
-from gateway.events import ChatKind, OutboundMessage, PlatformAccount, Role, Sender, SessionKey
+from gateway.events import OutboundMessage
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
-from tests.fakes.llm_context import FakeSearchIndex
+from tests.fakes.llm_context import context
 from tests.fakes.tern import TernHarness, open_tern
 from tests.fakes.web_services import FakePageServices
 
@@ -157,23 +156,10 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dice roll, and refuse what cannot be rolled."""
     roll: Tool = example("parlour_dice.py", monkeypatch).roll
-    context = ToolContext(
-        account=PlatformAccount(kind="console", id="me"),
-        sender=Sender(id="me"),
-        role=Role.OWNER,
-        chat_kind=ChatKind.DIRECT,
-        key=SessionKey("console", "me"),
-        scope="people/console%3ame",
-        turn="t",
-        call="c",
-        now=datetime.now(UTC),
-        recall=bind_recall(FakeSearchIndex(), "people/console%3ame"),
-        remember=StagedEffects().keep,
-    )
-    assert str(await roll.run(context, sides=6, dice=3)).count(" ") == 2
+    assert str(await roll.run(context(), sides=6, dice=3)).count(" ") == 2
     assert set(roll.arguments.model_fields) == {"sides", "dice"}
     with pytest.raises(ToolFailed):
-        await roll.run(context, dice=1000)
+        await roll.run(context(), dice=1000)
 
 
 def test_the_command_example_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

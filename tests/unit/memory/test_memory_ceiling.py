@@ -14,7 +14,7 @@ from agent.memory import MemoryStore, Session
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.history_log import line_fingerprint
-from agent.tools.tool import bind_recall
+from agent.tools.tool import ScopedRecall
 from agent.turn_memory import TurnMemoryTools
 from gateway.ports import SearchHit
 from tests.fakes.consolidation_scene import LooseDisk
@@ -134,7 +134,7 @@ async def test_a_line_that_a_search_returned_yesterday_stays(tmp_path: Path, is_
     tools = TurnMemoryTools(tmp_path, cast("Any", None), cast("Any", None), archive)
     if is_searched:
         hit = SearchHit(source="memory/MEMORY.md", line=1, end=1, text=old, score=1.0)
-        recall = bind_recall(FakeSearchIndex({"people/a": [hit]}), "people/a", note_found=tools.note_found)
+        recall = ScopedRecall(FakeSearchIndex({"people/a": [hit]}), "people/a", lambda: None, tools.note_found)
         assert await recall.search("zeppelin")
     clock.at += timedelta(days=1)
     now = await documents.read("people/a", "MEMORY.md")

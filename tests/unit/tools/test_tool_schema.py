@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from agent.tools.tool import AskRule, ResultContent, Tool, ToolContext, ToolKind, bind_recall, tool
+from agent.tools.tool import AskRule, ResultContent, Tool, ToolContext, ToolKind, tool
 from gateway.ports import SearchHit, SearchOptions
-from tests.fakes.llm_context import FakeSearchIndex
+from tests.fakes.llm_context import FakeSearchIndex, recall
 
 
 @tool("Find things.", kind=ToolKind.ACT, ask=AskRule.NEVER, brings=ResultContent.WORDS, gives=["web"])
@@ -115,10 +115,10 @@ async def test_bound_recall_sees_one_scope() -> None:
     mine = SearchHit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
     theirs = SearchHit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
     sources = FakeSearchIndex({"people/ann": [mine], "people/bob": [theirs]})
-    recall = bind_recall(sources, "people/ann")
-    assert await recall.search("secret people/bob", SearchOptions(limit=9)) == [mine]
-    assert await recall.read("MEMORY.md", 1) == [mine]
-    assert not hasattr(recall, "scope")
+    bound = recall(sources, "people/ann")
+    assert await bound.search("secret people/bob", SearchOptions(limit=9)) == [mine]
+    assert await bound.read("MEMORY.md", 1) == [mine]
+    assert not hasattr(bound, "scope")
 
 
 def test_a_tool_is_data() -> None:
