@@ -6,7 +6,6 @@ import asyncio
 import re
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from runpy import run_path
 from types import ModuleType

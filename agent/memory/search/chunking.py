@@ -16,9 +16,9 @@ _BULLET = regex.compile(r"\s*(?:[-*+]|\d+[.)])\s+\S")
 _FENCE = regex.compile(r"\s*(?:```|~~~)")
 
 
-def chunk_markdown(text: str, *, at: datetime | None = None, group: str = "") -> list[SearchUnit]:
+def chunk_markdown(text: str, *, at: datetime | None = None) -> list[SearchUnit]:
     """Return one unit per bullet and paragraph, several for long ones; each has the headings above it."""
-    return [unit for start, lines, above in _passages(text) for unit in _units(start, lines, above, at, group)]
+    return [unit for start, lines, above in _passages(text) for unit in _units(start, lines, above, at)]
 
 
 def _passages(text: str) -> Iterator[tuple[int, list[str], str]]:
@@ -43,20 +43,18 @@ def _passages(text: str) -> Iterator[tuple[int, list[str], str]]:
         yield start, lines, " / ".join(title for _, title in above)
 
 
-def _units(start: int, lines: list[str], above: str, at: datetime | None, group: str) -> Iterator[SearchUnit]:
+def _units(start: int, lines: list[str], above: str, at: datetime | None) -> Iterator[SearchUnit]:
     text = "\n".join(lines).strip()
     for piece in split_text(text):
-        yield SearchUnit(text=piece, line=start, end=start + len(lines) - 1, at=at, about=above, group=group)
+        yield SearchUnit(text=piece, line=start, end=start + len(lines) - 1, at=at, about=above)
 
 
 def chunk_message(
-    text: str, *, line: int, at: datetime | None, who: str, role: str, origin: str = "", group: str = ""
+    text: str, *, line: int, at: datetime | None, who: str, role: str, origin: str = ""
 ) -> list[SearchUnit]:
     """Return a message as one unit, a long one as several."""
-    return [
-        SearchUnit(text=piece, line=line, at=at, who=who, role=role, origin=origin, group=group)
-        for piece in split_text(text)
-    ]
+    pieces = split_text(text)
+    return [SearchUnit(text=piece, line=line, at=at, who=who, role=role, origin=origin) for piece in pieces]
 
 
 def group_by_silence(units: Iterable[SearchUnit], *, last: SearchUnit | None = None) -> list[SearchUnit]:

@@ -52,10 +52,6 @@ class IndexCache:
         """Return the number of open files."""
         return len(self._open)
 
-    def matrices(self) -> list[int]:
-        """Return the sizes of the matrices in memory, in bytes."""
-        return [size for each in self._open.values() if (size := each.index.matrix_bytes)]
-
     @contextlib.asynccontextmanager
     async def using(self, path: Path) -> AsyncIterator[ScopeIndex]:
         """Yield the open index of *path*; it stays open in the context. IndexUnusable closes it and is raised again."""

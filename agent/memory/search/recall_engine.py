@@ -2,8 +2,7 @@
 
     engine = RecallEngine(embedder=build_embedder("local:/models/minilm"))
     scope = IndexedScope(home / "people/ann/index.db", sources)
-    await engine.sync(scope)
-    await engine.sync(scope, only=[source])  # after a write; reads only what is new
+    await engine.sync(scope)  # again after a write; reads only what is new
     answer = await engine.search([scope, shared], "when did we move?", budget=1_500, around=2)
     await engine.close()
 
@@ -28,8 +27,8 @@ import structlog
 from agent.memory.search import index_schema
 from agent.memory.search.index_cache import IndexCache
 from agent.memory.search.index_schema import IndexUnusable
-from agent.memory.search.query import parse_query
-from agent.memory.search.ranking import DEFAULT, RankingWeights, SeedProfile
+from agent.memory.search.query import SearchQuery, parse_query
+from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.result_selection import (
     BUILDING,
     RESULT_TOKENS,
@@ -67,13 +66,6 @@ class _IndexTask:
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
 
-Progress = Callable[[Path, int, int], None]  # index, sources done, sources in all
-
-
-def _silent(path: Path, count: int, total: int) -> None:
-    log.debug("recall.building", index=str(path), count=count, total=total)
-
-
 class RecallEngine:
     """Updates the indexes of scopes from their sources, and searches them."""
 
@@ -82,11 +74,9 @@ class RecallEngine:
         *,
         embedder: Embedder | None = None,
         seed: SeedProfile | None = None,
-        weights: RankingWeights = DEFAULT,
         open_files: int = 32,
         matrix_bytes: int = 256 << 20,
         read_at_once: int = 20_000,
-        progress: Progress = _silent,
     ) -> None:
         """*seed* selects the seed profile. *matrix_bytes* limits the vectors in memory, except those of the last scope.
 
@@ -94,9 +84,7 @@ class RecallEngine:
         """
         self._embedder = embedder
         self._seed = seed
-        self._weights = weights
         self._read_at_once = read_at_once
-        self._progress = progress
         self._files = IndexCache(files=open_files, matrix_bytes=matrix_bytes, is_flat=seed is not None)
         self._work: dict[Path, _IndexTask] = {}
 
@@ -149,8 +137,22 @@ class RecallEngine:
                     notes.append(BUILDING)
             vector = await self._vector(text, indexes, notes, embed_timeout)
             wanted = tuple(projects)
-            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone, bounds, page)
-            found, has_more, broken, cold = await self._files.searching(lambda: self._find(*work))
+            moment = now or datetime.now(UTC)
+
+            def find() -> tuple[list[SearchResult], bool, list[int], list[int]]:
+                question = parse_query(text, now=moment.astimezone(zone), bounds=bounds)
+                matches, broken, cold = self._match(indexes, question, vector, wanted)
+                try:
+                    ranked = rank_candidates(matches, question, seed=self._seed, now=moment, zone=zone)
+                    return (
+                        *select_results(matches, ranked, limit=limit, budget=budget, around=around, page=page),
+                        broken,
+                        cold,
+                    )
+                except IndexUnusable:  # one of them is damaged: rebuild all
+                    return [], False, list(range(len(indexes))), []
+
+            found, has_more, broken, cold = await self._files.searching(find)
             for n in cold:
                 self._warm_soon(scopes[places[n]].path)
                 notes.append("by words alone: what things mean is being read in")
@@ -161,22 +163,10 @@ class RecallEngine:
         await self._files.trim()
         return RecallAnswer(results=results, note="; ".join(dict.fromkeys(notes)), has_more=has_more)
 
-    def _find(
-        self,
-        indexes: Sequence[ScopeIndex],
-        text: str,
-        vector: Floats | None,
-        projects: Sequence[str],
-        limit: int,
-        budget: int,
-        around: int,
-        now: datetime,
-        zone: tzinfo,
-        bounds: TimeSpan | None,
-        page: int,
-    ) -> tuple[list[SearchResult], bool, list[int], list[int]]:
-        """Return the results, whether there are more, and the positions of damaged and of not yet read indexes."""
-        question = parse_query(text, now=now.astimezone(zone), bounds=bounds)
+    def _match(
+        self, indexes: Sequence[ScopeIndex], question: SearchQuery, vector: Floats | None, projects: Sequence[str]
+    ) -> tuple[list[IndexMatches], list[int], list[int]]:
+        """Return the matches of each index, and the positions of damaged and of not yet read indexes."""
         model = self._embedder.name if self._embedder else ""
         matches: list[IndexMatches] = []
         broken: list[int] = []
@@ -205,12 +195,7 @@ class RecallEngine:
             except IndexUnusable:
                 broken.append(n)
             matches.append(IndexMatches(index, []))
-        try:
-            ranked = rank_candidates(matches, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
-            found, has_more = select_results(matches, ranked, limit=limit, budget=budget, around=around, page=page)
-        except IndexUnusable:  # one of them is damaged: rebuild all
-            return [], False, list(range(len(indexes))), []
-        return found, has_more, broken, cold
+        return matches, broken, cold
 
     async def _vector(
         self, text: str, indexes: Sequence[ScopeIndex], notes: list[str], embed_timeout: float | None
@@ -228,10 +213,8 @@ class RecallEngine:
 
     # -- updating ------------------------------------------------------------------------------------
 
-    async def sync(
-        self, scope: IndexedScope, *, only: Iterable[UnitSource] | None = None, is_forced: bool = False
-    ) -> int:
-        """Update the index of *scope* from its sources, or from *only* some; return the number of changed units.
+    async def sync(self, scope: IndexedScope, *, is_forced: bool = False) -> int:
+        """Update the index of *scope* from its sources; return the number of changed units.
 
         *is_forced* reads sources completely even if their marks did not change, which is needed after an erasure in
         place. Vectors are computed in the background.
@@ -239,7 +222,7 @@ class RecallEngine:
         async with self._lock(scope.path):
             try:
                 async with self._files.using(scope.path) as index:
-                    changed = await self._sync(index, scope.sources, only, is_forced=is_forced)
+                    changed = await self._sync(index, scope.sources, is_forced=is_forced)
             except IndexUnusable as error:
                 changed = await self._build(scope, str(error))
         self._embed_soon(scope)
@@ -252,13 +235,10 @@ class RecallEngine:
             async with self._lock(scope.path), self._files.using(scope.path) as index:
                 more = bool(await self._files.writing(index.optimize))
 
-    async def _sync(
-        self, index: ScopeIndex, sources: UnitSources, only: Iterable[UnitSource] | None, *, is_forced: bool
-    ) -> int:
+    async def _sync(self, index: ScopeIndex, sources: UnitSources, *, is_forced: bool) -> int:
         now, then = await self._files.writing(lambda: (sources.marks(), index.marks()))
-        chosen = set(only) if only is not None else {*now, *then}
         changed = 0
-        for source in sorted(chosen, key=_by_name):
+        for source in sorted({*now, *then}, key=_by_name):
             if source not in now:
                 changed += len(await self._files.writing(index.remove, source)) if source in then else 0
             elif is_forced or now[source] != then.get(source):
@@ -297,9 +277,8 @@ class RecallEngine:
             await self._files.writing(fresh.take_vectors, path)
             marks = await self._files.writing(scope.sources.marks)
             count = 0
-            for n, source in enumerate(sorted(marks, key=_by_name)):
+            for source in sorted(marks, key=_by_name):
                 count += await self._take(fresh, scope.sources, source, "")
-                self._progress(path, n + 1, len(marks))
             await self._files.writing(fresh.drop_unused_vectors)
             while await self._files.writing(
                 fresh.optimize

@@ -274,7 +274,7 @@ class ScopeIndex:
 
     def take_vectors(self, other: Path) -> None:
         """Copy the vectors of another index file of any version, as far as it is readable, because they cost money."""
-        from agent.memory.search.vector_matrix import packed_size, repack
+        from agent.memory.search.vector_matrix import packed_size
 
         with self._write_lock, contextlib.suppress(sqlite3.DatabaseError):
             self._writer.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
@@ -284,14 +284,11 @@ class ScopeIndex:
                     for key in ("model", "dimensions")
                 )
                 if model and size and size[0]:
-                    dimensions = int(size[0])
-                    self._writer.create_function("repack", 1, repack, deterministic=True)
                     with transaction(self._writer):
                         self._writer.execute(
                             "INSERT OR IGNORE INTO vector (content, data)"
-                            " SELECT content, CASE length(data) WHEN ? THEN data ELSE repack(data) END"
-                            " FROM other.vector WHERE length(data) IN (?, 2 * ?)",
-                            (packed_size(dimensions), packed_size(dimensions), dimensions),
+                            " SELECT content, data FROM other.vector WHERE length(data) = ?",
+                            (packed_size(int(size[0])),),
                         )
                         index_schema.set_meta(self._writer, "model", model[0])
                         index_schema.set_meta(self._writer, "dimensions", size[0])

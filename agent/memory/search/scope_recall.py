@@ -27,7 +27,6 @@ from agent.memory.search.search_unit import UnitSource, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph, lines_around, read_surroundings
 from agent.memory.search.time_spans import TimeSpan
-from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 
@@ -71,7 +70,6 @@ class ScopeRecall:
         flush: Callable[[], Awaitable[object]],
         meaning: GuardedEmbedder | None = None,
         options: RecallOptions | None = None,
-        disk: Disk | None = None,
     ) -> None:
         """*documents* is a separate engine, so that indexing large documents does not delay conversations.
 
@@ -85,7 +83,6 @@ class ScopeRecall:
         self._flush = flush
         self._meaning = meaning
         self._options = options or RecallOptions()
-        self._disk = disk or Disk()
         self._scopes: LRUCache[str, IndexedScope] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
         self._papers = DocumentSource(folder, read=read_document, cut=self._options.cut)
@@ -93,8 +90,6 @@ class ScopeRecall:
         self._docs_synced = float("-inf")
         self._noted: dict[str, float] = {}
         self._woken = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     # -- the port ----------------------------------------------------------------------------------
 
@@ -138,7 +133,7 @@ class ScopeRecall:
         if source.startswith(f"{SHARED}/"):
             scope, source = SHARED, source.removeprefix(f"{SHARED}/")
         await self._flush()
-        sources = ScopeSource(self._folder(scope), zone=lambda: self._zone(scope), disk=self._disk)
+        sources = ScopeSource(self._folder(scope), zone=lambda: self._zone(scope))
         return await asyncio.to_thread(read_surroundings, sources, source, line)
 
     async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
@@ -155,7 +150,6 @@ class ScopeRecall:
         """Schedule an update of the index of *scope*, which has been written to."""
         self._noted[scope] = asyncio.get_running_loop().time()
         self._woken.set()
-        self._idle.clear()
 
     async def run(self) -> None:
         """Update scheduled indexes until cancelled."""
@@ -166,7 +160,8 @@ class ScopeRecall:
             self._woken.clear()
             await self._index_calm(loop.time())
             await self._close_idle()
-            (self._woken if self._noted else self._idle).set()
+            if self._noted:
+                self._woken.set()
 
     async def _wait_woken(self) -> None:
         """Return when an update is scheduled; close idle files while waiting."""
@@ -196,10 +191,6 @@ class ScopeRecall:
                     await self._memory.compact(self._scope(scope))
             except Exception:  # the boundary of a service: the next search tries again
                 log.exception("recall.sync_failed", scope=scope)
-
-    async def wait_indexed(self) -> None:
-        """Wait until every scheduled update is done; `run` must be running."""
-        await self._idle.wait()
 
     async def rebuild(self, scope: str) -> int:
         """Rebuild the index of *scope*; return its number of units."""
@@ -245,7 +236,6 @@ class ScopeRecall:
                 zone=lambda: self._zone(scope),
                 cut=self._options.cut,
                 conversations=self._options.conversations,
-                disk=self._disk,
             )
             indexed = self._scopes[scope] = IndexedScope(folder / INDEX, sources)
         return indexed

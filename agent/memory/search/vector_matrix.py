@@ -50,11 +50,6 @@ def packed_size(dimensions: int) -> int:
     return _SCALE_BYTES + dimensions
 
 
-def repack(data: bytes) -> bytes:
-    """Encode a vector that an index of an earlier version holds in half precision."""
-    return pack(np.frombuffer(data, dtype=np.float16).astype(np.float32))
-
-
 class VectorMatrix:
     """The vectors of one index. Not safe to use from two threads at once."""
 

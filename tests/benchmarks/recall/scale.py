@@ -173,7 +173,8 @@ async def _row(
 
 
 async def _grow(engine: RecallEngine, scope: IndexedScope, grown: GrowingScope) -> None:
-    times, processor, source = [], [], next(iter(grown.marks()))
+    times: list[float] = []
+    processor: list[float] = []
     rests: list[float] = []
     for n in range(_ADDED):
         if n % _CALM_AFTER == 0:
@@ -183,7 +184,7 @@ async def _grow(engine: RecallEngine, scope: IndexedScope, grown: GrowingScope) 
         last = grown.units[-1]
         grown.units.append(SearchUnit(text=f"{last.text} {n}", line=last.line + 1, at=last.at, who="Ann", role="user"))
         started, cpu = time.perf_counter(), time.process_time()
-        await engine.sync(scope, only=[source])
+        await engine.sync(scope)
         times.append(time.perf_counter() - started)
         processor.append(time.process_time() - cpu)
     _print("one more message", times, processor)

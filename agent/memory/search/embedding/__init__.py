@@ -19,10 +19,6 @@ def build_embedder(
     *,
     api_key: str = "",
     api_base: str = "",
-    batch: int = 64,
-    deadline: float = 30.0,
-    question_deadline: float = 2.0,
-    threads: int = 1,
     on_usage: OnTokens = no_account,
     proxy: str = "",
 ) -> GuardedEmbedder | None:
@@ -34,10 +30,8 @@ def build_embedder(
         return None
     inner: Embedder
     if model.startswith(_LOCAL):
-        inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser(), threads=threads)
+        inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser())
     else:
         require_litellm(model)
-        inner = LitellmEmbedder(
-            model, api_key=api_key, api_base=api_base, timeout=deadline, on_usage=on_usage, proxy=proxy
-        )
-    return GuardedEmbedder(inner, batch=batch, deadline=deadline, question_deadline=question_deadline)
+        inner = LitellmEmbedder(model, api_key=api_key, api_base=api_base, on_usage=on_usage, proxy=proxy)
+    return GuardedEmbedder(inner)

@@ -16,6 +16,8 @@ from gateway.errors import InvalidModelReply
 
 OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars (None = unknown); once a call
 
+_SECONDS = 30.0  # of one request
+
 
 def no_account(model: str, tokens: int, cost: float | None) -> None:
     """Do not record usage."""
@@ -30,13 +32,11 @@ class LitellmEmbedder:
         *,
         api_key: str = "",
         api_base: str = "",
-        timeout: float = 30.0,
         proxy: str = "",
         on_usage: OnTokens = no_account,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = model
-        self._key, self._base, self._timeout, self._now = api_key, api_base, timeout, now
+        self._key, self._base = api_key, api_base
         self._on_usage = on_usage
         self._proxy = proxy
         self._litellm: Any = None
@@ -49,13 +49,13 @@ class LitellmEmbedder:
         """Return the vectors. Raises ModelFailed."""
         if self._litellm is None:
             self._litellm = await asyncio.to_thread(load_litellm, self._proxy)
-        asked: dict[str, Any] = {"model": self.name, "input": list(texts), "timeout": self._timeout, "num_retries": 0}
+        asked: dict[str, Any] = {"model": self.name, "input": list(texts), "timeout": _SECONDS, "num_retries": 0}
         asked |= {"api_key": self._key} if self._key else {}
         asked |= {"api_base": self._base} if self._base else {}
         try:
             reply = await self._litellm.aembedding(**asked)
         except Exception as error:  # litellm wraps some errors and lets others through
-            raise map_provider_error(error, self.name, self._now()) from error
+            raise map_provider_error(error, self.name, datetime.now(UTC)) from error
         usage, hidden = getattr(reply, "usage", None), getattr(reply, "_hidden_params", None) or {}
         cost = hidden.get("response_cost")
         tokens = getattr(usage, "prompt_tokens", 0)

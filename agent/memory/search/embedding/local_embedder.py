@@ -27,18 +27,16 @@ _MODELS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_
 class LocalEmbedder:
     """An `Embedder` over a folder; the model is loaded at the first use, in a thread."""
 
-    def __init__(self, folder: Path, *, threads: int = 1, question: str = "", passage: str = "") -> None:
-        """*question* and *passage* are the prefixes that the model requires (E5: ``query: ``)."""
+    def __init__(self, folder: Path, *, threads: int = 1) -> None:
         self.name = f"local:{folder}"  # whole: two models may both lie in a folder `onnx`
         self._folder = folder
         self._threads = threads
-        self._before = {True: question, False: passage}
         self._lock = threading.Lock()
         self._model: _OnnxModel | None = None
 
-    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:  # noqa: ARG002 - the port's
         """Return the vectors. Raises SettingsError if the library or files are missing, ModelFailed on other errors."""
-        return await asyncio.to_thread(self.embed_now, [self._before[is_question] + text for text in texts])
+        return await asyncio.to_thread(self.embed_now, texts)
 
     def embed_now(self, texts: Sequence[str]) -> Matrix:
         """Compute vectors in the calling thread."""

@@ -317,30 +317,6 @@ def test_small_writes_are_merged_when_it_is_calm(tmp_path: Path) -> None:
     index.close()
 
 
-def test_vectors_of_an_earlier_version_are_encoded_again(tmp_path: Path) -> None:
-    """An index that holds vectors in half precision gives them to its successor, as similar as they were."""
-    rows = np.random.default_rng(3).standard_normal((3, 16)).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1)[:, None]
-    old = ScopeIndex(tmp_path / "old.db", is_new=True)
-    old.use_model("letters")
-    came = old.put(TALK, units(WORDS[:3])).came
-    old.embed("letters", dict(zip(came, rows, strict=True)))
-    for id_, row in zip(came, rows, strict=True):
-        old._writer.execute(
-            "UPDATE vector SET data = ? WHERE id = (SELECT vector FROM unit WHERE id = ?)",
-            (row.astype(np.float16).tobytes(), id_),
-        )
-    old.close()
-    index = ScopeIndex(tmp_path / "new.db", is_new=True)
-    index.take_vectors(tmp_path / "old.db")
-    index.put(TALK, units(WORDS[:3]))
-    assert index.units_without_vector() == []
-    plain = index.query(parse_query("zeppelin"), rows[1], center=np.zeros(16, dtype=np.float32))
-    found = sorted(plain.candidates, key=lambda each: each.id)
-    assert [round(each.own, 2) for each in found] == pytest.approx((rows @ rows[1]).tolist(), abs=0.02)
-    index.close()
-
-
 def test_a_long_chat_with_a_bot_has_a_small_index(tmp_path: Path) -> None:
     """A message of 2,400 bytes costs at most 5,000 bytes of index with its vectors: terms are stored once."""
     chance = np.random.default_rng(5)
