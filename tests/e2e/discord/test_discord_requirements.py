@@ -13,8 +13,7 @@ command                      test_discord_commands.py; typed:
                              test_a_command_in_a_channel_is_answered_to_its_sender_alone (test_gateway_discord.py)
 20,000 characters, fences    test_twenty_thousand_characters_arrive_in_order_with_their_fences
                              (test_discord_outbound.py); in a group: test_a_long_answer_in_a_channel_is_a_file (here)
-streaming                    test_an_answer_streams_and_survives_the_loss_of_its_connection (test_gateway_discord.py),
-                             test_first_words_that_are_too_long_for_one_message (here)
+streaming                    test_an_answer_streams_and_survives_the_loss_of_its_connection (test_gateway_discord.py)
 mention and non-mention      test_people_are_answered_where_they_wrote_and_a_stranger_is_not
 stranger                     test_a_stranger_with_a_file_costs_nothing (here)
 second delivery              test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once (test_gateway_discord.py),
@@ -22,10 +21,9 @@ second delivery              test_a_kill_in_mid_turn_and_messages_that_wait_are_
 429 with retry               test_a_full_bucket_stalls_its_own_chat_alone (test_discord_outbound.py), for all:
                              test_a_global_limit_is_waited_out (here)
 connection loss, restart     test_gateway_discord.py, test_discord_killed.py
-two channels at once         test_two_channels_answering_at_once_keep_their_streams_apart (test_gateway_discord.py)
+two channels at once         tests/e2e/peers, on all three platforms
 
-nanobot bug 5               test_an_edit_that_is_repeated_says_everything_once (here)
-nanobot bug 6               test_first_words_that_are_too_long_for_one_message (here)
+nanobot bug 5, 6            tests/e2e/peers, on all three platforms
 nanobot bug 8               test_a_stranger_with_a_file_costs_nothing (here),
                              test_every_send_has_its_key_and_pings_nobody (test_discord_outbound.py)
 nanobot bug 12              the fences above
@@ -43,7 +41,7 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from gateway.events import OutboundKind, OutboundMessage, SessionKey
+from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.discord_harness import connected
 from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer
@@ -102,39 +100,6 @@ async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, serv
         post = discord.open_forum_post("4009", "a garden", ANN, f"{CALL} what grows here?")
         (message,) = await services.wait_deliveries(1)
     assert (str(message.key), message.message_id) == (f"discord:4009/{post}", post)
-
-
-async def test_first_words_that_are_too_long_for_one_message(discord: DiscordServer) -> None:
-    """Nanobot bug 6: a first delta of 3,000 characters is a preview within the limit, and the answer is whole."""
-    words = "word " * 600
-    model = PieceModel(words, f"{words}end.")
-    async with open_gateway_of(discord, model) as parlour:
-        direct = discord.direct(ANN)
-        discord.say(direct, ANN, "tell me")
-        await discord.until(lambda: discord.chat(direct))
-        assert len(discord.chat(direct)) == 1
-        model.go_on.set()
-        await parlour.idle()
-        shown = discord.chat(direct)
-        assert all(len(each) <= 2_000 for each in shown)
-        assert " ".join(shown).split() == [*["word"] * 1_200, "end."]
-
-
-async def test_an_edit_that_is_repeated_says_everything_once(
-    discord: DiscordServer, services: FakePageServices
-) -> None:
-    """Nanobot bug 5: the text of a stream is all of it so far, so that a failed edit can come again."""
-    key = SessionKey("discord", GENERAL)
-    async with connected(services, discord) as channel:
-        first, second = (
-            channel.render(OutboundMessage(id="tabcdefghijklmnop.0", key=key, text=text, kind=OutboundKind.PREVIEW))[0]
-            for text in ("Hello", "Hello world")
-        )
-        receipt = await channel.send(first)
-        discord.fail("PATCH", "messages", "done 502")
-        await channel.edit(receipt.message_id, second)
-        await channel.edit(receipt.message_id, second)
-    assert discord.chat(GENERAL) == ["Hello world"]
 
 
 async def test_a_long_answer_in_a_channel_is_a_file(discord: DiscordServer) -> None:

@@ -114,21 +114,6 @@ async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
         assert shown.endswith("once")
 
 
-async def test_two_channels_answering_at_once_keep_their_streams_apart() -> None:
-    """Each chat shows its own words alone, and ends with one message."""
-    model = HeldModel()
-    async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
-        for chat, word in ((GENERAL, "apples"), (RANDOM, "pears")):
-            discord.say(chat, ANN, f"{CALL} {word}")
-        await discord.until(lambda: discord.chat(GENERAL) and discord.chat(RANDOM))
-        model.go_on.set()
-        await parlour.idle()
-        for chat, word, other in ((GENERAL, "apples", "pears"), (RANDOM, "pears", "apples")):
-            (shown,) = discord.chat(chat)
-            assert word in shown
-            assert other not in shown
-
-
 async def test_a_command_in_a_channel_is_answered_to_its_sender_alone() -> None:
     """What a command says about somebody is a direct message."""
     async with open_discord() as discord, open_gateway(discord) as parlour:

@@ -72,6 +72,7 @@ async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
         assert server.shown("D0EVE") == server.shown(ROOM) == []
         assert (server.downloads, server.reactions, server.statuses) == ([], set(), {})
         assert transcripts(parlour.home) == ""
+        assert not any(b"rm -rf" in path.read_bytes() for path in parlour.home.rglob("*") if path.is_file())
         assert (await parlour.app.store.journal.depth())["queued"] == 0
         assert await parlour.app.store.records.sessions() == ()
         assert {refused.sender for refused in parlour.app.refusals.recent("slack")} == {EVE}

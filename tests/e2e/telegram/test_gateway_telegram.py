@@ -202,39 +202,6 @@ async def test_added_to_a_group_it_greets(server: TelegramServer) -> None:
     assert [post.chat for post in server.posts] == [TEAM]
 
 
-async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramServer) -> None:
-    """Nanobot bug 5: the last edit is shown and its reply lost: the text is there once, whole and unmarked."""
-    model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
-    model.go_on.clear()
-    async with open_gateway(server, model) as up:
-        server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
-        await server.until(lambda: len(server.posts) == 1)
-        server.fail("editMessageText", TelegramFault("lost"))
-        model.go_on.set()
-        await server.until(lambda: not server.faults["editMessageText"])
-        await server.until(lambda: server.posts[0].text.endswith("everybody."))
-        await up.idle()
-    assert server.shown(TEAM) == ["Well, this is a long answer, with words that are worth a preview to everybody."]
-
-
-async def test_two_topics_that_answer_at_once_keep_their_streams_apart(server: TelegramServer) -> None:
-    """Nanobot bug 4: two topics stream at once: two messages, each in its topic, each with its own words alone."""
-    server.chat(TEAM).topics = {7, 8}
-    model = EchoModel(lambda text: f"In {text[-7:]} " + f"{text[-7:]} is what we talk about here, at some length. " * 3)
-    model.go_on.clear()
-    async with open_gateway(server, model, REACTION="") as up:
-        for topic in (7, 8):
-            place: dict[str, Any] = {"is_topic_message": True, "message_thread_id": topic}
-            server.say(f"@parlour_bot topic {topic}", chat=TEAM, sender=43, **mention("@parlour_bot"), **place)
-        await server.until(lambda: len(server.posts) == 2)
-        model.go_on.set()
-        await server.until(lambda: all(len(post.versions) > 1 for post in server.posts))
-        await up.idle()
-    assert sorted((post.thread, post.text) for post in server.posts) == [
-        (n, f"In topic {n} " + " ".join([f"topic {n} is what we talk about here, at some length."] * 3)) for n in (7, 8)
-    ]
-
-
 async def test_another_bot_s_command_is_not_ours(server: TelegramServer) -> None:
     """Nanobot bug 7: /new@otherbot in a group does nothing here; /help@parlour_bot is answered."""
     server.privacy = False
