@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gateway.commands.control_client import AsJson, call_operation, print_lines
 from gateway.commands.memory import app as memory
+from gateway.commands.memory import find
 from gateway.commands.people import app as people
-from gateway.commands.people import owner
+from gateway.commands.people import explain_silence, owner
+from gateway.commands.replay import replay_turn
+from gateway.commands.status import show_status
+from gateway.commands.tools import list_tools
+from gateway.commands.usage import show_usage
 from gateway.commands.web import app as web
+from gateway.commands.web import open_page
+from gateway.control import Line
 from gateway.journal_file import OpenChoice, StoreKind
 
 app = typer.Typer(
@@ -40,7 +49,7 @@ OpenWorkChoice = Annotated[
         help="What to do with unanswered messages: answer (after a lookup, or marked as a repeat) or drop.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+QuarantinedName = Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]
 
 
 def _version(is_requested: bool) -> None:
@@ -116,12 +125,7 @@ def doctor(
     raise typer.Exit(run_doctor(as_json=as_json, is_offline=offline, asks_model=model))
 
 
-@app.command()
-def status(as_json: AsJson = False) -> None:
-    """Show the state of the gateway: channels, queues, jobs, alerts, usage."""
-    from gateway.commands.control_client import show_status
-
-    show_status(as_json=as_json)
+app.command("status")(show_status)
 
 
 @app.command("workers")
@@ -135,9 +139,11 @@ def list_workers(as_json: AsJson = False) -> None:
 @sessions.command("list")
 def list_sessions(as_json: AsJson = False) -> None:
     """List every session, the most recently used first."""
-    from gateway.commands.control_client import list_sessions as show
 
-    show(as_json=as_json)
+    def session_row(line: Line) -> str:
+        return f"{line['updated_at'][:19]}Z  {line['messages']:>7}  {line['key']}"
+
+    print_lines(call_operation("sessions list"), as_json, session_row)
 
 
 @sessions.command("show")
@@ -147,9 +153,13 @@ def show_session(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest messages of a session."""
-    from gateway.commands.control_client import show_session as show
 
-    show(key, limit=limit, as_json=as_json)
+    def message_row(line: Line) -> str:
+        who = line.get("name") or line["role"]
+        waiting = " (waiting)" if line.get("state") == "waiting" else ""
+        return f"{line['at'][:19]}Z  {who}{waiting}: {line['text']}"
+
+    print_lines(call_operation("sessions show", {"key": key, "limit": limit}), as_json, message_row)
 
 
 @app.command()
@@ -158,101 +168,34 @@ def send(
     text: Annotated[str, typer.Argument(help="The message.")],
 ) -> None:
     """Send a text to a session as a job; the reply goes to that chat."""
-    from gateway.commands.control_client import send as hand_over
-
-    hand_over(key, text)
+    (line,) = call_operation("send", {"key": key, "text": text})
+    when = "" if line.get("running") else "; it will be answered when a gateway runs"
+    typer.echo(f"accepted as {line['reference']}{when}")
 
 
 @app.command()
 def turn(reference: Annotated[str, typer.Argument(help="The short reference in the notice to the user.")]) -> None:
     """Show everything recorded about one turn."""
-    from gateway.commands.control_client import show_turn
-
-    show_turn(reference)
-
-
-@app.command()
-def replay(
-    reference: Annotated[str, typer.Argument(help="The turn, as `parlour turn` names it.")],
-    model: Annotated[
-        str, typer.Option(help="Also ask this model, with the same prompt; it is sent the conversation.")
-    ] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Run a stored turn again with its recorded answers, and show what is different today.
-
-    Nothing is stored or sent, and no tool runs. Exit code 1 if something is different.
-    """
-    from gateway.commands.replay import replay_turn
-
-    replay_turn(reference, model=model, as_json=as_json)
+    (line,) = call_operation("turn", {"reference": reference})
+    typer.echo(json.dumps(line, indent=2))
 
 
-@app.command("open")
-def open_page(
-    console: Annotated[bool, typer.Option("--console", help="The console instead of the chat.")] = False,
-    name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Log in as a user with this name, who is not an owner.")
-    ] = None,
-) -> None:
-    """Print a link that logs a browser in to the page. It works once, for ten minutes."""
-    from gateway.commands.web import print_link
-
-    print_link("console" if console else "", name)
-
-
-@app.command()
-def usage(
-    by: Annotated[str, typer.Option(help="person, chat, purpose, model or day.")] = "day",
-    since: Annotated[str, typer.Option(help="A day, such as 2026-11-01, or 7d for the last seven.")] = "30d",
-    as_json: AsJson = False,
-) -> None:
-    """Show model calls, tokens and cost."""
-    from gateway.commands.usage import show_usage
-
-    show_usage(by, since, as_json=as_json)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})  # a Telegram group's id begins with a minus sign
-def why(
-    channel: Annotated[str, typer.Argument(help="The channel.")] = "",
-    ident: Annotated[str, typer.Argument(metavar="ID", help="The id of a user or chat.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Explain silence: rejected messages and refused tool calls, the reason, and the setting that would change it."""
-    from gateway.commands.people import explain_silence
-
-    explain_silence(channel, ident, as_json=as_json)
-
-
-@app.command()
-def tools(as_json: AsJson = False) -> None:
-    """List the tools that are on and off, with the reasons, and the calls that wait for approval."""
-    from gateway.commands.tools import list_tools
-
-    list_tools(as_json=as_json)
-
-
-@app.command()
-def search(
-    text: Annotated[str, typer.Argument(help="A question, or keywords.")],
-    scope: Annotated[str, typer.Option(help="Memory scope: telegram:42, a person's id, a chat's key, or shared.")] = "",
-    project: Annotated[str, typer.Option(help="Search this project (a folder in docs/) instead.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many results.")] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """Search messages and memory, or the documents of a project."""
-    from gateway.commands.memory import find
-
-    find(text, scope=scope, project=project, limit=limit, as_json=as_json)
+app.command("replay")(replay_turn)
+app.command("open")(open_page)
+app.command("usage")(show_usage)
+# A Telegram group's id begins with a minus sign.
+app.command("why", context_settings={"ignore_unknown_options": True})(explain_silence)
+app.command("tools")(list_tools)
+app.command("search")(find)
 
 
 @app.command()
 def backup(file: Annotated[Path, typer.Argument(help="The .tar.gz file to write; it must not exist yet.")]) -> None:
     """Write one archive of everything except secrets, while the gateway runs."""
-    from gateway.commands.control_client import make_backup
-
-    make_backup(file)
+    (line,) = call_operation("backup", {"file": str(file.absolute())})
+    typer.echo(f"{line['file']}: {line['files']} files, {line['size']:,} bytes")
+    for left_out in line["left_out"]:
+        typer.echo(f"not included: {left_out}")
 
 
 @app.command()
@@ -297,9 +240,8 @@ def migrate_store(
 @app.command()
 def prune() -> None:
     """Remove expired rows from the journal."""
-    from gateway.commands.control_client import prune as remove
-
-    remove()
+    (line,) = call_operation("prune")
+    typer.echo(f"{line['rows']} rows, {line['events']} quarantined events and {line['files']} expired files removed")
 
 
 @app.command("import")
@@ -326,22 +268,22 @@ def take_over(
 @quarantine.command("list")
 def list_quarantine(as_json: AsJson = False) -> None:
     """List quarantined events, the newest first, each with its file."""
-    from gateway.commands.control_client import list_quarantine as show
 
-    show(as_json=as_json)
+    def event_row(line: Line) -> str:
+        return f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (in {line['file']})"
+
+    print_lines(call_operation("quarantine list"), as_json, event_row, empty="the quarantine is empty")
 
 
 @quarantine.command("drop")
-def drop_from_quarantine(name: Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]) -> None:
+def drop_from_quarantine(name: QuarantinedName) -> None:
     """Remove one event, so that it is handled when its platform delivers it again."""
-    from gateway.commands.control_client import drop_from_quarantine as drop
-
-    drop(name)
+    call_operation("quarantine drop", {"name": name})
+    typer.echo(f"{name} is removed; if its platform sends it again, it is handled")
 
 
 @quarantine.command("replay")
-def replay_from_quarantine(name: Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]) -> None:
+def replay_from_quarantine(name: QuarantinedName) -> None:
     """Have the running gateway handle one event again, as if it had just arrived."""
-    from gateway.commands.control_client import replay_from_quarantine as replay
-
-    replay(name)
+    call_operation("quarantine replay", {"name": name})
+    typer.echo(f"{name} was handled and is no longer in quarantine")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from gateway.control import Line
+from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
+from gateway.control import Line
 
 app = typer.Typer(help="What the bot remembers, about whom, and why.", invoke_without_command=True)
 
@@ -16,18 +16,13 @@ Scope = Annotated[str, typer.Option(help="Memory scope: telegram:42, a person's 
 Person = Annotated[str, typer.Option(help="The same, but only a person.")]
 Chat = Annotated[str, typer.Option(help="The same, but only a chat.")]
 Change = Annotated[str, typer.Argument(help="Its id in `parlour memory log`.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 def _ask(name: str, **arguments: object) -> list[Line]:
-    from gateway.commands.control_client import call_operation
-
     return call_operation(f"memory {name}", arguments)
 
 
 def _print(lines: Sequence[Line], text: str, *, as_json: bool) -> None:
-    from gateway.commands.control_client import print_json, strip_control_characters
-
     if as_json:
         print_json(lines)
     else:
@@ -119,8 +114,6 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Clear words from what is remembered, summarised and said, after a preview and a confirmation."""
-    from gateway.commands.control_client import strip_control_characters
-
     words = {"text": text, "scope": scope, "person": person, "chat": chat, "purge": purge}
     if not yes:
         (found,) = _ask("preview-erasure", **words)
@@ -181,8 +174,14 @@ def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: As
     _print(lines, "\n".join(rows) or "nothing needs rebuilding", as_json=as_json)
 
 
-def find(text: str, *, scope: str, project: str, limit: int, as_json: bool) -> None:
-    """Print the places that were found, the best first."""
+def find(
+    text: Annotated[str, typer.Argument(help="A question, or keywords.")],
+    scope: Scope = "",
+    project: Annotated[str, typer.Option(help="Search this project (a folder in docs/) instead.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many results.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Search messages and memory, or the documents of a project."""
     lines = _ask("search", text=text, scope=scope, project=project, limit=limit)
     _print(lines, "\n".join(map(_place, lines)) or "nothing was found", as_json=as_json)
 

@@ -9,14 +9,13 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.control_client import call_operation, print_json, print_lines, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines, strip_control_characters
 from gateway.control import Line
 from gateway.errors import UserError
 
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
 owner = typer.Typer(help="The owners of the bot.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 Subject = Annotated[str, typer.Argument(help="channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID.")]
 Request = Annotated[str, typer.Argument(help="The code, or channel:id, such as telegram:42 or slack:chat:C0TEAM.")]
 Account = Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")]
@@ -41,11 +40,9 @@ def list_people(
     channel: Annotated[str, typer.Argument(help="Only this channel.")] = "", as_json: AsJson = False
 ) -> None:
     """List access entries: members and blocked people, with the decision behind each."""
-    lines = call_operation("people list", {"channel": channel})
-    print_lines(lines, as_json, _access_row)
-    if not lines and not as_json:
-        where = f" on {channel}" if channel else ""
-        typer.echo(f"no user may write{where} yet: use `parlour owner claim` or `parlour people allow`")
+    where = f" on {channel}" if channel else ""
+    empty = f"no user may write{where} yet: use `parlour owner claim` or `parlour people allow`"
+    print_lines(call_operation("people list", {"channel": channel}), as_json, _access_row, empty=empty)
 
 
 @app.command()
@@ -96,10 +93,12 @@ def quota(
     elif given:
         raise UserError("name the person: parlour people quota CHANNEL:USER_ID --tokens N")
     else:
-        lines = call_operation("people quotas")
-        print_lines(lines, as_json, lambda line: f"{line['whom'].ljust(32)}  {_quota(line)}")
-        if not lines and not as_json:
-            typer.echo("no person has a quota of their own")
+        print_lines(
+            call_operation("people quotas"),
+            as_json,
+            lambda line: f"{line['whom'].ljust(32)}  {_quota(line)}",
+            empty="no person has a quota of their own",
+        )
 
 
 def _quota(line: Line) -> str:
@@ -124,10 +123,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """List decisions about people and shared chats, with actor, time and place. They are kept for a year."""
-    lines = call_operation("people audit", {"about": about, "limit": limit})
-    print_lines(lines, as_json, _audit_row)
-    if not lines and not as_json:
-        typer.echo(f"there are no decisions by or about {about}" if about else "there are no decisions yet")
+    empty = f"there are no decisions by or about {about}" if about else "there are no decisions yet"
+    print_lines(call_operation("people audit", {"about": about, "limit": limit}), as_json, _audit_row, empty=empty)
 
 
 def _print_result(command: str, lines: list[Line], as_json: bool) -> None:
@@ -160,10 +157,8 @@ def claim(as_json: AsJson = False) -> None:
 @owner.command("list")
 def list_owners(as_json: AsJson = False) -> None:
     """List the owners."""
-    lines = call_operation("owner list")
-    print_lines(lines, as_json, _access_row)
-    if not lines and not as_json:
-        typer.echo("no owner is set, except on this machine's page: use `parlour owner claim`")
+    empty = "no owner is set, except on this machine's page: use `parlour owner claim`"
+    print_lines(call_operation("owner list"), as_json, _access_row, empty=empty)
 
 
 @owner.command("add")
@@ -226,8 +221,12 @@ def _request_row(line: Line) -> str:
 # -- why ---------------------------------------------------------------------------------------------
 
 
-def explain_silence(channel: str, id_: str, *, as_json: bool) -> None:
-    """Print recent rejections and refused tool calls with their reasons, and the settings that would change them."""
+def explain_silence(
+    channel: Annotated[str, typer.Argument(help="The channel.")] = "",
+    id_: Annotated[str, typer.Argument(metavar="ID", help="The id of a user or chat.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Explain silence: rejected messages and refused tool calls, the reason, and the setting that would change it."""
     header, *refusals = call_operation("why", {"channel": channel, "id": id_})
     if as_json:
         print_json([header, *refusals])

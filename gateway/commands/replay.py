@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from gateway.commands.control_client import call_operation, print_json, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
 from gateway.control import Line
 
 _MOST_LINES = 40  # of one difference
 
 
-def replay_turn(reference: str, *, model: str, as_json: bool) -> None:
-    """Replay a turn and print the report. Exits with 1 if something is different."""
+def replay_turn(
+    reference: Annotated[str, typer.Argument(help="The turn, as `parlour turn` names it.")],
+    model: Annotated[
+        str, typer.Option(help="Also ask this model, with the same prompt; it is sent the conversation.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run a stored turn again with its recorded answers, and show what is different today.
+
+    Nothing is stored or sent, and no tool runs. Exit code 1 if something is different.
+    """
     (line,) = call_operation("replay", {"reference": reference, "model": model})
     if as_json:
         print_json([line])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.commands.control_client import call_operation, print_lines
+from gateway.commands.control_client import AsJson, call_operation, print_lines
 from gateway.control import Line
 
 
-def list_tools(*, as_json: bool) -> None:
-    """Print one row per tool, and one per chat with open questions."""
+def list_tools(as_json: AsJson = False) -> None:
+    """List the tools that are on and off, with the reasons, and the calls that wait for approval."""
     lines = call_operation("tools")
     width = max((len(line["tool"]) for line in lines if "tool" in line), default=0)
     print_lines(lines, as_json, lambda line: _row(line, width))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from agent.memory.jobs.token_budget import MEMORY_PURPOSES
-from gateway.commands.control_client import call_operation, print_json, strip_control_characters, summarize_usage
+from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
+from gateway.commands.status import summarize_usage
 
 _MEMORY = "of it memory"  # the sum of the purposes that write memory
 _NOBODY = "(nobody)"  # embeddings, and persons who were erased
 
 
-def show_usage(by: str, since: str, *, as_json: bool) -> None:
-    """Print a row per person, chat, purpose or day, and the total."""
+def show_usage(
+    by: Annotated[str, typer.Option(help="person, chat, purpose, model or day.")] = "day",
+    since: Annotated[str, typer.Option(help="A day, such as 2026-11-01, or 7d for the last seven.")] = "30d",
+    as_json: AsJson = False,
+) -> None:
+    """Show model calls, tokens and cost."""
     lines = call_operation("usage", {"by": by, "since": since})
     if as_json:
         print_json(lines)
@@ -29,6 +33,8 @@ def show_usage(by: str, since: str, *, as_json: bool) -> None:
 
 def usage_table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of *lines*, which are sums by *by*: a header, a row each, of it what memory used, the total."""
+    from agent.memory.jobs.token_budget import MEMORY_PURPOSES  # which other commands do without
+
     names = [str(line[by]) or _NOBODY for line in lines]
     width = max(len(name) for name in (*names, by, "together", _MEMORY))
     rows = [f"{by:{width}}  {'calls':>8}  {'tokens':>12}  {'cached':>6}  cost"]

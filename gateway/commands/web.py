@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.control_client import call_operation, print_json, print_lines
+from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines
 from gateway.control import Line
 from gateway.errors import UserError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 As = Annotated[
     str | None, typer.Option("--as", metavar="NAME", help="Log in as a user with this name, who is not an owner.")
 ]
@@ -30,9 +29,12 @@ def login(name: As = None, as_json: AsJson = False) -> None:
         typer.echo(line["link"])
 
 
-def print_link(path: str, name: str | None) -> None:
-    """Print a link to *path* of the page with a new login code in it."""
-    line = _issue_code(name)
+def open_page(
+    console: Annotated[bool, typer.Option("--console", help="The console instead of the chat.")] = False,
+    name: As = None,
+) -> None:
+    """Print a link that logs a browser in to the page. It works once, for ten minutes."""
+    line, path = _issue_code(name), "console" if console else ""
     # A fragment stays in the browser: no log of a server or proxy contains it.
     typer.echo(f"{line['page']}{path}#code={line['code']}")
 
@@ -47,10 +49,8 @@ def _issue_code(name: str | None) -> Line:
 @app.command()
 def logins(as_json: AsJson = False) -> None:
     """List the users who are logged in."""
-    lines = call_operation("web logins")
-    print_lines(lines, as_json, _login_row)
-    if not lines and not as_json:
-        typer.echo("no user is logged in; `parlour web login --as NAME` prints a code for one")
+    empty = "no user is logged in; `parlour web login --as NAME` prints a code for one"
+    print_lines(call_operation("web logins"), as_json, _login_row, empty=empty)
 
 
 @app.command()

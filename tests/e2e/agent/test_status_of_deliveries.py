@@ -9,7 +9,7 @@ from types import MethodType
 
 import pytest
 
-from gateway.commands.control_client import show_status
+from gateway.commands.status import show_status
 from gateway.errors import RetryLater
 from gateway.events import DeliveryReceipt, MessagePart
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, gateway

@@ -13,7 +13,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import build_operations
-from gateway.commands.control_client import show_status
+from gateway.commands.status import show_status
 from gateway.commands.usage import show_usage
 from gateway.errors import ModelRateLimited, UserError
 from tests.fakes.gateway import COMMAND

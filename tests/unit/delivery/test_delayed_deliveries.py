@@ -13,7 +13,7 @@ from gateway.alerts.alert_messages import line_of_delay
 from gateway.alerts.alert_sources import DelaySource
 from gateway.alerts.monitor import Source
 from gateway.app.gateway_operations import plain
-from gateway.commands import control_client
+from gateway.commands import status as status_command
 from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
 from gateway.doctor.findings import FindingLevel
 from gateway.doctor.incident_checks import _status_findings
@@ -138,8 +138,8 @@ def test_operators_read_which_chat_waits_and_why(
         " the next attempt is at 2026-11-21T21:15:00Z"
     )
     assert line_of_delay(line["delayed"][0]) == told  # type: ignore[index]
-    monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
-    control_client.show_status(as_json=False)
+    monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
+    status_command.show_status(as_json=False)
     printed = capsys.readouterr().out.splitlines()
     assert [each for each in printed if each.startswith("delayed ")] == [f"{'delayed':16} {told.replace(chr(27), '')}"]
     first, more = _status_findings(line)

@@ -13,7 +13,7 @@ import pytest
 from gateway.app import open_app
 from gateway.app.app import GatewayApp
 from gateway.app.gateway_operations import GatewayOperations
-from gateway.commands import control_client
+from gateway.commands import status as status_command
 from gateway.control import Line
 from gateway.ports import Job, UsageRow
 from gateway.settings import load_settings
@@ -50,8 +50,8 @@ async def test_status_names_what_was_given_up(
     line = dict(await status(app))
     (group,) = line["dead_letters"]
     assert (group["channel"], group["count"]) == ("telegram", 2)
-    monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
-    control_client.show_status(as_json=False)
+    monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
+    status_command.show_status(as_json=False)
     (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("dead letters")]
     assert told.endswith("403: bot was [2Jblocked by the user")
     assert "telegram: 2 dead-lettered" in told
@@ -84,8 +84,8 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
     line = await status(app)
     counts = {job["kind"]: (job["waiting"], job["later"]) for job in line["jobs"]}
     assert {kind: count for kind, count in counts.items() if any(count)} == {"dream": (0, 1), "note": (2, 0)}
-    monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
-    control_client.show_status(as_json=False)
+    monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
+    status_command.show_status(as_json=False)
     printed = capsys.readouterr().out
     assert re.search(
         r"^job note +0 running, 2 waiting \(the oldest for 30\d s\), 0 later, 0 done, 0 failed$", printed, re.MULTILINE
