@@ -22,7 +22,7 @@ class _UvicornWithoutCommands(ModuleType):
     """Stands for uvicorn's command line, which the package imports: click, multiprocessing and 1.5 MB."""
 
     def __getattr__(self, name: str) -> object:
-        """Return the class that the package takes from there; its functions are None."""
+        """Return the class that the package takes from there; for its functions it returns None."""
         if name == "Server":
             from uvicorn.server import Server
 

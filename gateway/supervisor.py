@@ -30,7 +30,7 @@ _STAMP_INTERVAL = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class _Receiver:
-    """What receives for a channel: the channel itself, or one of its shards."""
+    """The receiver of a channel: the channel itself, or one of its shards."""
 
     name: str  # the channel's name, with the number of a shard: "discord/1"
     channel: str  # the channel's name

@@ -1,4 +1,4 @@
-"""Owner claims: a code that the operator prints while there is no owner, good once and for 15 minutes.
+"""Owner claims: a code that the operator prints before the bot has an owner, good once and for 15 minutes.
 
 The user who sends it in a direct chat becomes the owner. The code is checked before admission and never stored, so
 that no row, transcript or model sees it. A wrong code is answered like any other message of its sender. In a shared

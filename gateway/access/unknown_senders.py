@@ -75,7 +75,7 @@ class UnknownSenderHandler:
         now: Callable[[], datetime],
         language: Language = english,
     ) -> None:
-        """Unknown senders get no reply while there is no owner who could admit them, or no pairing.
+        """Unknown senders get no reply before the bot has an owner, who could admit them, or where pairing is off.
 
         *has_pairing* returns True if a channel gives codes; *owner* finds the address of its owner.
         """

@@ -2,8 +2,8 @@
 
 **Counted.** Turns: those that call a model, once per turn id however often the turn is retried. Commands, approval
 questions and refused turns do not count. Tokens: input and output, cached ones included, of the calls that a user
-waits for (`COUNTED`). Background jobs (summaries, Dream, embeddings) have a token budget of their own
-(agent/memory/jobs/token_budget.py), apart from every cap here.
+waits for (`COUNTED`). Background jobs (summaries, Dream, embeddings) have a separate token budget
+(agent/memory/jobs/token_budget.py).
 
 **Overrun.** Turns: none. Tokens: each call reserves the estimate of its prompt and `ANSWER_TOKENS` for its answer. It
 starts only if all spent and reserved tokens fit under each cap with it. So a day's total is at most the cap and the

@@ -254,7 +254,7 @@ def _subject(arguments: Line) -> str:
 
 
 def operator() -> DecisionActor:
-    """Return who calls the running operation as the actor of a decision, with a new audit id.
+    """Return the caller of the running operation as the actor of a decision, with a new audit id.
 
     That is the operator at the command line, or an owner at the page's console.
     """

@@ -77,7 +77,7 @@ def _package(tool: Tool) -> str:
 
 
 def _describe_rights(tool: Tool) -> str:
-    """Return who may call the tool, where, and what asks, as far as it is not open to every member."""
+    """Return the restrictions of a tool in words: roles, chats and approvals; "" for a tool that every member may call."""
     return ", ".join(_restrictions(tool))
 
 

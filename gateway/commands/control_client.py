@@ -54,7 +54,7 @@ def strip_control_characters(text: str) -> str:
 
 
 def print_lines(lines: Sequence[Line], as_json: bool, format_row: Callable[[Line], str], *, empty: str = "") -> None:
-    """Print one row per line, formatted by *format_row*, or *empty* where there is none; or JSON."""
+    """Print one row per line, formatted by *format_row*, or *empty* without any; or JSON."""
     if as_json:
         print_json(lines)
         return

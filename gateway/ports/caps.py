@@ -122,7 +122,7 @@ class UsageCaps(Protocol):
         """Reserve *tokens* for a model call of an admitted turn. The end of the call releases them.
 
         Raises CapReached if they exceed a cap of the turn. Calls outside such a turn are not capped: background jobs
-        have a token budget of their own.
+        have a separate token budget.
         """
         ...
 

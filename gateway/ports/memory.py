@@ -143,7 +143,7 @@ class SearchHits(list[SearchHit]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What a search returns. Times exclude other hits of memory; a naive time is in the scope's zone."""
+    """Options of a search. Times exclude other hits of memory; a naive time is in the scope's zone."""
 
     project: str = MEMORY
     limit: int = 10  # hits of a page

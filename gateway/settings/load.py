@@ -29,7 +29,7 @@ from gateway.settings.sources import SettingLeaf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsReport:
-    """The result of reading the settings, with `settings` only if there are no errors."""
+    """The result of reading the settings, with `settings` only if they have no error."""
 
     home: Path
     file: Path | None

@@ -175,7 +175,7 @@ class WebToolSettings(FrozenModel):
 
 
 class ToolRightsSettings(FrozenModel):
-    """Who may call a tool or a kind of tools, where, and when that asks; None = as the tool says."""
+    """Least role, chats and approval of a tool or a kind of tools; None = as the tool says."""
 
     who: Literal["member", "admin", "owner"] | None = None  # the least role
     where: (
@@ -243,7 +243,7 @@ class CapSettings(FrozenModel):
 
 
 class ObjectStoreSettings(FrozenModel):
-    """Where large attachments are, beside a database."""
+    """The store of large attachments, beside a database."""
 
     url: MaybeObjectAddress = None  # file:///directory or s3://bucket/prefix; None = in the database
     endpoint: MaybeWebAddress = None  # of a server that speaks S3; None = Amazon's
