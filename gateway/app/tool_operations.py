@@ -48,7 +48,7 @@ class ToolOperations:
                 "state": "on",
                 "kind": tool.kind.value,
                 "package": packages.get(tool.name) or _package(tool),
-                "rights": _describe_rights(tool),
+                "rights": ", ".join(_restrictions(tool)),
                 "off_in": left_out.get(tool.name, []),
             }
         for name, reason in sorted(list_disabled_tools(settings).items()):
@@ -76,12 +76,8 @@ def _package(tool: Tool) -> str:
     return "parlour" if module in _OURS else module
 
 
-def _describe_rights(tool: Tool) -> str:
-    """Return the restrictions of a tool in words: roles, chats and approvals; "" for a tool that every member may call."""
-    return ", ".join(_restrictions(tool))
-
-
 def _restrictions(tool: Tool) -> Iterator[str]:
+    """Yield roles, chats and approvals that restrict a tool, in words; nothing for one that every member may call."""
     rule = effective_rule(tool)
     if rule.who is not Role.MEMBER:
         yield f"{rule.who}s only"
