@@ -9,7 +9,7 @@ import pytest
 
 from agent.tools.rights import effective_rule
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.app.tool_operations import _describe_rights
+from gateway.app.tool_operations import _restrictions
 from gateway.events import ChatKind, Role
 from gateway.settings import disabled_tools
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -87,5 +87,5 @@ def test_rights_are_described(kind: ToolKind, who: Role | None, where: set[ChatK
     async def work(context: ToolContext) -> str:
         return ""
 
-    assert _describe_rights(work) == expected
+    assert ", ".join(_restrictions(work)) == expected
     assert effective_rule(work).who is (who or (Role.OWNER if kind is ToolKind.RUN else Role.MEMBER))
