@@ -39,6 +39,14 @@ async def ready(store: SqlStore, key: SessionKey = ANN) -> None:
                 return
 
 
+async def first_with_chat(team: Workers) -> SqlStore:
+    """Open a worker that has Ann's chat, with a message: one that was open already might have taken the chat."""
+    first = await team.open()
+    await accept(first, said())
+    await ready(first)
+    return first
+
+
 async def accept_all(store: SqlStore, keys: Iterable[SessionKey]) -> None:
     """Accept one message for each of *keys*."""
     await asyncio.gather(*(accept(store, said(key=key)) for key in keys))
@@ -55,9 +63,8 @@ async def write_transcripts(*stores: SqlStore) -> None:
 
 async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) -> None:
     """The worker that accepts a message need not be the one that answers; the next turn may be another's."""
-    first, second = await team.open(), await team.open()
-    await accept(first, said())
-    await ready(first)
+    first = await first_with_chat(team)
+    second = await team.open()
     assert team.holders() == {ANN: first._engine.owner}
     await accept(second, said(id="2"))
     assert await second.journal.claim(ANN) is None
@@ -77,6 +84,7 @@ async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) 
     assert team.holders() == {ANN: first._engine.owner}
     await write_transcripts(first)
     await until(lambda: team.holders() == {})
+    await paused(first)
     await accept(second, said(id="3"))
     await ready(second)
     assert team.holders() == {ANN: second._engine.owner}
@@ -113,20 +121,14 @@ async def test_a_chat_that_a_live_worker_leaves_is_taken_by_another(
 
 async def test_a_control_message_runs_where_the_turn_runs(team: Workers) -> None:
     """A /stop that another worker accepts reaches the worker of the chat, by a notification and not by the poll."""
-    first, second = await team.open(), await team.open()
-    await accept(first, said())
-    await claim_when_ready(first)
+    first = await first_with_chat(team)
+    await claim(first)
+    second = await team.open()
     await accept(second, said("/stop", id="2"), is_control=True)
     async with asyncio.timeout(30):
         row = await anext(first.journal.control_rows())
     assert row.message.text == "/stop"
     assert second._engine.controls._queue.empty()
-
-
-async def claim_when_ready(store: SqlStore) -> None:
-    """Claim Ann's turn once her chat is ours."""
-    await ready(store)
-    await claim(store)
 
 
 async def test_a_dead_workers_chats_are_taken_over(team: Workers) -> None:
@@ -191,10 +193,9 @@ async def test_what_a_live_worker_runs_is_not_taken_over(team: Workers) -> None:
 
 async def test_a_missed_heartbeat_alone_is_no_death(team: Workers) -> None:
     """The lock is held: until more is missed the worker is only slow. Then its session is ended."""
-    first, second = await team.open(), await team.open()
-    await accept(first, said())
-    await ready(first)
+    first = await first_with_chat(team)
     lease = await claim(first)
+    second = await team.open()
     team.silence(first)
     for _ in range(3):
         await balanced(second)
@@ -216,10 +217,9 @@ async def balanced(store: SqlStore, overdue: frozenset[SessionKey] = frozenset()
 
 async def test_a_free_lock_alone_is_no_death(team: Workers) -> None:
     """A worker whose session was cut opens another within a heartbeat, and goes on with what it ran."""
-    first, second = await team.open(), await team.open()
-    await accept(first, said())
-    await ready(first)
+    first = await first_with_chat(team)
     lease = await claim(first)
+    second = await team.open()
     await paused(first)
     team.cut(first)
     await balanced(second)
