@@ -26,6 +26,7 @@ class PageBrowser:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self.cookie = ""
+        self.history: dict[str, Any] = {}  # as the last window was shown it
 
     async def log_in(self, gateway: GatewayProcess, code: str) -> int:
         """Give a login code; return the status."""
@@ -43,7 +44,8 @@ class PageBrowser:
     async def window(self, gateway: GatewayProcess) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Open the person's first conversation, and read its history."""
         async with self._session.ws_connect(f"{gateway.url}ws", headers=self._headers(gateway)) as socket:
-            assert (await frame(socket))["type"] == "history"
+            self.history = await frame(socket)
+            assert self.history["type"] == "history"
             yield socket
 
     def _headers(self, gateway: GatewayProcess) -> dict[str, str]:
