@@ -77,7 +77,10 @@ class Outbox(Protocol):
         ...
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
-        """Store the parts once and mark the first as sending; a second call returns the stored parts."""
+        """Store the parts once and mark the first as sending; a second call returns the stored parts.
+
+        Stores and returns none of a message that was cancelled meanwhile.
+        """
         ...
 
     async def sending(self, part: MessagePart) -> None:

@@ -99,11 +99,11 @@ def read_range(database: Database) -> AdoptedRange:
     return AdoptedRange(*json.loads(found[0])) if found is not None else AdoptedRange()
 
 
-def is_uncertain(database: Database, seq: int, message: str, adopted: AdoptedRange) -> bool:
-    """Return True if the outbox message of this row and id may have been delivered without this journal's knowing."""
+def is_uncertain(database: Database, message: str, adopted: AdoptedRange) -> bool:
+    """Return True if the outbox message of this id may have been delivered without this journal's knowing."""
     if not adopted.outbox and not adopted.inbox:
         return False
-    if seq <= adopted.outbox:
+    if database.execute("SELECT 1 FROM outbox WHERE id = ? AND seq <= ?", (message, adopted.outbox)).fetchone():
         return True
     turn = message.rpartition(".")[0]
     found = database.execute("SELECT inbox FROM record WHERE turn = ?", (turn,)).fetchone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,8 +44,8 @@ MINUTE = 60_000_000  # microseconds
 DELETED = "\x1fdeleted"  # the revision under which a deletion is remembered
 
 _ENQUEUE = "INSERT INTO outbox (id, key, open, payload) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-COUNT_WAITING = "SELECT count(*) FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL"
-_COUNT_OF_SENDER = sql(COUNT_WAITING, "AND sender = ?")
+_COUNT_WAITING = "SELECT count(*) FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL"
+_COUNT_OF_SENDER = sql(_COUNT_WAITING, "AND sender = ?")
 # A command waits until its reply is on its way, or a chat that reads slowly could be sent any number of replies.
 _COUNT_CONTROLS = (
     "SELECT (SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'control' AND ended_at IS NULL) "
@@ -64,7 +64,10 @@ _OPEN_ROWS = sql(
     "ORDER BY state = 'waiting', sent_at, length(message_id), message_id, seq",
 )
 _OPEN_CONTROLS = sql("SELECT", ROW, "FROM inbox WHERE state = 'control' AND ended_at IS NULL ORDER BY +seq")
-_KNOWN = "SELECT revision, seq FROM dedupe WHERE name = ?"
+# Also of an unknown message one row, which says how many wait.
+_KNOWN = sql(
+    "SELECT d.revision, d.seq, (", _COUNT_WAITING, ") FROM (SELECT ? AS name) k LEFT JOIN dedupe d USING (name)"
+)
 _REMEMBER = "INSERT INTO dedupe (name, revision, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _INSERT = (
     "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, alone, role, accepted_at, "
@@ -170,10 +173,11 @@ class AcceptEffect:
 
 def accept(database: Database, new: EncodedMessage, per_chat: int, backlog: BacklogLimit) -> AcceptEffect:
     """Store *new* once."""
-    for name in new.names:
-        stored_rows = database.execute(_KNOWN, (name,)).fetchall()
-        if stored_rows:
-            return _accept_known(database, new, stored_rows)
+    found = [columns for name in new.names for columns in database.execute(_KNOWN, (new.key, name)).fetchall()]
+    queued = found[0][2]
+    stored_rows = [(revision, seq) for revision, seq, _ in found if seq is not None]
+    if stored_rows:
+        return _accept_known(database, new, stored_rows, queued)
     if new.message.kind is InboundKind.DELETION:
         # The message was never accepted, or it is so old that only transcripts have it.
         has_job = _take_back(database, new)
@@ -185,7 +189,6 @@ def accept(database: Database, new: EncodedMessage, per_chat: int, backlog: Back
         seq = _insert(database, new, "control")
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq), control=row)
-    queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
     if is_set_by_person(new.message):  # it was stored before, within limits of its own, and must not be lost
         seq = _insert(database, new, "waiting")
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq, queued=queued + 1), lane=new.message.key)
@@ -248,20 +251,23 @@ def _insert(database: Database, new: EncodedMessage, state: str) -> int:
     return int(seq)
 
 
-def _accept_known(database: Database, new: EncodedMessage, stored_rows: list[tuple[str, int]]) -> AcceptEffect:
+def _accept_known(
+    database: Database, new: EncodedMessage, stored_rows: Sequence[tuple[str, int]], queued: int
+) -> AcceptEffect:
     seq = stored_rows[0][1]
+    unchanged = AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=seq, queued=queued))
     # An original that comes after its edit is late, not newer.
     if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in stored_rows):
-        return _unchanged(database, new, seq)
+        return unchanged
     found = database.execute("SELECT state, turn, payload FROM inbox WHERE seq = ?", (seq,)).fetchone()
     database.execute(_REMEMBER, (new.names[0], new.revision, seq))
     if found is None or found[0] == "control" or any(revision == DELETED for revision, _ in stored_rows):
-        return _unchanged(database, new, seq)
+        return unchanged
     state, turn, payload = found
     if state == "waiting":
-        return _change_waiting(database, new, seq, payload)
+        return _change_waiting(database, new, seq, payload, queued)
     if not turn:  # refused or stopped before any turn saw it: there is nothing to correct
-        return _unchanged(database, new, seq)
+        return unchanged
     note = _insert(database, new, "noted")
     has_job = False
     if new.revision == DELETED:
@@ -287,11 +293,6 @@ def _take_back(database: Database, new: EncodedMessage, note: int = 0) -> bool:
     return True
 
 
-def _unchanged(database: Database, new: EncodedMessage, seq: int) -> AcceptEffect:
-    queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
-    return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=seq, queued=queued))
-
-
 def blank_ended(database: Database, condition: str, *values: int) -> int:
     """Take what was said out of the ended rows that meet *condition*; return their number."""
     blanked = [(_blank(payload), seq) for payload, seq in database.execute(sql(_ENDED, condition), values)]
@@ -306,21 +307,18 @@ def _blank(payload: str) -> str:
     return write_json({**fields, "text": ""})
 
 
-def _change_waiting(database: Database, new: EncodedMessage, seq: int, payload: str) -> AcceptEffect:
+def _change_waiting(database: Database, new: EncodedMessage, seq: int, payload: str, queued: int) -> AcceptEffect:
     if new.revision == DELETED:
         database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE seq = ?", (new.at, seq))
         blank_ended(database, "seq = ?", seq)
-        outcome = AcceptOutcome.DELETED
-    else:
-        # Queue position and turn stay the first delivery's; the text is the edit's.
-        after = replace(new.message, event_ids=tuple(read_json(payload).get("event_ids", ())))
-        database.execute(
-            "UPDATE inbox SET sender = ?, payload = ?, length = ?, role = ? WHERE seq = ?",
-            (quote(after.sender.id), write_inbound(after), new.length, new.role.value, seq),
-        )
-        outcome = AcceptOutcome.EDITED
-    queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
-    return AcceptEffect(AcceptResult(outcome=outcome, seq=seq, queued=queued))
+        return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DELETED, seq=seq, queued=queued - 1))
+    # Queue position and turn stay the first delivery's; the text is the edit's.
+    after = replace(new.message, event_ids=tuple(read_json(payload).get("event_ids", ())))
+    database.execute(
+        "UPDATE inbox SET sender = ?, payload = ?, length = ?, role = ? WHERE seq = ?",
+        (quote(after.sender.id), write_inbound(after), new.length, new.role.value, seq),
+    )
+    return AcceptEffect(AcceptResult(outcome=AcceptOutcome.EDITED, seq=seq, queued=queued))
 
 
 def _refuse(database: Database, new: EncodedMessage, queued: int, limit: int) -> AcceptEffect:

@@ -153,7 +153,12 @@ class SqlOutbox:
 
 
 # `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.
-_OPEN = "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3)"
+# With the number of its parts, and of its previews, whose id ends in 0.
+_OPEN = (
+    "SELECT id, payload, (SELECT count(*) FROM part WHERE message = o.seq) "
+    "+ (SELECT count(*) FROM outbox WHERE id = rtrim(o.id, '0123456789') || '0') "
+    "FROM outbox o WHERE key = ? AND open IN (1, 3)"
+)
 _ORDER = "ORDER BY open, seq"
 _FIRST = sql(_OPEN, _ORDER, "LIMIT 1")
 _FIRST_IF_HELD = sql(_OPEN, "AND EXISTS (", IS_HELD, ")", _ORDER, "LIMIT 1")
@@ -161,11 +166,16 @@ _PARTS = (
     "SELECT o.id, p.adopted, p.n, p.state, p.attempts, p.message_id, p.at, p.payload "
     "FROM outbox o JOIN part p ON p.message = o.seq WHERE o.id IN (?, ?) ORDER BY p.n"
 )
-_ROWS = "SELECT id, seq, open FROM outbox WHERE id IN (?, ?)"
 _GIVES_WAY = 3
 _KEY = "SELECT key FROM outbox WHERE id = ?"
 _INSERT_PART = (
     "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+# The first part, unless there are stored ones, or the message was cancelled.
+_FREEZE = (
+    "INSERT INTO part (message, n, state, attempts, at, payload) SELECT seq, ?, ?, ?, ?, ? FROM outbox "
+    "WHERE id = ? AND open IS NOT NULL ON CONFLICT DO NOTHING RETURNING message, "
+    "(SELECT open FROM outbox WHERE seq = part.message), (SELECT seq FROM outbox WHERE id = ?)"
 )
 _OF_MESSAGE = "message = (SELECT seq FROM outbox WHERE id = ?)"
 _IS_UNFINISHED = "state IN ('pending', 'sending', 'unknown')"
@@ -197,7 +207,8 @@ _END = sql(  # the message and its turn's preview
     "UPDATE outbox SET open = NULL, ended_at = ?1 WHERE id IN (?2, ?3) AND open IS NOT NULL AND NOT EXISTS "
     "(SELECT 1 FROM part WHERE message = (SELECT seq FROM outbox WHERE id = ?2) AND",
     _IS_UNFINISHED,
-    ") RETURNING key",
+    ") RETURNING key, EXISTS (SELECT 1 FROM outbox WHERE key = (SELECT key FROM outbox WHERE id = ?2)",
+    "AND open IN (1, 3) AND id != ?2)",
 )
 _RECOVER = "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending'"
 RECOVER_PARTS = sql(_RECOVER, "AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)")
@@ -239,9 +250,9 @@ def _read_parts(
     return parts, next((each for each in previews if each.part.visible_to == visible_to), None)
 
 
-def _delivery(database: Database, id_: str, key: SessionKey, payload: str) -> PendingDelivery:
+def _delivery(database: Database, id_: str, key: SessionKey, payload: str, parts_stored: int = 1) -> PendingDelivery:
     message = read_outbound(unquote(id_), key, payload)
-    parts, preview = _read_parts(database, id_, key, message.visible_to)
+    parts, preview = _read_parts(database, id_, key, message.visible_to) if parts_stored else ((), None)
     return PendingDelivery(message=message, parts=parts, preview=preview)
 
 
@@ -255,13 +266,13 @@ def next_delivery(database: Database, key: SessionKey, worker: str) -> PendingDe
         found = database.execute(_FIRST_IF_HELD, (column, claim_name(key), worker)).fetchone()
     else:
         found = database.execute(_FIRST, (column,)).fetchone()
-    return _delivery(database, found[0], key, found[1]) if found is not None else None
+    return _delivery(database, found[0], key, *found[1:]) if found is not None else None
 
 
 def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, ...]:
     """Return every open message of the chat, in order."""
     found = database.execute(sql(_OPEN, _ORDER), (write_key(key),)).fetchall()
-    return tuple(_delivery(database, id_, key, payload) for id_, payload in found)
+    return tuple(_delivery(database, id_, key, *columns) for id_, *columns in found)
 
 
 def messages_of(database: Database, turn: str) -> tuple[PendingDelivery, ...]:
@@ -284,13 +295,8 @@ def freeze(
     Parts that may have been sent before the journal was restored are all of unknown outcome.
     """
     id_ = quote(message.id)
-    rows = {name: (seq, how) for name, seq, how in database.execute(_ROWS, (id_, preview_of(id_)))}
-    if id_ not in rows:
-        return (), None
-    seq, how = rows[id_]
-    preview, _ = rows.get(preview_of(id_), (None, None))
     later = PartState.PENDING
-    if is_unknown := is_uncertain(database, seq, id_, adopted):
+    if is_unknown := is_uncertain(database, id_, adopted):
         later = PartState.UNKNOWN
     states = [later if place or is_unknown else PartState.SENDING for place in range(len(cut))]
     new = [
@@ -298,16 +304,17 @@ def freeze(
         for (part, _), state in zip(cut, states, strict=True)
     ]
     columns = [
-        (seq, part_place(row.part.id)[1], row.state.value, row.attempts, at, payload)
+        (part_place(row.part.id)[1], row.state.value, row.attempts, at, payload)
         for row, (_, payload) in zip(new, cut, strict=True)
     ]
-    # The first says whether they are stored.
-    if not columns or not database.execute(_INSERT_PART, columns[0]).rowcount:
+    first = database.execute(_FREEZE, (*columns[0], id_, preview_of(id_))).fetchone() if columns else None
+    if first is None:
         stored, _ = _read_parts(database, id_, message.key, message.visible_to)
         # Nothing to show is delivered.
         return stored, None if stored else _finish(database, id_, at).chat
+    seq, how, preview = first
     if columns[1:]:
-        database.executemany(_INSERT_PART, columns[1:])
+        database.executemany(_INSERT_PART, [(seq, *each) for each in columns[1:]])
     if how == _GIVES_WAY:
         database.execute("UPDATE outbox SET open = 1 WHERE seq = ?", (seq,))
     if preview is not None and _read_parts(database, id_, message.key, message.visible_to)[1] is not None:
@@ -360,9 +367,8 @@ def _finish(database: Database, id_: str, at: int) -> MessageEnd:
     ended = database.execute(_END, (at, id_, preview_of(id_))).fetchall()
     if not ended:
         return MessageEnd()
-    column = ended[0][0]
-    more = database.execute(_FIRST, (column,)).fetchone()
-    return MessageEnd(chat=read_key(column) if more is not None else None, has_more=more is not None)
+    column, has_more = ended[0]
+    return MessageEnd(chat=read_key(column) if has_more else None, has_more=bool(has_more))
 
 
 def open_preview(

@@ -5,7 +5,7 @@ A session has at most one lease. Its epoch rises at every claim and fences all w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,12 +26,19 @@ LONGEST_PASTE = 100  # rows of one paste or album; the rest is another turn
 NewTranscript: TypeAlias = Callable[[], str]
 
 _LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
-_FACTS = (
-    "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope, "
-    "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL), "
-    "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL), "
-    "?2 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3) "
-    "FROM (SELECT ?1 AS key) k LEFT JOIN lane l ON l.key = k.key LEFT JOIN session s ON s.key = k.key"
+_ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
+_QUEUED = "seq, sender, sent_at, album, length, alone, accepted_at"
+_FACTS = sql(
+    "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope,",
+    "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL),",
+    "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL),",
+    "?2 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3),",
+    ", ".join(f"i.{column}" for column in f"{_QUEUED}, {ROW}".split(", ")),
+    "FROM (SELECT ?1 AS key) k LEFT JOIN lane l ON l.key = k.key LEFT JOIN session s ON s.key = k.key",
+    "LEFT JOIN inbox i ON i.seq = (SELECT seq FROM inbox",
+    "WHERE key = ?1 AND state = 'waiting' AND ended_at IS NULL",
+    _ORDER,
+    "LIMIT 1)",
 )
 _TAKE_LANE = (
     "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
@@ -50,12 +57,7 @@ _GIVE_BACK = (
     "UPDATE inbox SET state = 'stamped', attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END "
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 )
-_ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
-_WAITING = sql(
-    "SELECT seq, sender, sent_at, album, length, alone, accepted_at FROM inbox",
-    "WHERE key = ? AND state = 'waiting' AND ended_at IS NULL",
-    _ORDER,
-)
+_WAITING = sql("SELECT", _QUEUED, "FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL", _ORDER)
 _OF_TURN = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = ? AND ended_at IS NULL AND turn = ?", _ORDER)
 _ONE = sql("SELECT", ROW, "FROM inbox WHERE seq = ?")
 _STAMP = "UPDATE inbox SET state = 'claimed', turn = ?, attempts = attempts + ? WHERE seq = ?"
@@ -86,6 +88,8 @@ class QueueFacts:
     waiting: int
     has_notes: bool
     is_ours: bool  # the claim to the chat
+    head: QueuedRow | None  # the first that waits
+    head_row: tuple[Any, ...]  # its columns of `ROW`
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,10 @@ class MergeDelay:
 
 
 def merge_rows(queued: Iterable[QueuedRow], limits: StoreLimits, now: int) -> tuple[list[QueuedRow], MergeDelay | None]:
-    """Return the rows that make the next turn; or, with them, how long to wait for the rest of an album or paste."""
+    """Return the rows that make the next turn; or, with them, how long to wait for the rest of an album or paste.
+
+    Rows behind the first are asked for only if they may belong to it.
+    """
     rows = iter(queued)
     head = next(rows, None)
     if head is None:
@@ -106,7 +113,7 @@ def merge_rows(queued: Iterable[QueuedRow], limits: StoreLimits, now: int) -> tu
         return group, None
     if age := _age(head, limits, now):
         return [*group, *_of_the_same_absence(head, rows, age, limits, now)], None
-    for row in rows:
+    while _may_continue(group[-1], limits) and (row := next(rows, None)):
         if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
             return group, None
         group.append(row)
@@ -142,6 +149,10 @@ def _longest(limits: StoreLimits) -> int:
     return max(limits.burst, 1) if limits.merge == "burst" else LONGEST_PASTE
 
 
+def _may_continue(last: QueuedRow, limits: StoreLimits) -> bool:
+    return limits.merge == "burst" or bool(last.album) or last.length >= limits.split_length
+
+
 def _belongs(last: QueuedRow, row: QueuedRow, limits: StoreLimits) -> bool:
     if row.sender != last.sender or row.alone:
         return False
@@ -172,20 +183,29 @@ def claim(
             if any(row.is_lone for row in rows):
                 return SuspectHead()
             return _take(database, facts, key, column, owner, rows, facts.turn, now, new)
-    queued = database.execute(_WAITING, (column,))
-    try:
-        group, held_epochs = merge_rows((QueuedRow(*columns) for columns in queued), limits, now)
-    finally:
-        queued.close()
-    if held_epochs is not None or not group:
-        return held_epochs
-    rows = tuple(read_row(database.execute(_ONE, (row.seq,)).fetchone()) for row in group)
+    group, delay = merge_rows(_queue(database, column, facts), limits, now)
+    if delay is not None or not group:
+        return delay
+    rows = (read_row(facts.head_row), *_read_rows(database, (row.seq for row in group[1:])))
     return _take(database, facts, key, column, owner, rows, turn_id(rows[0].message), now, new)
+
+
+def _queue(database: Database, column: str, facts: QueueFacts) -> Iterator[QueuedRow]:
+    """Yield the rows that wait, in order; those behind the first are read when they are asked for."""
+    if facts.head is not None:
+        yield facts.head
+    if facts.waiting > 1:
+        yield from (QueuedRow(*columns) for columns in database.execute(_WAITING, (column,)).fetchall()[1:])
+
+
+def _read_rows(database: Database, seqs: Iterable[int]) -> tuple[InboxRow, ...]:
+    return tuple(read_row(database.execute(_ONE, (seq,)).fetchone()) for seq in seqs)
 
 
 def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: str = "") -> QueueFacts:
     claim = (claim_name(key), claimed_by) if claimed_by else ("", "")
-    owner, turn, *session, waiting, has_notes, is_ours = database.execute(_FACTS, (column, *claim)).fetchone()
+    owner, turn, *others = database.execute(_FACTS, (column, *claim)).fetchone()
+    session, (waiting, has_notes, is_ours), head, row = others[:4], others[4:7], others[7:14], others[14:]
     return QueueFacts(
         owner=owner or "",
         turn=turn or "",
@@ -193,6 +213,8 @@ def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: st
         waiting=waiting,
         has_notes=bool(has_notes),
         is_ours=bool(is_ours),
+        head=QueuedRow(*head) if head[0] is not None else None,
+        head_row=tuple(row),
     )
 
 
@@ -352,8 +374,7 @@ def steer(database: Database, lease: TurnLease, column: str, owner: str, limits:
             break
         group.append(row.seq)
     queued.close()
-    rows = tuple(read_row(database.execute(_ONE, (seq,)).fetchone()) for seq in group)
-    return _stamp(database, rows, lease.turn)
+    return _stamp(database, _read_rows(database, group), lease.turn)
 
 
 def store_steps(

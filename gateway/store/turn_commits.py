@@ -53,12 +53,12 @@ _FREE_REST = (
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 )
 
-_LEASED = (
-    "SELECT l.owner, l.epoch, l.turn, s.transcript, s.next_index, "
-    "EXISTS (SELECT 1 FROM step WHERE step.turn = l.turn), "
-    "(SELECT count(*) FROM inbox WHERE key = l.key AND state = 'claimed' AND ended_at IS NULL), "
-    "EXISTS (SELECT 1 FROM inbox WHERE key = l.key AND state = 'waiting' AND ended_at IS NULL) "
-    "FROM lane l LEFT JOIN session s ON s.key = l.key WHERE l.key = ?"
+_END_LEASE = (
+    "UPDATE lane SET owner = '', turn = '' WHERE key = ?1 AND owner = ?2 AND epoch = ?3 AND turn = ?4 RETURNING "
+    "(SELECT transcript FROM session WHERE key = ?1), (SELECT next_index FROM session WHERE key = ?1), "
+    "EXISTS (SELECT 1 FROM step WHERE turn = ?4), "
+    "(SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'claimed' AND ended_at IS NULL), "
+    "EXISTS (SELECT 1 FROM inbox WHERE key = ?1 AND state = 'waiting' AND ended_at IS NULL)"
 )
 
 # Doing /new twice is doing it once, and a late one never takes a later transcript away.
@@ -164,20 +164,20 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     released with one more crash: a turn that can never commit must not run for ever.
     """
     record = new.commit.record
-    found = database.execute(_LEASED, (new.key,)).fetchone()
-    if found is None or found[:3] != (owner, lease.epoch, record.turn):
+    found = database.execute(_END_LEASE, (new.key, owner, lease.epoch, record.turn)).fetchone()
+    if found is None:
         stored = find_record(database, lease.turn)  # by a commit whose result was lost
         if stored is None:
             raise LeaseLost(f"turn {record.turn} is no longer ours")
         return CommitEffect(stored, is_new=False)
-    *session, has_steps, claimed, more = found[3:]
+    *session, has_steps, claimed, more = found
     if session != [record.transcript, record.from_index]:
         database.execute(
             "UPDATE inbox SET state = 'stamped', crashes = crashes + 1 "
             "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
             (new.key,),
         )
-        database.execute("UPDATE lane SET owner = '' WHERE key = ?", (new.key,))
+        database.execute("UPDATE lane SET turn = ? WHERE key = ?", (record.turn, new.key))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
     has_rest = _store(database, new) < claimed
     if lease.notes:
@@ -186,7 +186,6 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         database.execute(_FREE_REST, (new.key,))
     if has_steps:
         database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
-    database.execute("UPDATE lane SET owner = '', turn = '' WHERE key = ?", (new.key,))
     return CommitEffect(record, more=has_rest or bool(more))
 
 

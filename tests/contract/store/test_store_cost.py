@@ -49,7 +49,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     assert _scans(tmp_path / FILE, statements) == []
 
 
-async def test_a_turn_takes_two_dozen_statements(tmp_path: Path) -> None:
+async def test_a_turn_takes_seventeen_statements(tmp_path: Path) -> None:
     """From the message to the receipt of its answer. On PostgreSQL, each of them is a round trip."""
     store, statements = await open_counted(tmp_path)
     for n in ("the first of a chat makes its rows", "counted"):
@@ -65,7 +65,7 @@ async def test_a_turn_takes_two_dozen_statements(tmp_path: Path) -> None:
         await store.outbox.mark_sent(receipt(part))
     taken = [each for each in statements if not each.startswith(("BEGIN", "COMMIT"))]
     await store.close()
-    assert len(taken) == 24
+    assert len(taken) == 17
 
 
 async def test_counts_of_caps_that_nothing_waits_for_are_one_statement(tmp_path: Path) -> None:

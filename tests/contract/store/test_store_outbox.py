@@ -283,13 +283,15 @@ async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
 
 
 async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> None:
-    """Number 0 is the preview that stays in the chat."""
+    """Number 0 is the preview that stays in the chat. A worker that has the message already cannot freeze it."""
     await accept(store, said())
     lease = await claim(store)
     row = await store.outbox.preview(lease, preview_part(lease))
     await store.outbox.mark_sent(receipt(row.part))
     await store.journal.commit(lease, answered(lease, "one"))
+    message = (await oldest(store)).message
     assert await store.outbox.cancel(lease.turn) == (0,)
+    assert await store.outbox.freeze(message, parts_of(message, 1)) == ()
     assert await store.outbox.next(ANN) is None
     assert await store.outbox.cancel("tunknown") == ()
 
