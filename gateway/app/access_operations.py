@@ -14,10 +14,10 @@ from agent.memory.scope_names import ScopeSelector
 from agent.tools.rights import RefusalRule
 from gateway.access.note_store import parse_code
 from gateway.access.refusal_log import explain_refusal
-from gateway.app.gateway_operations import plain
 from gateway.app.memory_operations import MemoryOperations
+from gateway.app.operation_group import OperationGroup, operation, plain
 from gateway.app.refused_calls import RefusedCall, find_refused_calls
-from gateway.control import Line, Operation
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
 from gateway.ports import Job
@@ -56,54 +56,39 @@ _HINTS: Mapping[DecisionOutcome, str] = {
 }
 
 
-class AccessOperations:
+class AccessOperations(OperationGroup):
     """The operations `people list|allow|block|remove|link|audit|pending|approve|deny`, `owner …` and `why`."""
 
     def __init__(self, app: GatewayApp) -> None:
-        self._app = app
+        super().__init__(app)
         self._started_at = datetime.now(UTC)
 
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {
-            "people list": self.list_people,
-            "people allow": self.allow,
-            "people block": self.block,
-            "people remove": self.remove,
-            "people link": self.link,
-            "people audit": self.audit,
-            "owner claim": self.claim,
-            "owner list": self.list_owners,
-            "owner add": self.make_owner,
-            "owner remove": self.disown,
-            "people pending": self.pending,
-            "people approve": self.approve,
-            "people deny": self.deny,
-            "why": self.why,
-        }
-
+    @operation("people list")
     async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per account, chat or guild with an access entry, of one channel if `channel` is given."""
         channel = str(arguments.get("channel", ""))
         lines = [each for each in self._app.access.roster.list_access() if channel in ("", each.channel)]
-        if channel and not lines and channel not in self._app.platforms:
-            known = ", ".join(sorted(self._app.platforms))
-            raise UserError(f"no channel is called {channel}; channels: {known}")
+        if channel and not lines:
+            self._app.platforms.require(channel)
         for each in lines:
             yield plain(each)
 
+    @operation("people allow")
     async def allow(self, arguments: Line) -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role."""
         yield decision_line(await self._app.access.decisions.allow(_subject(arguments), operator()))
 
+    @operation("people block")
     async def block(self, arguments: Line) -> AsyncIterator[Line]:
         """Block a person, chat or guild."""
         yield decision_line(await self._app.access.decisions.block(_subject(arguments), operator()))
 
+    @operation("people remove")
     async def remove(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove a decision made by an owner or the operator."""
         yield decision_line(await self._app.access.decisions.remove(_subject(arguments), operator()))
 
+    @operation("people link")
     async def link(self, arguments: Line) -> AsyncIterator[Line]:
         """Link two accounts to one person, without a confirmation: the operator may read both memories.
 
@@ -128,12 +113,14 @@ class AccessOperations:
         is_done = await self._is_linked(accounts)
         yield {"accounts": typed, "person": links.person(accounts[0]) if is_done else "", "done": is_done}
 
+    @operation("people audit")
     async def audit(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the newest audit entries, of one "channel:user_id" if `about` is given."""
         limit = min(int(arguments.get("limit", 50)), _MOST)
         for each in await self._app.store.access.audit(limit=limit, about=str(arguments.get("about", ""))):
             yield plain(each)
 
+    @operation("owner claim")
     async def claim(self, _: Line) -> AsyncIterator[Line]:
         """Yield a code whose sender becomes the owner. Raises UserError when an owner exists."""
         issued = await self._app.access.claims.issue()
@@ -143,15 +130,18 @@ class AccessOperations:
         channels = [name for name, policy in self._app.access.roster.policies.items() if not policy.is_local]
         yield {**plain(issued), "channels": sorted(channels), "running": bool(self._app.channels)}
 
+    @operation("owner list")
     async def list_owners(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per owner."""
         for each in self._app.access.roster.owners():
             yield plain(each)
 
+    @operation("owner add")
     async def make_owner(self, arguments: Line) -> AsyncIterator[Line]:
         """Make a person an owner."""
         yield decision_line(await self._app.access.decisions.make_owner(_subject(arguments), operator()))
 
+    @operation("owner remove")
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove an owner whom no setting names."""
         decision = await self._app.access.decisions.disown(_subject(arguments), operator())
@@ -159,15 +149,15 @@ class AccessOperations:
             raise UserError(f"{decision.whom} is not an owner; `parlour owner list` shows the owners")
         yield decision_line(decision)
 
+    @operation("why")
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the state of the channels, one line per recent rejection, then one per tool call that was refused.
 
         *arguments* may name a channel, and a person or chat in it.
         """
         channel, id_ = str(arguments.get("channel", "")), str(arguments.get("id", ""))
-        kinds = self._app.platforms
-        if channel and channel not in kinds:
-            raise UserError(f"no channel is called {channel}; channels: {', '.join(sorted(kinds))}")
+        if channel:
+            self._app.platforms.require(channel)
         readiness = self._app.readiness()
         yield {
             "running": bool(self._app.channels),
@@ -199,15 +189,18 @@ class AccessOperations:
         place = next(each.said_by for each in settings if each.name == "tools")
         return [f'in parlour.yaml, below chats and "{place}": allow {call.tool} in tools']
 
+    @operation("people pending")
     async def pending(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per pairing request."""
         for waiting in self._app.access.pairing.pending_requests():
             yield plain(waiting)
 
+    @operation("people approve")
     async def approve(self, arguments: Line) -> AsyncIterator[Line]:
         """Approve the pairing request with this code, or of this channel:id."""
         yield await self._decide(arguments, is_yes=True)
 
+    @operation("people deny")
     async def deny(self, arguments: Line) -> AsyncIterator[Line]:
         """Deny the pairing request with this code, or of this channel:id."""
         yield await self._decide(arguments, is_yes=False)

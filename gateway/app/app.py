@@ -129,9 +129,7 @@ class GatewayApp:
 
         Raises UserError for an unknown channel, an unknown recipient and a full queue.
         """
-        if key.channel not in self.platforms:
-            known = ", ".join(sorted(self.platforms))
-            raise UserError(f"no channel is called {key.channel}; channels: {known}")
+        self.platforms.require(key.channel)
         sessions = await self.store.records.sessions()
         chat_kind, sender = resolve_recipient(key, self.platforms.traits(key.channel), sessions)
         message = InboundMessage(

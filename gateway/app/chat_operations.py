@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 from agent.chat_profiles import stored_guild
+from gateway.app.operation_group import OperationGroup, operation
 from gateway.app.turn_operations import chat_of
-from gateway.control import Line, Operation
+from gateway.control import Line
 from gateway.errors import UserError
 
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
 
-
-class ChatOperations:
+class ChatOperations(OperationGroup):
     """The operations `chats list` and `chats settings`."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {"chats list": self.list_chats, "chats settings": self.list_settings}
-
+    @operation("chats list")
     async def list_chats(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per chat with a session, the most recently used first, with the number of its sessions."""
         chats: dict[str, dict[str, object]] = {}
@@ -36,6 +27,7 @@ class ChatOperations:
         for name, line in chats.items():
             yield {**line, "sessions": counts[name]}
 
+    @operation("chats settings")
     async def list_settings(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per setting of a chat: its value, its origin, and the line that sets it for this chat."""
         key = chat_of(arguments)

@@ -131,9 +131,10 @@ def lost_turns(home: Home, url: str) -> str:
     return lost_rows_line(home.journal, url, leads) if leads else ""
 
 
-def build_operations(app: GatewayApp) -> GatewayOperations:
+def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
     """Return every operation of the command line over *app*."""
     groups = (
+        GatewayOperations(app),
         MemoryOperations(app),
         PeopleOperations(app),
         AccessOperations(app),
@@ -149,9 +150,9 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}
     if app.scope_files is not None:
-        changing = {**MemoryOperations(app).by_name(), **PeopleOperations(app).by_name()}
-        operations |= {name: _save_after(operation, app.scope_files) for name, operation in changing.items()}
-    return GatewayOperations(app, operations)
+        changing = {*MemoryOperations(app).by_name(), *PeopleOperations(app).by_name()}
+        operations |= {name: _save_after(operations[name], app.scope_files) for name in changing}
+    return operations
 
 
 def _save_after(operation: Operation, files: ScopeFileSync) -> Operation:

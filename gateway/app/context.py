@@ -15,7 +15,7 @@ from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.tools.tool import Tool
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy
-from gateway.errors import SettingsError
+from gateway.errors import SettingsError, UserError
 from gateway.home import Home
 from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, Store, StoreLimits
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
@@ -69,6 +69,11 @@ class ChannelPlatforms(Mapping[str, str]):
             model = InstalledPlugins.installed().model(platform)
             self._traits[platform] = PlatformTraits() if model is None else model.traits
         return self._traits[platform]
+
+    def require(self, channel: str) -> None:
+        """Raise UserError if *channel* is none of the channels."""
+        if channel not in self._platforms:
+            raise UserError(f"no channel is called {channel}; channels: {', '.join(sorted(self._platforms))}")
 
     def has_teams(self, platform: str) -> bool:
         """Return True if the user ids of a platform belong to teams."""

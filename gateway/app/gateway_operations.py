@@ -7,17 +7,15 @@ itself. The command line formats the lines.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import is_dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.access.refusal_log import ChannelRefusals
+from gateway.app.operation_group import OperationGroup, operation, plain
 from gateway.backup import backup
-from gateway.control import ControlConnection, Conversation, Line, Operation
+from gateway.control import ControlConnection, Line
 from gateway.errors import UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Channel
@@ -32,7 +30,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
-_CALL_NUMBER = re.compile(r"\.\d+\Z")
 _MOST_DEAD = 20
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
@@ -50,35 +47,14 @@ def _not_in_quarantine(name: str) -> UserError:
     return UserError(f"there is no quarantined event {name!r}; `parlour quarantine list` lists them")
 
 
-class GatewayOperations:
+class GatewayOperations(OperationGroup):
     """The operations over an open gateway."""
 
-    def __init__(self, app: GatewayApp, more: Mapping[str, Operation] | None = None) -> None:
-        """*more* are operations of other subsystems, by name."""
-        self._app = app
-        self._more = more or {}
+    def __init__(self, app: GatewayApp) -> None:
+        super().__init__(app)
         self._started_at = datetime.now(UTC)
 
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations that answer and end, by name."""
-        return {
-            "status": self.status,
-            "sessions list": self.list_sessions,
-            "sessions show": self.show_session,
-            "send": self.send,
-            "turn": self.turn,
-            "backup": self.backup,
-            "prune": self.prune,
-            "quarantine list": self.list_quarantine,
-            "quarantine drop": self.drop_from_quarantine,
-            "quarantine replay": self.replay_from_quarantine,
-            **self._more,
-        }
-
-    def conversations(self) -> Mapping[str, Conversation]:
-        """Return the operations in which both sides send lines, by name."""
-        return {"chat attach": self.attach}
-
+    @operation("status")
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line: version, uptime, channel states, queue depths, jobs, rejections and dead letters."""
         yield {
@@ -93,17 +69,20 @@ class GatewayOperations:
             "dead_letters": [plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
         }
 
+    @operation("sessions list")
     async def list_sessions(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per session, the most recently used first."""
         for session in await self._app.sessions.all():
             yield plain(session)
 
+    @operation("sessions show")
     async def show_session(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the newest messages of one session, as people saw them."""
         limit = min(int(arguments.get("limit", 50)), _MOST_LINES)
         for line in await self._app.sessions.displayed_messages(_key(arguments), limit=limit):
             yield plain(line)
 
+    @operation("send")
     async def send(self, arguments: Line) -> AsyncIterator[Line]:
         """Submit a text to a session as a job; it passes all nine stages."""
         text = str(arguments.get("text", ""))
@@ -112,16 +91,12 @@ class GatewayOperations:
         turn = await self._app.submit(_key(arguments), text)
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
+    @operation("turn")
     async def turn(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the trace of one turn, also for the reference of one of its calls (`t….1`)."""
-        reference = _CALL_NUMBER.sub("", str(arguments.get("reference", "")))
-        trace = await self._app.store.journal.trace(reference) if reference else None
-        if trace is None:
-            raise UserError(
-                f"no turn starts with {reference!r}; the reference is at the end of the notice that users saw"
-            )
-        yield plain(trace)
+        """Yield the trace of one turn, also for the reference of one of its calls."""
+        yield plain(await self.find_trace(arguments))
 
+    @operation("backup")
     async def backup(self, arguments: Line) -> AsyncIterator[Line]:
         """Write a backup. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
@@ -135,6 +110,7 @@ class GatewayOperations:
             "left_out": list(result.left_out),
         }
 
+    @operation("prune")
     async def prune(self, _: Line) -> AsyncIterator[Line]:
         """Remove expired rows, quarantined events, deleted files of workspaces and results of tools."""
         yield {
@@ -143,11 +119,13 @@ class GatewayOperations:
             "files": await self._app.workspaces.expire_trash() + await self._app.pages.prune(),
         }
 
+    @operation("quarantine list")
     async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per quarantined event, the newest first, without its content."""
         for event in await asyncio.to_thread(list_events, self._app.home.quarantine):
             yield {"name": event.file.stem, **plain(event)}
 
+    @operation("quarantine drop")
     async def drop_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove one event, so that it is handled when its platform delivers it again."""
         name = str(arguments.get("name", ""))
@@ -155,6 +133,7 @@ class GatewayOperations:
             raise _not_in_quarantine(name)
         yield {"name": name}
 
+    @operation("quarantine replay")
     async def replay_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
         """Hand one event to its channel as if it had just arrived, and remove it on success."""
         if not self._app.channels:
@@ -200,20 +179,3 @@ def _key(arguments: Line) -> SessionKey:
         return SessionKey.parse(str(arguments.get("key", "")))
     except ValueError as error:
         raise UserError(f"{error}; `parlour sessions list` lists them") from None
-
-
-def plain(value: Any) -> Any:
-    """Return *value* as JSON has it: times as ISO 8601, keys as text, records as objects."""
-    if isinstance(value, SessionKey):
-        return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

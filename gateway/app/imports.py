@@ -99,9 +99,7 @@ async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> Impo
         raise UserError(
             f"{target!r} is neither a chat (channel:chat_id) nor a scope; `parlour memory` lists the scopes"
         ) from None
-    if key.channel not in app.platforms:
-        known = ", ".join(sorted(app.platforms))
-        raise UserError(f"no channel is called {key.channel}; channels: {known}")
+    app.platforms.require(key.channel)
     if app.settings.memory.isolation == "shared":
         return ImportTarget(scope="", key=key)
     sessions = await app.store.records.sessions()

@@ -8,14 +8,14 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.app.gateway_operations import plain
+from gateway.app.operation_group import OperationGroup, operation, plain
 from gateway.backup import BackupProgress, BackupResult, backup
-from gateway.control import Line, Operation
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.home import make_private
 from gateway.logs import recent_lines
@@ -37,26 +37,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.tar\.gz\Z")
 _DOCTOR = ("-P", "-m", "parlour", "doctor", "--json")
 
 
-class MachineOperations:
+class MachineOperations(OperationGroup):
     """The operations `doctor`, `backups list|create|verify` and `logs`."""
 
     def __init__(self, app: GatewayApp, *, check_within: float = CHECK_WITHIN) -> None:
-        self._app = app
+        super().__init__(app)
         self._check_within = check_within
         self._checks = asyncio.Lock()
         self._backups = asyncio.Lock()
         self._writing: asyncio.Task[BackupResult] | None = None
 
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {
-            "doctor": self.doctor,
-            "backups list": self.list_backups,
-            "backups create": self.create_backup,
-            "backups verify": self.verify_backup,
-            "logs": self.list_logs,
-        }
-
+    @operation("doctor")
     async def doctor(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the findings of `parlour doctor`, the failures first; with `offline`, no platform or model is called.
 
@@ -94,11 +85,13 @@ class MachineOperations:
             raise UserError("the checks could not be made; run `parlour doctor` in a terminal")
         return output
 
+    @operation("backups list")
     async def list_backups(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per archive in the home's folder of backups, the newest first."""
         for line in await asyncio.to_thread(_list_archives, self._app.home.backups):
             yield line
 
+    @operation("backups create")
     async def create_backup(self, _: Line) -> AsyncIterator[Line]:
         """Write a backup into the home's folder of backups: lines of progress, then one of the archive.
 
@@ -121,13 +114,9 @@ class MachineOperations:
         except asyncio.CancelledError:  # the gateway stops
             task.cancel()
             raise
-        yield {
-            "name": name,
-            "files": result.files,
-            "size": result.size,
-            "left_out": list(result.left_out),
-        }
+        yield {"name": name, "files": result.files, "size": result.size, "left_out": list(result.left_out)}
 
+    @operation("backups verify")
     async def verify_backup(self, arguments: Line) -> AsyncIterator[Line]:
         """Unpack a backup beside the home, compare every file with the archive's own list, and delete it again."""
         from gateway.restore import RestoreLimits, verify_backup  # a gateway that verifies none does without tarfile
@@ -143,6 +132,7 @@ class MachineOperations:
             files = await asyncio.to_thread(verify_backup, folder / name, folder, limits=limits)
         yield {"name": name, "files": files}
 
+    @operation("logs")
     async def list_logs(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the newest lines of the log after the number `after`, the oldest first; filters narrow them.
 

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from agent.commands.memory_lists import first_change
 from agent.memory.documents.version_store import DocumentVersion
@@ -18,15 +18,13 @@ from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n.languages import FALLBACK
 from gateway.ports import MEMORY, Job, SearchOptions
 from gateway.ports.access import ACTING
-
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
 
 OPERATOR = "operator"  # access to the control socket means ownership of the home
 _OPERATOR = ErasureRequester(account=PlatformAccount(kind="", id=OPERATOR), sender="", may_all=True)
@@ -38,49 +36,25 @@ _ROUNDS = 4  # of purge and scrub, which follow from one another
 Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # rebuilds data of a scope; returns the number of items
 
 
-class MemoryOperations:
+class MemoryOperations(OperationGroup):
     """The operations `memory …`; each takes scope, person or chat as `ScopeNames` reads them."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {
-            "memory list": self.list_scopes,
-            "memory show": self.show,
-            "memory log": self.log,
-            "memory why": self.why,
-            "memory diff": self.diff,
-            "memory undo": self.undo,
-            "memory preview-erasure": self.preview_erasure,
-            "memory forget": self.forget,
-            "memory dream": self.dream,
-            "memory rebuild": self.rebuild,
-            "memory search": self.search,
-        }
-
+    @operation("memory list")
     async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per scope, with its size."""
         for scope in await asyncio.to_thread((await self.names()).all):
             size = await asyncio.to_thread(measure, self._app.home.path, scope)
-            waits = len(await self._app.commands.memory.staging.pending_changes(scope))
-            yield {
-                "scope": size.scope,
-                "name": size.name,
-                "remembered": size.remembered,
-                "entries": size.entries,
-                "conversations": size.conversations,
-                "bytes": size.bytes,
-                "waiting": waits,
-            }
+            waits = await self._app.commands.memory.staging.pending_changes(scope)
+            yield {**plain(size), "waiting": len(waits)}
 
+    @operation("memory show")
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per document that is not empty."""
         scope = await self._scope(arguments)
         for name, text in (await self._app.commands.memory.documents.displayed_documents(scope)).items():
             yield {"scope": scope, "document": name, "text": text}
 
+    @operation("memory log")
     async def log(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per change, the newest first."""
         scope = await self._scope(arguments)
@@ -90,6 +64,7 @@ class MemoryOperations:
         for version, text in zip(changes, await documents.diffs(scope, changes), strict=True):
             yield {**_change(version), "first": first_change(text)}
 
+    @operation("memory why")
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per remembered line that contains the words, with its change and the messages it came from."""
         scope, text = await self._scope(arguments), str(arguments.get("text", ""))
@@ -108,6 +83,7 @@ class MemoryOperations:
                 else None,
             }
 
+    @operation("memory diff")
     async def diff(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one change with its diff."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
@@ -117,6 +93,7 @@ class MemoryOperations:
         version, text = change
         yield {**_change(version), "diff": text}
 
+    @operation("memory undo")
     async def undo(self, arguments: Line) -> AsyncIterator[Line]:
         """Undo one change and keep later ones. Raises UserError when a later change touches the same lines."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
@@ -127,6 +104,7 @@ class MemoryOperations:
             raise UserError(f"later changes depend on {sha}; undo those first")
         yield {"scope": scope, "sha": sha}
 
+    @operation("memory preview-erasure")
     async def preview_erasure(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield what `forget` would remove now: numbers, a few of the lines, and similar words if nothing matches."""
         scope, pattern = await self._erasure_of(arguments)
@@ -135,6 +113,7 @@ class MemoryOperations:
         near = [] if found.result.total else await eraser.near_words(scope, pattern)
         yield {"scope": scope, **_amounts(found.result), "examples": list(found.examples), "near": near}
 
+    @operation("memory forget")
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove words from documents, summaries, messages and files; yield the amounts, without the words.
 
@@ -173,6 +152,7 @@ class MemoryOperations:
                 break
         return "continues when a gateway runs" if left else "done"
 
+    @operation("memory dream")
     async def dream(self, arguments: Line) -> AsyncIterator[Line]:
         """Run Dream once and wait for it; yield the number of entries that it read, and its changes."""
         scope = await self._scope(arguments)
@@ -197,6 +177,7 @@ class MemoryOperations:
         ]
         yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
 
+    @operation("memory rebuild")
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
         """Rebuild what is derived from the records, of every scope when none is given; yield one line per item."""
         is_named = any(arguments.get(name) for name in ("scope", "person", "chat"))
@@ -205,6 +186,7 @@ class MemoryOperations:
             for name, rebuild in self._derived().items():
                 yield {"scope": scope, "name": name, "count": await rebuild(scope)}
 
+    @operation("memory search")
     async def search(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per hit, the best first; among the documents of a project when one is given."""
         text, project = str(arguments.get("text", "")), str(arguments.get("project") or MEMORY)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.memory.erasure.erase_service import DOWNLOADS, untouched_folders
 from agent.memory.erasure.scope_eraser import PEOPLE
@@ -14,12 +13,10 @@ from agent.memory.scope_names import ScopeSelector
 from gateway.app.access_operations import operator
 from gateway.app.channels import accounts_of
 from gateway.app.memory_operations import MemoryOperations
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
-
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
 
 REMAINS = (
     "their messages on the platforms",
@@ -36,16 +33,10 @@ _KIND = re.compile(r"[a-z][a-z0-9-]*\Z")
 DOWNLOADED = "files that `parlour chat` saved in downloads/: delete them yourself"
 
 
-class PeopleOperations:
+class PeopleOperations(OperationGroup):
     """The operations `people forget|export|look`."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {"people forget": self.forget, "people export": self.export, "people look": self.look}
-
+    @operation("people export")
     async def export(self, arguments: Line) -> AsyncIterator[Line]:
         """Write all data of a person into a zip file. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
@@ -67,11 +58,13 @@ class PeopleOperations:
             raise UserError(f"{target} cannot be written: {error.strerror or error}") from error
         yield {"file": str(target), "scope": scope, "files": packed.files}
 
+    @operation("people look")
     async def look(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield whether any data of a person is stored. Raises UserError for a malformed account."""
         account = self._account(arguments)
         yield {"person": account.label, "is_known": await self._is_known(account)}
 
+    @operation("people forget")
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Erase a person everywhere; yield one line with what was erased and what remains. Idempotent.
 

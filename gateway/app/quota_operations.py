@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from agent.memory.scope_names import ScopeSelector
 from gateway.app.access_operations import decision_line, operator
-from gateway.app.gateway_operations import plain
 from gateway.app.memory_operations import MemoryOperations
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
 from gateway.ports.access import NO_QUOTA, PersonAccess
 from gateway.ports.caps import CappedSender
 
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
-
 _MOST = 10**12  # of a cap
 _DEFAULT = "default"
 
 
-class QuotaOperations:
+class QuotaOperations(OperationGroup):
     """The operations `people show`, `people quota` and `people quotas`."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {"people show": self.show, "people quota": self.set_quota, "people quotas": self.list_quotas}
-
+    @operation("people show")
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the access of the person of account `who`, their quota, and use and limit of each of their caps."""
         yield await self._describe(self._find(str(arguments.get("who", ""))))
 
+    @operation("people quota")
     async def set_quota(self, arguments: Line) -> AsyncIterator[Line]:
         """Set `turns` and `tokens` of the person of account `who`, and yield them as `people show` does.
 
@@ -51,6 +42,7 @@ class QuotaOperations:
         decision = await self._app.access.decisions.set_quota(who, replace(person.quota, **given), operator())
         yield {**await self._describe(self._find(who)), "ruling": decision_line(decision)["ruling"]}
 
+    @operation("people quotas")
     async def list_quotas(self, _: Line) -> AsyncIterator[Line]:
         """Yield a line per person with a quota: the account that it was set for, turns and tokens."""
         for whom, quota in self._app.access.decisions.list_quotas().items():

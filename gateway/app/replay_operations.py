@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gateway.app.gateway_operations import plain
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import MessagePart, short_turn_id
 from gateway.ports import PendingDelivery
 
 if TYPE_CHECKING:
     from agent.recorded_turn import ReplayReport
-    from gateway.app.app import GatewayApp
-
-_CALL_NUMBER = re.compile(r"\.\d+\Z")
 
 
-class ReplayOperations:
+class ReplayOperations(OperationGroup):
     """The operation `replay`. It is the machine's own: the console does not offer it."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operation by its name."""
-        return {"replay": self.replay}
-
+    @operation("replay")
     async def replay(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line: differences, notes, the recorded answer, and that of the `model` if one is named."""
-        app, reference = self._app, _CALL_NUMBER.sub("", str(arguments.get("reference", "")))
-        trace = await app.store.journal.trace(reference) if reference else None
-        if trace is None:
-            raise UserError(f"no turn starts with {reference!r}: it never was, or the journal has removed it by age")
+        app, trace = self._app, await self.find_trace(arguments)
         if trace.record is None:
             raise UserError(f"turn {trace.turn} has not ended yet")
         await app.projector.flush()

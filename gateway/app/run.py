@@ -19,6 +19,7 @@ import structlog
 from gateway.app.app import GatewayApp
 from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
+from gateway.app.gateway_operations import GatewayOperations
 from gateway.control.control_server import ControlServer
 from gateway.errors import StoreUnavailable, UserError
 from gateway.ports import Store
@@ -71,9 +72,9 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
     operations = build_operations(app)
-    control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
+    control = ControlServer(app.home.socket, operations, {"chat attach": GatewayOperations(app).attach})
     if app.console is not None:
-        app.console.connect(operations.by_name())
+        app.console.connect(operations)
 
     async def serve_web() -> None:
         try:

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from gateway.app.operation_group import OperationGroup, operation
 from gateway.app.turn_operations import chat_of
-from gateway.control import Line, Operation
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
@@ -34,25 +35,15 @@ _OWN_SERVER = "openai/"  # how litellm names a model behind an address that spea
 _MOST_SHOWN = 12
 
 
-class SetupOperations:
+class SetupOperations(OperationGroup):
     """The operations `setup status|model|platform|restart` and `chats preview|change`. No answer has a secret."""
 
     def __init__(self, app: GatewayApp) -> None:
-        self._app = app
+        super().__init__(app)
         self._run = secrets.token_hex(8)  # differs after a restart
         self._writes = asyncio.Lock()
 
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {
-            "setup status": self.status,
-            "setup model": self.set_model,
-            "setup platform": self.set_platform,
-            "setup restart": self.restart,
-            "chats preview": self.preview_chat,
-            "chats change": self.change_chat,
-        }
-
+    @operation("setup status")
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """Yield the model, and each platform with its channels and questions. No secret is in the line."""
         from gateway.doctor import installed_setups
@@ -91,6 +82,7 @@ class SetupOperations:
             "platforms": platforms,
         }
 
+    @operation("setup model")
     async def set_model(self, arguments: Line) -> AsyncIterator[Line]:
         """Call the model once and save it if it answers; `api_key` gets a secret file."""
         from pydantic import ValidationError
@@ -136,6 +128,7 @@ class SetupOperations:
             raise UserError(f"this server has no model {own!r}; it has {', '.join(names[:_MOST_SHOWN])}")
         return f"{_OWN_SERVER}{own}"
 
+    @operation("setup platform")
     async def set_platform(self, arguments: Line) -> AsyncIterator[Line]:
         """Verify `answers` to the questions of `platform` by calls to it, and save them if it accepts them."""
         from pydantic import ValidationError
@@ -172,6 +165,7 @@ class SetupOperations:
         await self._write(changes)
         yield {"findings": [_cut_secrets(each.text, hidden) for each in findings], "needs_restart": True}
 
+    @operation("chats preview")
     async def preview_chat(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the lines that a change of a chat's setting would remove from and add to the settings file."""
         changes = _chat_changes(arguments)
@@ -184,11 +178,13 @@ class SetupOperations:
         redact = SecretRedactor(secret_values(self._app.settings)).redact_log
         yield {"file": file, "lines": redact(lines), "needs_restart": True}
 
+    @operation("chats change")
     async def change_chat(self, arguments: Line) -> AsyncIterator[Line]:
         """Save a setting of one chat, without a value remove it from the file; the next start uses it."""
         await self._write(_chat_changes(arguments))
         yield {"needs_restart": True}
 
+    @operation("setup restart")
     async def restart(self, _: Line) -> AsyncIterator[Line]:
         """Stop as for SIGTERM and start again in the same process: running turns are finished or given back."""
         if self._app.restart is None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from agent.tools.rights import effective_rule
 from agent.tools.tool import AskRule, Tool
 from agent.tools.tool_questions import TOOL_QUESTION
 from agent.tools.toolbox import GROUP, Toolbox
 from gateway.app.chat_settings import list_disabled_tools
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation
+from gateway.control import Line
 from gateway.events import ChatKind, Role
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings.chat_overrides import ChatOverrides
-
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
 
 _OURS = frozenset({"agent", "gateway"})
 _ASKS = {
@@ -27,16 +24,10 @@ _ASKS = {
 }
 
 
-class ToolOperations:
+class ToolOperations(OperationGroup):
     """The operation `tools`."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operation by name."""
-        return {"tools": self.tools}
-
+    @operation("tools")
     async def tools(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per tool, those that are on first, then one per chat with calls that wait for approval."""
         settings, toolbox = self._app.settings, self._app.commands.chats.profiles.toolbox

@@ -5,36 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.memory.scopes import chat_scope
 from gateway.app.channels import accounts_of_user
-from gateway.app.gateway_operations import plain
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, no_such_turn, operation, plain
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey, short_turn_id
 from gateway.ports import TurnQuery, TurnTrace
 from gateway.ports.access import ACTING
 
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
-
 _MOST = 200  # turns at once
 _SEARCHED = 500  # newest turns of a session in which the text of one is looked for
 _LONGEST_TEXT = 20_000  # characters of one message, argument or result
-_CALL_NUMBER = re.compile(r"\.\d+\Z")
 
 
-class TurnOperations:
+class TurnOperations(OperationGroup):
     """The operations `turns find`, `turns show` and `turns prompt`. With a `chat`, they find nothing outside of it."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {"turns find": self.find, "turns show": self.show, "turns prompt": self.prompt}
-
+    @operation("turns find")
     async def find(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per turn, the newest first: of a `chat`, a `person`, a span of time, or of all."""
         chat = chat_of(arguments)
@@ -49,6 +39,7 @@ class TurnOperations:
         for each in await self._app.store.journal.find_turns(query):
             yield {"reference": short_turn_id(each.turn), **plain(each)}
 
+    @operation("turns show")
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line with everything that is stored about a turn.
 
@@ -67,6 +58,7 @@ class TurnOperations:
             "said": [_format_line(line) for line in lines if line.get("role")] if is_readable and lines else None,
         }
 
+    @operation("turns prompt")
     async def prompt(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield a line per message of the turn's first prompt, as the code of today writes it.
 
@@ -82,11 +74,10 @@ class TurnOperations:
 
     async def _trace(self, arguments: Line) -> tuple[TurnTrace, str]:
         """Return the turn of `reference` within `chat`, and its scope. Raises UserError."""
-        reference, chat = _CALL_NUMBER.sub("", str(arguments.get("reference", ""))), chat_of(arguments)
-        trace = await self._app.store.journal.trace(reference) if reference else None
+        trace = await self.find_trace(arguments)
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
-        if trace is None or not self._is_within(trace.key, chat, scopes):
-            raise UserError(f"no turn starts with {reference!r}; `turns find` lists the newest")
+        if not self._is_within(trace.key, chat_of(arguments), scopes):
+            raise no_such_turn(arguments)
         return trace, scopes.get(trace.key, "")
 
     async def _lines(self, trace: TurnTrace) -> Sequence[Mapping[str, Any]]:

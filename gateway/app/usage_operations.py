@@ -5,31 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
-
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
 
 GROUPS = ("person", "chat", "purpose", "model", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
 _SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
 
 
-class UsageOperations:
+class UsageOperations(OperationGroup):
     """The operation `usage`."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operation by name."""
-        return {"usage": self.usage}
-
+    @operation("usage")
     async def usage(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield calls, tokens and cost per person, chat, purpose, model or day of PARLOUR_TIMEZONE.
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from gateway.app.gateway_operations import NO_GATEWAY
-from gateway.control import Line, Operation
+from gateway.app.operation_group import OperationGroup, operation
+from gateway.control import Line
 from gateway.errors import UserError
 from gateway.settings.channel_blocks import PAGE
-
-if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
 
 
 @runtime_checkable
@@ -38,16 +36,10 @@ class SupportsLogin(Protocol):
         ...
 
 
-class WebOperations:
+class WebOperations(OperationGroup):
     """The operations `web login|logins|logout`."""
 
-    def __init__(self, app: GatewayApp) -> None:
-        self._app = app
-
-    def by_name(self) -> Mapping[str, Operation]:
-        """Return the operations by name."""
-        return {"web login": self.login, "web logins": self.logins, "web logout": self.logout}
-
+    @operation("web login")
     async def login(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield a login code, the page's address and, where it has a public one, a link with the code."""
         page, name = self._page(), str(arguments.get("as", ""))
@@ -59,11 +51,13 @@ class WebOperations:
         address = f"{(public or self._app.web.url).rstrip('/')}/{below}"
         yield {"code": code, "as": name, "link": link, "page": address}
 
+    @operation("web logins")
     async def logins(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per person who is logged in."""
         for each in await self._page().logged_in():
             yield dict(each)
 
+    @operation("web logout")
     async def logout(self, arguments: Line) -> AsyncIterator[Line]:
         """End every login of one person."""
         who = str(arguments.get("who", ""))

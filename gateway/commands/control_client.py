@@ -44,7 +44,7 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
     from gateway.app import build_operations, open_app
 
     async with open_app(settings, channels=False) as app:
-        async for line in build_operations(app).by_name()[name](arguments):
+        async for line in build_operations(app)[name](arguments):
             yield line
 
 

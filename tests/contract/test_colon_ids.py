@@ -203,7 +203,7 @@ async def test_a_person_is_forgotten_everywhere(tmp_path: Path) -> None:
         await channel.write("cem", "the kite flies", room="room", is_addressed=True)
         await channel.write("cem", "/remember my kite is blue")
         await parlour.idle()
-        forget = build_operations(parlour.app).by_name()["people forget"]
+        forget = build_operations(parlour.app)["people forget"]
         (line,) = [line async for line in forget({"person": BOB.label})]
         home = shutil.copytree(parlour.home, tmp_path / "copy", ignore=shutil.ignore_patterns("control.sock", "lock"))
     assert line["chats"] == [ROOM]

@@ -94,7 +94,7 @@ class Visitor:
 async def visit(up: InProcessGateway, name: str = "") -> AsyncIterator[Visitor]:
     """Log in as *name*, "" being the owner."""
     arguments = {"as": name} if name else {}
-    (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"](arguments)]
+    (issued,) = [dict(line) async for line in build_operations(up.app)["web login"](arguments)]
     url = up.app.web.url
     origin = {"Origin": url.rstrip("/")}
     async with aiohttp.ClientSession(headers=origin, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:

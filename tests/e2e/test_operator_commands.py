@@ -76,7 +76,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         assert (code, "No memory of their own is stored" in out) == (1, True)
         listed = await _list_routes(terminal.home)
     async with pocket_gateway(home=tmp_path / "names") as other:
-        every = set(build_operations(other.app).by_name())
+        every = set(build_operations(other.app))
     # These have no command: the console asks them, and test_console.py the console.
     assert every - asked == {
         *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),

@@ -70,7 +70,7 @@ async def test_axe_finds_nothing_in_any_state(chromium: Browser) -> None:
         await page.goto(up.app.web.url)
         await expect(page.locator("#login")).to_be_visible()
         await check(page, "login", found)
-        (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"]({})]
+        (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({})]
         await page.locator("#code").fill(str(issued["code"]))
         await page.locator("#code").press("Enter")
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")

@@ -123,7 +123,7 @@ async def test_the_menu_offers_what_the_role_allows(chromium: Browser, isolation
     async with gateway(model=HeldScriptModel(), environment=settings) as up:
         for name in ("", "ann"):
             arguments = {"as": name} if name else {}
-            (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"](arguments)]
+            (issued,) = [dict(line) async for line in build_operations(up.app)["web login"](arguments)]
             page = await open_page(chromium)
             await page.goto(f"{up.app.web.url}#code={issued['code']}")
             await page.locator("#code").press("Enter")

@@ -237,7 +237,7 @@ async def test_who_leaves_leaves_nothing_on_the_page(chromium: Browser) -> None:
 
 async def log_in(page: Page, up: InProcessGateway, name: str) -> None:
     """Log in with a code for *name*."""
-    (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"]({"as": name})]
+    (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({"as": name})]
     await page.locator("#code").fill(str(issued["code"]))
     await page.locator("#code").press("Enter")
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")

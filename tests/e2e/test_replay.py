@@ -55,13 +55,13 @@ def scripted(*entries: ScriptEntry | str) -> ScriptedModel:
 async def newest_turn(parlour: InProcessGateway) -> str:
     """Return the id of the newest turn, once everything is in its file."""
     await parlour.idle()
-    find = build_operations(parlour.app).by_name()["turns find"]
+    find = build_operations(parlour.app)["turns find"]
     return str(await anext(line["turn"] async for line in find({})))
 
 
 async def run_again(parlour: InProcessGateway, turn: str, **arguments: str) -> Mapping[str, Any]:
     """Return the line of the operation, as a program reads it."""
-    operation = build_operations(parlour.app).by_name()["replay"]
+    operation = build_operations(parlour.app)["replay"]
     (line,) = [line async for line in operation({"reference": turn, **arguments})]
     return dict(json.loads(json.dumps(line)))
 
@@ -73,7 +73,7 @@ async def stored(parlour: InProcessGateway) -> tuple[object, ...]:
         for path in parlour.home.rglob("*")
         if path.is_file() and path.suffix in (".jsonl", ".md", ".json")
     }
-    turns = [line async for line in build_operations(parlour.app).by_name()["turns find"]({})]
+    turns = [line async for line in build_operations(parlour.app)["turns find"]({})]
     return files, turns, parlour.channel.sent, await parlour.app.store.journal.depth()
 
 

@@ -36,7 +36,7 @@ async def people() -> AsyncIterator[ConsolePeople]:
 
 async def test_every_operation_is_offered_or_kept_back_on_purpose(people: ConsolePeople) -> None:
     """What a browser may call are operations that exist; what needs the machine's own files is none of them."""
-    operations = build_operations(people.up.app).by_name()
+    operations = build_operations(people.up.app)
     assert CONSOLE_OPERATIONS.keys() <= operations.keys()
     assert (
         not {"people forget", "people export", "send", "web login", "prune", "memory forget"}

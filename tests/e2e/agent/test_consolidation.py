@@ -147,7 +147,7 @@ async def test_what_memory_spent_is_a_line_of_usage() -> None:
         await quiet(parlour)
         shown = await parlour.channel.ask("ann", "/usage")
         assert "Memory of this chat, last 30 days: 1 model call, 2 tokens (20% of the tokens of its answers)" in shown
-        lines = [dict(line) async for line in build_operations(parlour.app).by_name()["usage"]({"by": "purpose"})]
+        lines = [dict(line) async for line in build_operations(parlour.app)["usage"]({"by": "purpose"})]
         rows = usage_table("purpose", lines)
         assert [row.split("  ")[0] for row in rows[1:]] == ["answer", "consolidation", "of it memory", "together"]
         assert rows[3].split()[3:5] == ["1", "2"]

@@ -74,7 +74,7 @@ async def taken_in(parlour: InProcessGateway) -> None:
 
 async def status_of(parlour: InProcessGateway) -> Mapping[str, Any]:
     """Return what `parlour status` prints."""
-    [line] = [line async for line in build_operations(parlour.app).by_name()["status"]({})]
+    [line] = [line async for line in build_operations(parlour.app)["status"]({})]
     return line
 
 

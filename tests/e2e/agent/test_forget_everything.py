@@ -162,7 +162,7 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
     """`parlour people forget`: in their scope, in groups, in quarantine; others' words stay; it says what remains."""
     home = shutil.copytree(full_home, tmp_path / "home")
     async with open_home(home, is_running) as app:
-        forget = build_operations(app).by_name()["people forget"]
+        forget = build_operations(app)["people forget"]
         [line] = [line async for line in forget({"person": "pocket:ann"})]
         [again] = [line async for line in forget({"person": "pocket:ann"})]
         with pytest.raises(UserError, match="kind:id"):

@@ -180,7 +180,7 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
     async with open_gateway(tmp_path / "home") as parlour:
         for sender in (MAL, "67", "68"):
             await knock(parlour, sender)
-        run = build_operations(parlour.app).by_name()
+        run = build_operations(parlour.app)
 
         async def ask(name: str, who: str = "") -> list[Line]:
             return [line async for line in run[f"people {name}"]({"who": who})]

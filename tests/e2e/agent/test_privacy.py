@@ -228,7 +228,7 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
     async with gateway(model=SummaryModel(), policy=OPEN, kind=kind(PLAIN)) as parlour:
         await parlour.channel.ask("ann", "/remember my dog is Bello")
         await parlour.channel.ask("bob", "/remember Bob has a canary", sender="bob")
-        export = build_operations(parlour.app).by_name()["people export"]
+        export = build_operations(parlour.app)["people export"]
         arguments = {"person": "pocket:ann", "file": str(target)}
         [line] = [line async for line in export(arguments)]
         with zipfile.ZipFile(target) as archive:

@@ -114,7 +114,7 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
     async with gateway(model=HeldScriptModel()) as parlour:
         await have_conversation(parlour)
-        asked = build_operations(parlour.app).by_name()
+        asked = build_operations(parlour.app)
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)
         assert found[0]["who"] == "Ann"

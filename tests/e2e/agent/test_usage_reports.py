@@ -49,7 +49,7 @@ class PricedModel:
 
 async def report_usage(parlour: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
-    return [dict(line) async for line in build_operations(parlour.app).by_name()["usage"](arguments)]
+    return [dict(line) async for line in build_operations(parlour.app)["usage"](arguments)]
 
 
 async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(

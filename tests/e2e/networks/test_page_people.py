@@ -46,7 +46,7 @@ class PageClient:
 
 async def ask(up: InProcessGateway, operation: str, **arguments: str) -> list[dict[str, Any]]:
     """Ask as the command line does."""
-    return [dict(line) async for line in build_operations(up.app).by_name()[operation](arguments)]
+    return [dict(line) async for line in build_operations(up.app)[operation](arguments)]
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 from gateway.alerts.alert_messages import line_of_delay
 from gateway.alerts.alert_sources import DelaySource
 from gateway.alerts.monitor import Source
-from gateway.app.gateway_operations import plain
+from gateway.app.operation_group import plain
 from gateway.commands import status as status_command
 from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
 from gateway.doctor.findings import FindingLevel
