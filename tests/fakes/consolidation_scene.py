@@ -27,12 +27,13 @@ from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, ProcessCrash, turn_name
 
 TURNS = 6
 
 
-class ConsolidationModel:
+class ConsolidationModel(FakeChatModel):
     """Summarises politely, and counts."""
 
     name = "test/model"
@@ -78,12 +79,6 @@ class ConsolidationModel:
             return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         call = ToolCall("c", "save_memory", json.dumps(self.saved))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing."""
-
-    async def close(self) -> None:
-        """Nothing."""
 
 
 class LooseDisk(Disk):

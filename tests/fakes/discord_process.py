@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.discord_records import ANN, BEN, TEAM_ROLE, TOKEN
 
 _ROOT = Path(__file__).parents[2]
@@ -164,7 +165,7 @@ def _environment(order: DiscordProcessOrder) -> Mapping[str, str]:
 def _model(order: DiscordProcessOrder) -> Any:
     from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 
-    class EchoReply:
+    class EchoReply(FakeChatModel):
         """Repeats what it was asked, or begins to and stops."""
 
         name = "parrot"
@@ -177,12 +178,6 @@ def _model(order: DiscordProcessOrder) -> Any:
             if order.holds:
                 await asyncio.Event().wait()
             return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(), cost=None)
-
-        async def warm(self) -> None:
-            """There is nothing to load."""
-
-        async def close(self) -> None:
-            """There is nothing to close."""
 
     return EchoReply()
 

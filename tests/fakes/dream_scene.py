@@ -27,6 +27,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import Job, SessionRow, TurnRecord
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
 
 Said = str | Mapping[str, Any] | BaseException
@@ -54,7 +55,7 @@ def remove(old: str, **fields: str) -> dict[str, str]:
     return {"op": "remove", "old": old, **fields}
 
 
-class DreamModel:
+class DreamModel(FakeChatModel):
     """Gives its answers in turn, the last one for ever: a text, the arguments of the tool, or an error to raise."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -75,12 +76,6 @@ class DreamModel:
         calls = () if isinstance(answer, str) else (ToolCall("c", EDIT_MEMORY, json.dumps(answer)),)
         text = answer if isinstance(answer, str) else ""
         return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(100, 10), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing."""
-
-    async def close(self) -> None:
-        """Nothing."""
 
     @property
     def prompts(self) -> list[str]:

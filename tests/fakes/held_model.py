@@ -12,9 +12,10 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory import conversation_titles, conversations
+from tests.fakes.chat_model import FakeChatModel
 
 
-class HeldScriptModel:
+class HeldScriptModel(FakeChatModel):
     """Says *script* in turn, then ``answer <n>`` for ever; call n waits for `go(n)` when it is in *held*."""
 
     def __init__(self, *script: ScriptEntry | str, held: Iterable[int] = ()) -> None:
@@ -48,12 +49,6 @@ class HeldScriptModel:
     def go(self, n: int) -> None:
         """Let call n be answered."""
         self._gates[n].set()
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 def title_soon(patch: pytest.MonkeyPatch) -> None:

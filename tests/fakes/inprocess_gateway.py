@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from gateway.admission import AdmissionPolicy
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, serve
 from gateway.app.context import utc_now
 from gateway.events import (
@@ -34,9 +34,10 @@ from gateway.events import (
 from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, PlatformTraits
 from gateway.settings import InstalledPlugins, load_settings
 from gateway.text import find_command
+from tests.fakes.chat_model import FakeChatModel
 
 
-class InstantModel:
+class InstantModel(FakeChatModel):
     """Answers after *seconds*; keeps nothing, so that a long run measures the gateway."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -63,13 +64,11 @@ class InstantModel:
         call = ToolCall("save", "save_memory", saved)
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
 
-    async def warm(self) -> None:
-        """Nothing to load."""
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
+# Whoever writes on the channel `pocket` is let in, whether the bot is named or not.
+OPEN = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
+)
 PLAIN = ChannelCapabilities(text_limit=4_000)
 STREAMING = ChannelCapabilities(
     text_limit=4_000, edits=True, preview_every=timedelta(milliseconds=1), shows_activity=True

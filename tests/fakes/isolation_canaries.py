@@ -17,6 +17,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.memory.documents.version_store import VersionStore
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore
+from tests.fakes.chat_model import FakeChatModel
 
 CANARY = re.compile(r"kanari[a-z]{4}vogel")  # no clock and no id spells it
 _ECHOED = 60
@@ -61,7 +62,7 @@ class CanaryWatch:
                 self.crossings.append((where, f"{word} of {self.whose.get(word)}"))
 
 
-class HijackedModel:
+class HijackedModel(FakeChatModel):
     """Calls every tool it is given with hostile arguments, then says all it knows. Its summaries are honest."""
 
     def __init__(self, watch: CanaryWatch, *, attacks: bool = True) -> None:
@@ -114,12 +115,6 @@ class HijackedModel:
         arguments = saved if name == "save_memory" else {"slug": "talk", "summary": saved["history_entry"]}
         call = ToolCall("s", name, json.dumps(arguments))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 HOSTILE = (

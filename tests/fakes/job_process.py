@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -30,7 +31,7 @@ def tell(word: str) -> None:
     print(word, flush=True)
 
 
-class HangingJobModel:
+class HangingJobModel(FakeChatModel):
     """Answers at once; what is asked in the background hangs where the stage says so."""
 
     name = "test/model"
@@ -55,12 +56,6 @@ class HangingJobModel:
 
     def _reply(self, text: str, calls: tuple[ToolCall, ...]) -> ChatReply:
         return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def left(parlour: InProcessGateway, *, apply: bool) -> None:

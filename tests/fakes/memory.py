@@ -7,12 +7,12 @@ import base64
 import errno
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
@@ -20,6 +20,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import InboxRow, Job, JobQueueStats, Line, MessageOutcome, SessionRow, StoredRecord, TurnRecord
 
+T = TypeVar("T")
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ANN = SessionKey("telegram", "42")
 SCOPE = "people/telegram%3a42"
@@ -34,7 +35,8 @@ def turn_name(n: int | str) -> str:
 class FakeRecords:
     """The `Records` port in memory: bodies leave it when they are projected, sessions stay."""
 
-    def __init__(self) -> None:
+    def __init__(self, *records: TurnRecord) -> None:
+        """Begin with *records* committed."""
         self.stored: list[StoredRecord] = []
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
@@ -42,6 +44,8 @@ class FakeRecords:
         self.is_down = False
         self._committed = asyncio.Event()
         self._seq = 0
+        for record in records:
+            self.commit(record)
 
     def commit(self, record: TurnRecord) -> TurnRecord:
         """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
@@ -303,6 +307,31 @@ class FaultyDisk(Disk):
         if self._step(str(old)):
             raise self.error
         super().rename(old, new)
+
+
+async def killed_runs(
+    folder: Path,
+    prepare: Callable[[Path], Awaitable[T]],
+    work: Callable[[T, Disk | None], Awaitable[object]],
+    *,
+    more_than: int,
+    at: Sequence[int] = range(400),
+) -> AsyncIterator[tuple[int, T]]:
+    """Yield each write at which *work* was killed before it was done again, and what *prepare* had made for it.
+
+    Ends with the run that nothing kills, in which *work* has made more than *more_than* writes.
+    """
+    for n in at:
+        place = await prepare(folder / str(n))
+        try:
+            await work(place, FaultyDisk(at=n, error=ProcessCrash()))
+        except ProcessCrash:
+            await work(place, None)
+        else:
+            assert n > more_than
+            return
+        yield n, place
+    raise AssertionError("the work has more writes than were tried")
 
 
 def exchange(

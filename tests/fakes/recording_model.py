@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from tests.fakes.chat_model import FakeChatModel
 
 
-class RecordingModel:
+class RecordingModel(FakeChatModel):
     """Answers `re: …`; a summary is made of nothing new, unless *fails* is set: then it says nothing of use."""
 
     def __init__(self) -> None:
@@ -40,9 +41,3 @@ class RecordingModel:
     def _reply(self, text: str, tool: str = "", arguments: dict[str, Any] | None = None) -> ChatReply:
         calls = (ToolCall("c1", tool, json.dumps(arguments)),) if tool else ()
         return ChatReply(text=text, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""

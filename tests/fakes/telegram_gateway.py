@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.telegram_server import TelegramServer
 
 TEAM = -1001234567890
 
 
-class EchoModel:
+class EchoModel(FakeChatModel):
     """Repeats what it is asked, in three pieces; waits before the last one while `hold` is on."""
 
     name = "parrot"
@@ -41,12 +42,6 @@ class EchoModel:
         if sink is not None:
             sink(text[len(text) * 2 // 3 :])
         return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 def open_gateway(

@@ -9,19 +9,15 @@ from pathlib import Path
 import pytest
 
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.app import GatewayApp
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports.journal import TurnQuery
 from tests.fakes.held_model import HeldScriptModel, calls, users
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import OPEN, gateway
 
 KEY = SessionKey("pocket", "c")
-TEAM = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 
 
 async def history(app: GatewayApp, chat: str = "c") -> list[tuple[str, str]]:
@@ -49,7 +45,7 @@ async def test_stop_ends_the_turn_and_the_queue_and_says_how_many() -> None:
 async def test_stop_of_a_queue_alone() -> None:
     """Where nothing of the sender's runs, what waits is dropped all the same."""
     model = HeldScriptModel(held=[1])
-    async with gateway(model=model, policy=TEAM) as parlour:
+    async with gateway(model=model, policy=OPEN) as parlour:
         await parlour.channel.say("c", "anns", sender="ann", group=True)
         await model.called(1)
         await parlour.channel.say("c", "bobs", sender="bob", group=True)
@@ -210,7 +206,7 @@ async def test_a_new_time_zone_takes_a_new_snapshot() -> None:
 async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
     """/usage in a shared chat is seen by who asked, and stands in no transcript; refusals too."""
     model = HeldScriptModel()
-    async with gateway(model=model, policy=TEAM) as parlour:
+    async with gateway(model=model, policy=OPEN) as parlour:
         await parlour.channel.say("g", "hello", group=True)
         text = await parlour.channel.ask("g", "/usage", sender="bob", group=True)
         assert "model call" in text
@@ -319,7 +315,7 @@ async def test_a_delta_survives_a_turn_that_was_never_stored() -> None:
 async def test_a_text_of_ours_lands_in_the_scope_of_its_chat() -> None:
     """`parlour send` speaks as whom the chat belongs to: a group's scope in a group, the person's in a direct chat."""
     model = HeldScriptModel()
-    async with gateway(model=model, policy=TEAM) as parlour:
+    async with gateway(model=model, policy=OPEN) as parlour:
         await parlour.channel.say("g", "hello", group=True)
         await parlour.channel.say("d", "hello", sender="ann")
         await parlour.idle()

@@ -20,6 +20,7 @@ from gateway.app import build_operations
 from gateway.commands.usage import usage_table
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -36,7 +37,7 @@ def politely(n: int, memory: str) -> dict[str, str]:
     }
 
 
-class SummaryModel:
+class SummaryModel(FakeChatModel):
     """Answers at once; summarises when it is let, and as it is told."""
 
     def __init__(self, summarise: Summarise = politely) -> None:
@@ -70,12 +71,6 @@ class SummaryModel:
         saved = self.summarise(len(self.asked), "" if memory == "(empty)" else memory)
         call = ToolCall("c1", "save_memory", json.dumps(saved))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 @asynccontextmanager

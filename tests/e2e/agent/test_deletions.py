@@ -12,12 +12,11 @@ from pathlib import Path
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind, PlatformAccount
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import layers
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 
 def telling(n: int, memory: str) -> dict[str, str]:
@@ -226,9 +225,7 @@ async def test_killed_in_between_it_is_done_once(tmp_path: Path) -> None:
 
 async def test_in_a_group_only_its_own_scope_is_touched() -> None:
     """The same words in another scope's memory are nobody's business here."""
-    policy = AdmissionPolicy(
-        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-    )
+    policy = OPEN
     async with gateway(model=SummaryModel(), policy=policy) as parlour:
         await parlour.channel.ask("ann", "/remember my dog is Bello", number="6")
         await parlour.channel.ask("room", "/remember my dog is Bello", group=True, number="7")

@@ -12,11 +12,11 @@ from pathlib import Path
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from agent.memory.documents.file_documents import document_path
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.admission import AdmissionPolicy
 from tests.e2e.agent.test_consolidation import SummaryModel as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
 from tests.fakes.dream_scene import DreamModel, add, edits, swap
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 ANN = "people/pocket%3aann"
 ROOM = "chats/pocket%3aroom"
@@ -150,9 +150,7 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
 
 async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins() -> None:
     """What SOUL.md would become waits; answers are seen by their asker alone; a member restores nothing."""
-    policy = AdmissionPolicy(
-        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-    )
+    policy = OPEN
     wanted = edits(add("Be brief here.", document="SOUL.md"), add("- the office is in Bonn"))
     async with at_work(DreamingModel("study", wanted), policy=policy) as parlour:
         add_history(parlour.home, "They moved to Bonn and like short answers.", scope=ROOM)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.memory.documents.version_store import VersionStore
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import OPEN, gateway
 from tests.fakes.staged_changes import erase
 
 SCOPE = "people/pocket%3aann"
@@ -93,9 +92,7 @@ async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
 
 async def test_in_a_group_a_member_takes_back_their_own() -> None:
     """What they said and had kept goes; what others did stays, and the answer says who can clear it."""
-    policy = AdmissionPolicy(
-        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-    )
+    policy = OPEN
     async with gateway(policy=policy, model=SummaryModel()) as parlour:
         ask = parlour.channel.ask
         await ask("room", "/remember Ann has a zeppelin", group=True, sender="ann")

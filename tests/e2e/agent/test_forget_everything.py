@@ -19,7 +19,6 @@ import structlog
 from typer.testing import CliRunner
 
 from agent.memory.documents.version_store import VersionStore
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import GatewayApp, build_operations, open_app
 from gateway.cli import app as cli
 from gateway.errors import UserError
@@ -28,12 +27,9 @@ from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 ANNS, BOBS = "annsquokka", "bobsquokka"
 
 

@@ -15,19 +15,15 @@ from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import encode, format_time, utc_now
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.held_model import HeldScriptModel
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase, memory
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 DECIDED = "This was already decided, or it expired"
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 
 
 def transcript(home: Path, scope: str = ANN) -> str:

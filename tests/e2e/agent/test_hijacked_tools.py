@@ -21,16 +21,13 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.reminders.reminder import REMIND
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.tools.toolbox import GROUP
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.admission import AdmissionPolicy
 from gateway.events import SessionKey
 from gateway.ports.entry_points import load_entry_points
 from tests.fakes.held_model import results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
-from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, InstantModel, gateway
 
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
 BOBS, HOSTS, KEY, OWN = "kanaribobsvogel", "kanarihostvogel", "kanarikeysvogel", "kanariannsvogel"
 PLANTED = "planted by a page"

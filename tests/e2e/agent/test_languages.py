@@ -12,17 +12,13 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import ModelRefused
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls, users
-from tests.fakes.inprocess_gateway import PLAIN, InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, PLAIN, InProcessGateway, gateway
 from tests.fakes.staged_changes import staged
 
-TEAM = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 TYPED = ("/start", "/frobnicate", "/remember", "/help")
 
 
@@ -64,7 +60,7 @@ async def test_a_failure_is_told_in_the_language_of_who_reads_it() -> None:
 
 async def test_a_shared_chat_has_a_language_of_its_own_that_its_admins_choose() -> None:
     """A member is refused, an admin chooses; what people have in their direct chats stays theirs."""
-    async with gateway(model=HeldScriptModel(), policy=TEAM) as parlour:
+    async with gateway(model=HeldScriptModel(), policy=OPEN) as parlour:
         await choose(parlour, "ann", "de")
         refused = await choose(parlour, "g", "es", group=True)
         assert refused == translate("commands.only_admin", "en", command="language")

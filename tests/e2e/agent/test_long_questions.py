@@ -14,10 +14,10 @@ from agent.turn_runner import TurnRunner
 from gateway.errors import SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, Role
 from gateway.ports import Channel, ChannelContext, InboxRow
-from tests.e2e.agent.test_tool_questions import OPEN, OutsideWorld, decide, waiting
+from tests.e2e.agent.test_tool_questions import OutsideWorld, decide, waiting
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles, SentFile
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 
 def arrived(parlour: InProcessGateway) -> list[SentFile]:

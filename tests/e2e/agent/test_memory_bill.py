@@ -10,6 +10,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall, estimate
 from agent.memory.documents.file_documents import document_path
 from agent.memory.jobs.token_budget import MEMORY_PURPOSES
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -19,7 +20,7 @@ ENTRY = f"[2026-11-22 10:00] {'They talked about boats and decided to buy one. '
 LARGEST_SHARE = 0.25  # of the answers' tokens, at 10 kB
 
 
-class BillModel:
+class BillModel(FakeChatModel):
     """Answers and remembers as a model does, and counts the tokens of each purpose: (in, out)."""
 
     def __init__(self) -> None:
@@ -50,12 +51,6 @@ class BillModel:
             "create_session_memory": {"slug": "boat", "summary": ENTRY},
         }.get(name, {"operations": []})
         return "", (ToolCall("c", name, json.dumps(arguments)),)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def settle(parlour: InProcessGateway) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
 
@@ -113,9 +112,7 @@ async def test_a_persons_own_edit_shows_as_theirs() -> None:
 
 async def test_in_a_shared_chat_undoing_is_for_admins_and_answers_are_private() -> None:
     """Everybody may look and have something kept; what is printed about memory is seen by its sender alone."""
-    policy = AdmissionPolicy(
-        channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-    )
+    policy = OPEN
     async with gateway(policy=policy) as parlour:
         ask = parlour.channel.ask
         await ask("room", "/remember the office is in Bonn", group=True)

@@ -14,17 +14,13 @@ from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.documents.version_store import VersionStore
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import TurnLease, TurnStep
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import memory
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 LEIPZIG = "Lives in Leipzig"
 MOVED = {"op": "replace", "old": LEIPZIG, "text": "Lives in Dresden"}
 

@@ -7,13 +7,14 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import gateway
 
 SCOPE = "people/pocket%3aann"
 WINDOW = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "0", "PARLOUR_LLM__CONTEXT_WINDOW": "20000"}
 
 
-class PurposeModel:
+class PurposeModel(FakeChatModel):
     """Answers at length, and records what it was called for."""
 
     def __init__(self) -> None:
@@ -25,12 +26,6 @@ class PurposeModel:
         self.requests.append(request)
         text = f"answer {len(self.requests)} {'word ' * 1_000}"
         return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def test_nothing_is_consolidated_without_a_window() -> None:

@@ -20,6 +20,7 @@ from gateway.errors import ModelFailed
 from gateway.events import InboundKind, Role
 from gateway.ports import Job
 from tests.fakes.account_linking import link, unlink
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
@@ -32,7 +33,7 @@ AT_NIGHT = "2026-11-30T03:00"
 UNTYPED = "not allowed here: no message of a person started this turn"
 
 
-class ToldModel:
+class ToldModel(FakeChatModel):
     """Says or calls what stands in `queue`; a failure there is raised."""
 
     def __init__(self) -> None:
@@ -52,12 +53,6 @@ class ToldModel:
         elif sink is not None:
             sink(entry)
         return ChatReply(text=entry, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1, 0), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     @property
     def result(self) -> str:

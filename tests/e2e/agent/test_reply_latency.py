@@ -16,6 +16,7 @@ from agent.memory.history.history_log import HistoryLog
 from gateway.app import composition
 from gateway.ports import Store
 from gateway.settings import Settings
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.clock import VirtualClock
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.store import open_inline_store
@@ -24,7 +25,7 @@ SCOPE = "people/pocket%3aann"
 SLOW = 30.0  # seconds that the model takes for a summary, and for a flush
 
 
-class SlowSummaryModel:
+class SlowSummaryModel(FakeChatModel):
     """Answers in a second; takes half a minute for anything that nobody waits for."""
 
     name = "thoughtful"
@@ -46,12 +47,6 @@ class SlowSummaryModel:
         saved = json.dumps({"history_entry": "They talked.", "memory_update": "- they talked"})
         calls = (ToolCall("c", "save_memory", saved),)
         return ChatReply(text="", tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def measure_answer(parlour: InProcessGateway, clock: VirtualClock, chat: str, text: str) -> float:

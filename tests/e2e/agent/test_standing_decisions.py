@@ -16,10 +16,10 @@ from agent.tools.standing_decisions import DURATION, STANDING_DECISION
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.ports import Job
-from tests.e2e.agent.test_tool_questions import OPEN, SETTLED, decide, read_page, waiting
+from tests.e2e.agent.test_tool_questions import SETTLED, decide, read_page, waiting
 from tests.fakes.account_linking import link, unlink
 from tests.fakes.held_model import HeldScriptModel, calls, results
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
 BOB, EVE = ('{"to": "bob"}', '{"to": "eve"}')

@@ -10,16 +10,12 @@ import pytest
 from agent.commands import tools
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import build_operations
 from gateway.errors import ToolFailed
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import OPEN, gateway
 
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 NOTHING = "There is no earlier answer here."
 
 

@@ -10,9 +10,9 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LIFETIME, RUN_LIFETIME, TOOL_DENIAL, TOOL_QUESTION
-from tests.e2e.agent.test_tool_questions import ARGUMENTS, OPEN, OutsideWorld, decide, read_page
+from tests.e2e.agent.test_tool_questions import ARGUMENTS, OutsideWorld, decide, read_page
 from tests.fakes.held_model import HeldScriptModel, calls
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 SEND = calls(("send_letter", ARGUMENTS))
 

@@ -15,15 +15,12 @@ import pytest
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import AskRule, ResultContent, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LIFETIME, LONGEST_SHOWN, TOOL_QUESTION
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.admission import AllowEntry
 from gateway.events import SessionKey
 from tests.e2e.agent.test_reminders import MEMBERS, MovableClock, ReminderTalk, ToldModel
 from tests.fakes.held_model import HeldScriptModel, calls, results, users
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 ARGUMENTS = '{ "to":"bob","subject" : "Grüße \\u00e4" }'
 SETTLED = "This question has been answered or has expired."
 

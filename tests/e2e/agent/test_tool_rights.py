@@ -13,9 +13,9 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import SettingsError
 from gateway.events import Role
-from tests.e2e.agent.test_tool_questions import ARGUMENTS, OPEN, OutsideWorld, decide
+from tests.e2e.agent.test_tool_questions import ARGUMENTS, OutsideWorld, decide
 from tests.fakes.held_model import HeldScriptModel, calls, results
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import OPEN, gateway
 
 BOB = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.USER, "bob")}), group_policy=GroupPolicy.OPEN

@@ -11,18 +11,15 @@ import pytest
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, FAILURES, failure_line
 from tests.fakes.held_model import HeldScriptModel, calls, users
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.time_server import open_time_server
 
 KEY = SessionKey("pocket", "c")
-TEAM = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 
 
 async def history(parlour: InProcessGateway, chat: str = "c") -> list[tuple[str, str]]:
@@ -76,7 +73,7 @@ async def test_who_was_revoked_while_waiting_is_told(tmp_path: Path) -> None:
     """Admission is judged again at claim: the message is refused, its sender reads why, the model sees nothing."""
     home, first, second = tmp_path / "home", HeldScriptModel(held=[1]), HeldScriptModel()
     environment = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}
-    async with gateway(home=home, model=first, policy=TEAM, environment=environment) as parlour:
+    async with gateway(home=home, model=first, policy=OPEN, environment=environment) as parlour:
         await parlour.channel.say("c", "hello")
         await first.called(1)
     async with gateway(home=home, model=second, policy=AdmissionPolicy(channel="pocket")) as parlour:

@@ -16,6 +16,7 @@ from gateway.app import build_operations
 from gateway.commands.status import show_status
 from gateway.commands.usage import show_usage
 from gateway.errors import ModelRateLimited, UserError
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.gateway import COMMAND
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -25,7 +26,7 @@ OPEN = AdmissionPolicy(
 PLAIN = {"PARLOUR_TIMEZONE": "UTC", "PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "100000"}
 
 
-class PricedModel:
+class PricedModel(FakeChatModel):
     """Costs a cent a call; the first call of each turn is refused for being too many, the third call has no price."""
 
     def __init__(self) -> None:
@@ -39,12 +40,6 @@ class PricedModel:
             raise ModelRateLimited("too many")
         cost = None if self.calls == 3 else 0.01
         return ChatReply(text="answer", tool_calls=(), model=self.name, tokens=TokenUsage(1_000, 10, 800), cost=cost)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def report_usage(parlour: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from tests.fakes import discord_records, slack_server
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.discord_rest import DiscordRest
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -314,7 +315,7 @@ class DiscordGroupScene(PlatformScene):
 WORLDS: tuple[type[PlatformScene], ...] = (TelegramGroupScene, SlackGroupScene, DiscordGroupScene)
 
 
-class SteppedModel:
+class SteppedModel(FakeChatModel):
     """A model whose answers grow as a test lets them: `tell` is given the question, and yields the text so far."""
 
     name = "storyteller"
@@ -333,9 +334,3 @@ class SteppedModel:
             if sink is not None:
                 sink(text)
         return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""

@@ -12,6 +12,7 @@ from PIL import Image
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.i18n import translate
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer
 
@@ -104,7 +105,7 @@ async def test_a_file_that_cannot_be_had_is_said(server: TelegramServer) -> None
     assert server.files.downloads == ["file-1"]
 
 
-class FileReturningModel:
+class FileReturningModel(FakeChatModel):
     """Sends the file of that name back, and then says so."""
 
     name = "returner"
@@ -119,12 +120,6 @@ class FileReturningModel:
             return ChatReply(text="Here it is.", tool_calls=(), model=self.name, tokens=tokens, cost=0.0)
         call = ToolCall(id="call-1", name="send_file", arguments=json.dumps({"name": self._file}))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=tokens, cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 @pytest.mark.parametrize("fault", ["", "lost"])

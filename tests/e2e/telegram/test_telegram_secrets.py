@@ -11,13 +11,14 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.text.redaction import REDACTED
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.telegram_gateway import TEAM, mention, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 KEY = "tok-9f8e7d6c5b4a"  # of the settings; no platform issues such
 
 
-class LeakingModel:
+class LeakingModel(FakeChatModel):
     """A model that prints what it should not know, in deltas of five characters, and waits before the last ones."""
 
     name = "indiscreet"
@@ -34,12 +35,6 @@ class LeakingModel:
             await asyncio.sleep(0.02)
         await self.go_on.wait()
         return ChatReply(text=self.text, tool_calls=(), model=self.name, tokens=TokenUsage(1, 1, 0), cost=0.0)
-
-    async def warm(self) -> None:
-        """Nothing to load."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 def _written_in(folder: Path) -> str:

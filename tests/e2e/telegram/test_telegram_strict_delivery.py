@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
-from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramFault, TelegramServer
 
 STRICT: dict[str, Any] = {"PARLOUR_DELIVERY__ONCE": "strict", "REACTION": ""}
 WHOLE = "Well, this is a long answer, with words that are worth a preview to everybody who reads them."
 PLACES: dict[str, tuple[int, dict[str, Any]]] = {"private": (42, {}), "group": (TEAM, mention("@parlour_bot"))}
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[TelegramServer]:
-    """Give a Telegram that counts the seconds as they pass."""
-    async with open_telegram() as server:
-        server.now = lambda: int(time.time())
-        yield server
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -13,23 +13,20 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
 from gateway.ports import Job
-from tests.fakes.consolidation_scene import TURNS, begin
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FaultyDisk, ProcessCrash
+from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
+
+
+async def consolidate(world: ConsolidationScene, disk: Disk | None) -> None:
+    """Do the consolidation that is due, in a process with this disk."""
+    await world.run(world.consolidator(disk))
 
 
 async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) -> None:
     """The model is asked once unless the kill came before its answer was stored; nothing is there twice."""
-    for at in range(200):
-        world = await begin(tmp_path / str(at))
-        disk = FaultyDisk(at=at, error=ProcessCrash())
-        try:
-            await world.run(world.consolidator(disk))
-        except ProcessCrash:
-            await world.run(world.consolidator())
-        else:
-            assert at > 5
-            break
+    async for at, world in killed_runs(tmp_path, begin, consolidate, more_than=5):
         assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8)], at
         assert set(world.pointers()) == {8}
         assert len({each.turn for each in world.adopted}) == 1
@@ -44,19 +41,15 @@ async def test_killed_at_every_write_of_an_edit(tmp_path: Path) -> None:
         {"op": "remove", "old": "- wrong fact", "reason": "question 1 says so", "source": 2},
         {"op": "add", "text": "- new fact", "after": "- old fact, corrected", "source": 4},
     ]
-    for at in range(200):
-        world = await begin(tmp_path / str(at))
+
+    async def prepare(home: Path) -> ConsolidationScene:
+        world = await begin(home)
         world.model.saved = {"history_entry": "[2026-11-21 21:00] They talked.", "operations": operations}
+        (scope_folder(home, SCOPE) / "memory" / "MEMORY.md").write_text("- old fact\n- wrong fact\n- fact\n")
+        return world
+
+    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=5):
         path = scope_folder(world.home, SCOPE) / "memory" / "MEMORY.md"
-        path.write_text("- old fact\n- wrong fact\n- fact\n")
-        disk = FaultyDisk(at=at, error=ProcessCrash())
-        try:
-            await world.run(world.consolidator(disk))
-        except ProcessCrash:
-            await world.run(world.consolidator())
-        else:
-            assert at > 5
-            break
         assert path.read_text() == "- old fact, corrected\n- new fact\n- fact\n", at
         [entry] = world.history.after(0)
         assert entry.source_of("- new fact") == 4
@@ -150,17 +143,13 @@ async def test_at_most_five_rounds_follow_one_another(tmp_path: Path) -> None:
 
 async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
     """One chain of entries without a gap or an overlap, whichever round the kill came in."""
-    for at in range(1, 400, 4):
-        world = await begin(tmp_path / str(at), question="why " * 200)
+
+    async def prepare(home: Path) -> ConsolidationScene:
+        world = await begin(home, question="why " * 200)
         world.prompt_limit = 1_050
-        disk = FaultyDisk(at=at, error=ProcessCrash())
-        try:
-            await world.run(world.consolidator(disk))
-        except ProcessCrash:
-            await world.run(world.consolidator())
-        else:
-            assert at > 10
-            break
+        return world
+
+    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=10, at=range(1, 400, 4)):
         spans = [(each.start, each.end) for each in world.history.after(0)]
         assert [end for _, end in spans] == [start for start, _ in spans[1:]] + [8], at
         assert world.model.calls == len(spans), at

@@ -143,9 +143,7 @@ async def test_few_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("projected", [False, True])
 async def test_new_is_a_fresh_window_before_and_after_the_rename(tmp_path: Path, projected: bool) -> None:
     """Nothing of the old transcript is in the new one's prompt, whether or not the file was renamed yet."""
-    records = FakeRecords()
-    for record in talk(3):
-        records.commit(record)
+    records = FakeRecords(*talk(3))
     await TranscriptProjector(tmp_path, records).close()
     records.commit(exchange(3, 6, new_transcript="n" * 16))
     records.commit(exchange(4, 0, transcript="n" * 16))
@@ -157,9 +155,7 @@ async def test_new_is_a_fresh_window_before_and_after_the_rename(tmp_path: Path,
 
 async def test_what_is_projected_while_we_look_is_found_once(tmp_path: Path) -> None:
     """The journal is asked before the file, so a record may be in both, and counts once."""
-    records = FakeRecords()
-    for record in talk(3):
-        records.commit(record)
+    records = FakeRecords(*talk(3))
     stored = list(records.stored)
     await TranscriptProjector(tmp_path, records).close()
     records.stored = stored

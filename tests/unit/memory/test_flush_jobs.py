@@ -13,8 +13,9 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, flush_job
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
 from tests.fakes.consolidation_scene import ConsolidationScene, KilledJobQueue, LooseDisk, begin
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FaultyDisk, ProcessCrash
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, ProcessCrash, killed_runs
 
 SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
 
@@ -33,18 +34,17 @@ def days(home: Path) -> Sequence[Path]:
 
 async def test_killed_at_every_write_there_is_one_section(tmp_path: Path) -> None:
     """The answer is stored before it is written; nothing is there twice, and it is paid for once."""
-    for at in range(100):
-        world = await due(tmp_path / str(at))
+
+    async def prepare(home: Path) -> ConsolidationScene:
+        world = await due(home)
         await world.jobs.finish(next(each for each in world.jobs.jobs.values() if each.kind != FLUSH))
-        disk = FaultyDisk(at=at, error=ProcessCrash())
-        try:
-            await world.run(world.flushes(disk))
-        except ProcessCrash:
-            world.model.bullets = "- said in other words"
-            await world.run(world.flushes())
-        else:
-            assert at > 4
-            break
+        return world
+
+    async def flush(world: ConsolidationScene, disk: Disk | None) -> None:
+        world.model.bullets = world.model.bullets if disk else "- said in other words"
+        await world.run(world.flushes(disk))
+
+    async for at, world in killed_runs(tmp_path, prepare, flush, more_than=4):
         [day] = days(world.home)
         assert day.read_text() == SECTION, at
         assert day.stat().st_mode & 0o777 == 0o600

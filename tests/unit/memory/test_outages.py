@@ -17,7 +17,7 @@ from agent.memory.scopes import scope_folder
 from gateway.errors import ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
 from gateway.ports import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FaultyDisk, ProcessCrash
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
 
 OUTAGES = [
     ModelUnreachable("m: InternalServerError, HTTP 500"),
@@ -124,18 +124,15 @@ async def test_a_raw_archive_without_a_job_is_found_at_the_start(tmp_path: Path)
 
 async def test_killed_at_every_write_of_a_raw_summary(tmp_path: Path) -> None:
     """One entry, one fact; the model is asked once more unless the answer was stored."""
-    for at in range(100):
-        world = await begin(tmp_path / str(at))
+
+    async def prepare(home: Path) -> ConsolidationScene:
+        world = await begin(home)
         world.model.bad_answers = 3
         await world.run(world.consolidator())
-        disk = FaultyDisk(at=at, error=ProcessCrash())
-        try:
-            await world.run(world.raw_archives(disk))
-        except ProcessCrash:
-            await world.run(world.raw_archives())
-        else:
-            assert at > 3
-            break
+        return world
+
+    kills = killed_runs(tmp_path, prepare, lambda world, disk: world.run(world.raw_archives(disk)), more_than=3)
+    async for at, world in kills:
         [entry] = world.history.after(0)
         assert (entry.content, entry.raw) == ("[2026-11-21 21:00] They talked.", ""), at
         memory = scope_folder(world.home, SCOPE) / "memory"

@@ -72,10 +72,8 @@ def command(n: int, *, new: str = "") -> TurnRecord:
 @pytest.mark.parametrize("projected", [0, 1, 2, 3])
 async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, projected: int) -> None:
     """Same texts, same ids, however much of it is in the file; a page that reloads shows nothing twice."""
-    records = FakeRecords()
     every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
-    for record in every[:projected]:
-        records.commit(record)
+    records = FakeRecords(*every[:projected])
     await TranscriptProjector(tmp_path, records).close()
     for record in every[projected:]:
         records.commit(record)
@@ -102,10 +100,8 @@ async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, proj
 @pytest.mark.parametrize("projected", [0, 1, 3])
 async def test_recent_turns_are_whole_turns_wherever_they_are_stored(tmp_path: Path, projected: int) -> None:
     """The newest ones, tool lines and commands included."""
-    records = FakeRecords()
     every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
-    for record in every[:projected]:
-        records.commit(record)
+    records = FakeRecords(*every[:projected])
     await TranscriptProjector(tmp_path, records).close()
     for record in every[projected:]:
         records.commit(record)
@@ -129,25 +125,21 @@ class RenamingDisk(CountingDisk):
 
 async def test_a_transcript_that_is_archived_while_it_is_read_is_empty(tmp_path: Path) -> None:
     """The writer renames it after /new."""
-    records = FakeRecords()
-    records.commit(exchange(0, 0))
+    records = FakeRecords(exchange(0, 0))
     await TranscriptProjector(tmp_path, records).close()
     assert await sessions(tmp_path, records, disk=RenamingDisk()).displayed_messages(ANN, limit=20) == ()
 
 
 async def test_a_row_whose_turn_was_just_committed_is_shown_once(tmp_path: Path) -> None:
     """The inbox was asked before the commit, the records after it."""
-    records = FakeRecords()
-    records.commit(exchange(7, 0))
+    records = FakeRecords(exchange(7, 0))
     shown = await sessions(tmp_path, records, [accepted_message(7)]).displayed_messages(ANN, limit=20)
     assert [line.state for line in shown] == ["done", "done"]
 
 
 async def test_only_the_newest_lines_are_read(tmp_path: Path) -> None:
     """The limit is kept, and a long conversation costs its end."""
-    records = FakeRecords()
-    for record in talk(2_000):
-        records.commit(record)
+    records = FakeRecords(*talk(2_000))
     await TranscriptProjector(tmp_path, records).close()
     disk = CountingDisk()
     shown = await sessions(tmp_path, records, disk=disk).displayed_messages(ANN, limit=6)
@@ -159,18 +151,14 @@ async def test_only_the_newest_lines_are_read(tmp_path: Path) -> None:
 
 async def test_new_shows_its_own_answer_and_what_follows(tmp_path: Path) -> None:
     """Before the file is renamed and after it, nothing of the old conversation is shown as the new one's."""
-    records = FakeRecords()
-    for record in [*talk(2), command(9, new="n" * 16), exchange(3, 0, transcript="n" * 16)]:
-        records.commit(record)
+    records = FakeRecords(*talk(2), command(9, new="n" * 16), exchange(3, 0, transcript="n" * 16))
     shown = await sessions(tmp_path, records).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == ["/status", "fine", "question 3", "answer 3"]
 
 
 async def test_what_was_taken_back_is_not_shown(tmp_path: Path) -> None:
     """A deleted message is `[forgotten]` to every reader."""
-    records = FakeRecords()
-    records.commit(exchange(0, 0))
-    records.commit(exchange(1, 2, before=[build.forgotten_line("m0")]))
+    records = FakeRecords(exchange(0, 0), exchange(1, 2, before=[build.forgotten_line("m0")]))
     shown = await sessions(tmp_path, records).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown][:2] == ["[forgotten]", "answer 0"]
 
@@ -275,8 +263,7 @@ async def test_lines_stand_in_the_order_in_which_they_were_seen(
 
 async def test_a_message_that_waits_stands_where_it_was_said(tmp_path: Path) -> None:
     """A command was answered meanwhile: the question before it is still there before it."""
-    records = FakeRecords()
-    records.commit(seen_record(1, asked=2, began=3, ended=3, is_command=True))
+    records = FakeRecords(seen_record(1, asked=2, began=3, ended=3, is_command=True))
     shown = await sessions(tmp_path, records, [accepted_message(0)]).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == ["waits", "/status 1", "fine 1"]
 
@@ -351,9 +338,7 @@ async def test_a_page_reads_what_it_shows_and_not_the_whole_file(tmp_path: Path)
 
 async def test_pages_go_on_where_age_has_removed_the_first_segments(tmp_path: Path) -> None:
     """Deletion by age takes whole segments: what is left is shown, every line once."""
-    records = FakeRecords()
-    for record in talk(300, first=0, start=0):
-        records.commit(record)
+    records = FakeRecords(*talk(300, first=0, start=0))
     await TranscriptProjector(tmp_path, records).close()
     path = transcript_path(tmp_path, SCOPE, str(ANN))
     lines = path.read_bytes().splitlines(keepends=True)

@@ -75,9 +75,7 @@ def command(n: int | str, *, transcript: str = TRANSCRIPT, new: str = "") -> Tur
 
 async def test_records_reach_their_files_and_leave_the_journal(tmp_path: Path) -> None:
     """Each key has its own file in its own scope; nothing is pending afterwards."""
-    records = FakeRecords()
-    for record in [*talk(3), *talk(2, **BOBS)]:
-        records.commit(record)
+    records = FakeRecords(*talk(3), *talk(2, **BOBS))
     projector = TranscriptProjector(tmp_path, records)
     assert await projector.flush()
     assert turns(path_of(tmp_path)) == names(0, 1, 2)
@@ -88,9 +86,7 @@ async def test_records_reach_their_files_and_leave_the_journal(tmp_path: Path) -
 
 async def test_a_repeated_record_is_written_once(tmp_path: Path) -> None:
     """A crash after the file and before the journal: the next run finds the turns in the file."""
-    records = FakeRecords()
-    for record in talk(5):
-        records.commit(record)
+    records = FakeRecords(*talk(5))
     stored = list(records.stored)
     await TranscriptProjector(tmp_path, records).close()
     whole = path_of(tmp_path).read_bytes()
@@ -102,9 +98,7 @@ async def test_a_repeated_record_is_written_once(tmp_path: Path) -> None:
 
 async def test_a_repeated_record_behind_a_pointer_is_written_once(tmp_path: Path) -> None:
     """Also when the crash was behind a pointer that left the earlier turns outside the window."""
-    records = FakeRecords()
-    for record in [*talk(3), exchange(3, 6, before=[build.pointer(8)])]:
-        records.commit(record)
+    records = FakeRecords(*talk(3), exchange(3, 6, before=[build.pointer(8)]))
     stored = list(records.stored)
     await TranscriptProjector(tmp_path, records).close()
     records.stored = stored
@@ -114,8 +108,7 @@ async def test_a_repeated_record_behind_a_pointer_is_written_once(tmp_path: Path
 
 async def test_what_was_found_in_the_file_is_synced_before_the_journal_lets_go(tmp_path: Path) -> None:
     """Bytes in a cache are no promise: a record that was found is fsynced like one that was written."""
-    records = FakeRecords()
-    records.commit(talk(1)[0])
+    records = FakeRecords(talk(1)[0])
     stored = list(records.stored)
     await TranscriptProjector(tmp_path, records).close()
     records.stored = stored
@@ -147,8 +140,7 @@ async def test_texts_are_there_before_the_line_that_names_them(tmp_path: Path) -
     digest = digest_of("soul")
     taken = build.snapshot(1, {"SOUL": digest}, "UTC", 0, replay_from=0, rev="r")
     record = exchange(0, 0, before=[taken], blobs={digest: "soul"})
-    records = FakeRecords()
-    records.commit(record)
+    records = FakeRecords(record)
     with pytest.raises(ProcessCrash):
         await TranscriptProjector(
             tmp_path, records, disk=FaultyDisk(at=0, error=ProcessCrash(), only="sessions")
@@ -160,9 +152,7 @@ async def test_texts_are_there_before_the_line_that_names_them(tmp_path: Path) -
 
 async def test_new_renames_the_transcript_and_begins_another(tmp_path: Path) -> None:
     """The archive is named by transcript and turn; what follows stands in a fresh file."""
-    records = FakeRecords()
-    for record in [*talk(2), command("new", new=NEXT), exchange(2, 0, transcript=NEXT)]:
-        records.commit(record)
+    records = FakeRecords(*talk(2), command("new", new=NEXT), exchange(2, 0, transcript=NEXT))
     await TranscriptProjector(tmp_path, records).close()
     archive = path_of(tmp_path).with_name(f"{TRANSCRIPT}.{turn_name('new')}.jsonl")
     assert turns(archive) == names(0, 1, "new")
@@ -174,9 +164,7 @@ async def test_new_renames_the_transcript_and_begins_another(tmp_path: Path) -> 
 async def test_new_twice_is_new_once(tmp_path: Path, survived: int) -> None:
     """However many of the records around /new had reached the files before the crash."""
     every = [*talk(2), command("new", new=NEXT), exchange(2, 0, transcript=NEXT)]
-    records = FakeRecords()
-    for record in every:
-        records.commit(record)
+    records = FakeRecords(*every)
     stored = list(records.stored)
     records.stored = stored[:survived]
     await TranscriptProjector(tmp_path, records).close()
@@ -191,9 +179,7 @@ async def test_new_twice_is_new_once(tmp_path: Path, survived: int) -> None:
 @pytest.mark.parametrize("again", [1, 2])
 async def test_a_repeated_new_never_overwrites_the_archive(tmp_path: Path, again: int) -> None:
     """Only the last records come again, and the file they belong to has its final name already."""
-    records = FakeRecords()
-    for record in [*talk(2), command("new", new=NEXT)]:
-        records.commit(record)
+    records = FakeRecords(*talk(2), command("new", new=NEXT))
     stored = list(records.stored)
     await TranscriptProjector(tmp_path, records).close()
     records.stored = stored[-again:]
@@ -205,9 +191,7 @@ async def test_a_repeated_new_never_overwrites_the_archive(tmp_path: Path, again
 
 async def test_a_crash_between_the_write_and_the_rename_is_mended(tmp_path: Path) -> None:
     """The file already holds /new, but stands under the old name."""
-    records = FakeRecords()
-    for record in [*talk(1), command("new", new=NEXT)]:
-        records.commit(record)
+    records = FakeRecords(*talk(1), command("new", new=NEXT))
     stored = list(records.stored)
     disk = FaultyDisk(error=ProcessCrash(), only="sessions")
     with pytest.raises(ProcessCrash):
@@ -247,8 +231,7 @@ async def test_a_command_beside_the_lane_joins_the_current_transcript(tmp_path: 
 
 async def test_a_transcript_the_journal_does_not_know_is_kept_beside(tmp_path: Path) -> None:
     """After an older journal was restored nothing is appended to a stranger, and nothing is thrown away."""
-    records = FakeRecords()
-    records.commit(talk(1, transcript="zzzzzzzzzzzzzzzz")[0])
+    records = FakeRecords(talk(1, transcript="zzzzzzzzzzzzzzzz")[0])
     await TranscriptProjector(tmp_path, records).close()
     records.commit(exchange(1, 0))
     await TranscriptProjector(tmp_path, records).close()
@@ -282,9 +265,7 @@ async def test_every_crash_point_of_a_batch_is_mended(tmp_path: Path) -> None:
     points = 0
     for at in range(100):
         home = tmp_path / str(at)
-        records = FakeRecords()
-        for record in every:
-            records.commit(record)
+        records = FakeRecords(*every)
         disk = FaultyDisk(at=at, error=ProcessCrash())
         try:
             await TranscriptProjector(home, records, disk=disk).flush()
@@ -302,9 +283,7 @@ async def test_every_crash_point_of_a_batch_is_mended(tmp_path: Path) -> None:
 
 async def test_an_outage_is_logged_once_and_its_end_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A full disk does not fill the log as well; no text and no path of a person is in it."""
-    records = FakeRecords()
-    for record in talk(2, said="my secret"):
-        records.commit(record)
+    records = FakeRecords(*talk(2, said="my secret"))
     disk = FaultyDisk(error=OSError(errno.ENOSPC, "No space left on device"))
     projector = TranscriptProjector(tmp_path, records, disk=disk)
     for _ in range(4):
@@ -320,9 +299,7 @@ async def test_an_outage_is_logged_once_and_its_end_too(tmp_path: Path, capsys: 
 
 async def test_what_cannot_be_written_at_all_stops_nobody_else(tmp_path: Path) -> None:
     """A record with an impossible scope stays where it is and is named in the log; the rest goes on."""
-    records = FakeRecords()
-    records.commit(exchange(0, 0, scope="../../etc"))
-    records.commit(exchange(0, 0, **BOBS))
+    records = FakeRecords(exchange(0, 0, scope="../../etc"), exchange(0, 0, **BOBS))
     projector = TranscriptProjector(tmp_path, records)
     assert not await projector.flush()
     assert turns(path_of(tmp_path, "people/telegram%3a43", BOB)) == names(0)
@@ -331,8 +308,7 @@ async def test_what_cannot_be_written_at_all_stops_nobody_else(tmp_path: Path) -
 
 async def test_run_projects_what_comes_and_what_was_left(tmp_path: Path, clock: VirtualClock) -> None:
     """The last run's records first, then groups: a burst within the wait is one hop."""
-    records = FakeRecords()
-    records.commit(talk(1)[0])
+    records = FakeRecords(talk(1)[0])
     disk = CountingDisk()
     projector = TranscriptProjector(tmp_path, records, disk=disk, grouping=FlushPolicy(wait=timedelta(seconds=1)))
     async with asyncio.TaskGroup() as tasks:
@@ -351,8 +327,7 @@ async def test_run_projects_what_comes_and_what_was_left(tmp_path: Path, clock: 
 
 async def test_run_tries_again_by_itself_and_less_and_less_often(tmp_path: Path, clock: VirtualClock) -> None:
     """A full disk and a journal that is down are both waited for, without anybody committing meanwhile."""
-    records = FakeRecords()
-    records.commit(talk(1)[0])
+    records = FakeRecords(talk(1)[0])
     disk = FaultyDisk(at=0, error=OSError(errno.ENOSPC, "full"))
     projector = TranscriptProjector(tmp_path, records, disk=disk)
     async with asyncio.TaskGroup() as tasks:
@@ -388,9 +363,7 @@ async def test_few_files_are_open_at_once(tmp_path: Path) -> None:
 
 async def test_a_cancelled_flush_finishes_what_its_thread_began(tmp_path: Path) -> None:
     """Two threads never write one file: cancelling waits for the one that is at work."""
-    records = FakeRecords()
-    for record in talk(3):
-        records.commit(record)
+    records = FakeRecords(*talk(3))
     projector = TranscriptProjector(tmp_path, records)
     flushing = asyncio.create_task(projector.flush())
     await asyncio.sleep(0)
@@ -403,8 +376,7 @@ async def test_a_cancelled_flush_finishes_what_its_thread_began(tmp_path: Path) 
 
 async def test_a_record_without_an_end_gets_one(tmp_path: Path) -> None:
     """A pointer committed by itself is a record like any other: closed, and projected once."""
-    records = FakeRecords()
-    records.commit(talk(1)[0])
+    records = FakeRecords(talk(1)[0])
     alone = replace(command("p"), lines=(build.pointer(2),), from_index=2, to_index=2, inbox=())
     await records.append(alone)
     await TranscriptProjector(tmp_path, records).close()

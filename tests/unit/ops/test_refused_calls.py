@@ -13,19 +13,15 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
-from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.refused_calls import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
 from gateway.events import SessionKey
 from gateway.ports import Line, SessionInfo
 from tests.fakes.held_model import HeldScriptModel, calls
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import OPEN, gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
-OPEN = AdmissionPolicy(
-    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
-)
 
 
 @tool("Run a program.", kind=ToolKind.RUN, name="run_it")

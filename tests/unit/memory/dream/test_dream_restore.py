@@ -14,7 +14,7 @@ from agent.memory.dream.dream_service import DreamService, RestoreConflict, Rest
 from agent.memory.storage.disk import Disk
 from agent.memory.versioning.memory_service import MemoryService, UndoDone
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
-from tests.fakes.memory import START, FaultyDisk, ProcessCrash
+from tests.fakes.memory import START, killed_runs
 
 
 class DreamedScope:
@@ -136,24 +136,22 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
 
 
+async def copied(home: Path) -> DreamedScope:
+    """Return a copy of the scope that has dreamed."""
+    shutil.copytree(home.parent / "dreamed", home)
+    return DreamedScope(home, is_new=False)
+
+
 async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_path: Path) -> None:
     """A change of two documents: both go back, as one version, wherever the first try died."""
     nothing: Any = None
     first = await DreamedScope(tmp_path / "dreamed").dream()
-    for at in range(100):
-        shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
-        place = DreamedScope(tmp_path / str(at), is_new=False)
 
-        def service(disk: Disk | None = None, place: DreamedScope = place) -> MemoryService:
-            return MemoryService(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
+    async def undo(place: DreamedScope, disk: Disk | None) -> None:
+        service = MemoryService(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
+        await service.undo(place.world.scope, first, by="ann")
 
-        try:
-            await service(FaultyDisk(at=at, error=ProcessCrash())).undo(place.world.scope, first, by="ann")
-        except ProcessCrash:
-            await service().undo(place.world.scope, first, by="ann")
-        else:
-            assert at > 6
-            break
+    async for at, place in killed_runs(tmp_path, copied, undo, more_than=6):
         assert place.texts == BEFORE, at
         assert [each.why[:5] for each in place.world.versions.log(place.world.scope)].count("undo ") == 1, at
 
@@ -161,16 +159,11 @@ async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_pat
 async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: Path) -> None:
     """The command runs again after a crash; the state is the same, and so is the number of versions."""
     first = await DreamedScope(tmp_path / "dreamed").dream()
-    for at in range(100):
-        shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
-        place = DreamedScope(tmp_path / str(at), is_new=False)
-        try:
-            await place.service(FaultyDisk(at=at, error=ProcessCrash())).restore(place.world.scope, first, by="ann")
-        except ProcessCrash:
-            await place.service().restore(place.world.scope, first, by="ann")
-        else:
-            assert at > 6
-            break
+
+    async def restore(place: DreamedScope, disk: Disk | None) -> None:
+        await place.service(disk).restore(place.world.scope, first, by="ann")
+
+    async for at, place in killed_runs(tmp_path, copied, restore, more_than=6):
         assert place.texts == BEFORE, at
         versions = place.world.versions.log(place.world.scope)
         assert [each.why[:13] for each in versions].count("dream restore") == 1, at

@@ -20,7 +20,7 @@ from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.events import PlatformAccount
 from gateway.ports import ScopeDocument
 from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
-from tests.fakes.memory import FaultyDisk, ProcessCrash
+from tests.fakes.memory import killed_runs
 
 KNOWN = "# Work\n\n- uses MySQL\n- has a dog\n"
 
@@ -89,16 +89,13 @@ async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twi
         first, second, third = BOTH["operations"]
         return edits(third) if "# What became" in prompt else edits(first, second, done=False)
 
-    for at in range(400):
-        here = world(tmp_path / str(at), answer)
+    async def prepare(home: Path) -> DreamScene:
+        here = world(home, answer)
         await here.ask()
-        try:
-            await here.run(here.dreamer(FaultyDisk(at=at, error=ProcessCrash())))
-        except ProcessCrash:
-            await here.run(here.dreamer())
-        else:
-            assert at > 20
-            break
+        return here
+
+    kills = killed_runs(tmp_path, prepare, lambda here, disk: here.run(here.dreamer(disk)), more_than=20)
+    async for at, here in kills:
         assert here.text() == "# Work\n\n- uses PostgreSQL\n- has a dog\n- shop moved\n", at
         assert here.text("USER.md") == "- prefers mornings\n", at
         [commit] = here.commits()
