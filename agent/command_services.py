@@ -21,14 +21,12 @@ from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.memory_service import MemoryService
-from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
-from agent.turn import RunningTurn, RunningTurns, Turn
+from agent.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
     AcceptOutcome,
-    InboxRow,
     Job,
     JobQueue,
     Journal,
@@ -88,18 +86,6 @@ class QueueService:
             )
             await self.records.append(record)
         return bool(turns)
-
-    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
-        """Stop what *sender* has running and queued in the threads of *chat*; return as `stop` does."""
-        return await self.turns.stop_in_threads(chat, sender=sender)
-
-    async def waiting_messages(self, key: SessionKey) -> tuple[InboxRow, ...]:
-        """Return the queued messages, those of the running turn included."""
-        return await self.journal.waiting_rows(key)
-
-    def running(self, key: SessionKey) -> RunningTurn | None:
-        """Return the running turn."""
-        return self.turns.get(key)
 
     async def enqueue(self, message: InboundMessage, role: Role) -> bool:
         """Enqueue a synthetic message (a retry); return False if the queue is full."""
@@ -168,17 +154,6 @@ class UsageService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReminderService:
-    """Reminders as commands see them."""
-
-    jobs: JobQueue
-
-    def access(self, turn: Turn, now: datetime) -> ReminderAccess:
-        """Return the reminders of the chat of *turn*."""
-        return ReminderAccess(self.jobs, turn, lambda: now)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusService:
     """The state of the installation."""
 
@@ -208,7 +183,7 @@ class CommandServices:
     people: PeopleCommandServices
     chats: ChatCommandServices
     usage: UsageService
-    reminders: ReminderService
+    jobs: JobQueue  # which hold the reminders
     approvals: ToolApprovals
     decisions: StandingDecisions
     status: StatusService

@@ -134,7 +134,7 @@ class TurnRunner:
 
     async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""
-        queued = await self._services.commands.queue.waiting_messages(turn.key)
+        queued = await self._services.commands.queue.journal.waiting_rows(turn.key)
         rest = _rows_under_same_cap(queued, turn.row, exceeded)
         self._services.caps.note_refusal([row.message for row in (*turn.lease.rows, *rest)], exceeded)
         line = _cap_line(exceeded, turn) if exceeded.notice else ""

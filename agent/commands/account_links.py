@@ -7,7 +7,7 @@ import re
 from agent.commands import erasures
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
-from agent.memory.account_links.link_offers import AlreadySamePerson, LinkLocked, LinkOffer, LinkParty, UnknownLinkCode
+from agent.memory.account_links.link_offers import LinkLocked, LinkOffer, LinkParty, LinkRefusal
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
@@ -80,9 +80,9 @@ async def _redeem(context: CommandContext, code: str) -> CommandReply:
     match offer:
         case LinkLocked(minutes):
             return context.reply("account_links.locked", minutes=minutes)
-        case UnknownLinkCode():
+        case LinkRefusal.UNKNOWN:
             return context.reply("account_links.wrong")
-        case AlreadySamePerson():
+        case LinkRefusal.SAME_PERSON:
             return context.reply("account_links.own")
         case LinkOffer():
             own_question = context.translate(

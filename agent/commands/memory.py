@@ -15,7 +15,7 @@ from agent.memory.editing.text_operations import ReplaceLines
 from agent.memory.jobs.chat_edits import ChatEditRequest
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
-from agent.memory.versioning.memory_service import LineOrigin, NoSuchVersion, UndoConflict
+from agent.memory.versioning.memory_service import LineOrigin, UndoResult
 from agent.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import Role
@@ -105,11 +105,9 @@ async def _undo(context: CommandContext, sha: str) -> str:
     if not sha:
         return context.translate("memory.undo_what")
     done = await context.services.memory.documents.undo(context.scope, sha, by=context.account.name)
-    if isinstance(done, NoSuchVersion):
+    if done is UndoResult.UNKNOWN:
         return context.translate("memory.no_such_change", sha=sha[:40])
-    if isinstance(done, UndoConflict):
-        return context.translate("memory.overtaken")
-    return context.translate("memory.undone")
+    return context.translate("memory.undone" if done is UndoResult.DONE else "memory.overtaken")
 
 
 async def _correct(context: CommandContext, rest: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -29,21 +29,16 @@ _WORDS = ("snooze", "tomorrow", "stop", "resume", "move", "leave")
 async def reminders(context: CommandContext) -> CommandReply:
     """List the reminders of the chat with a button to stop each, or change one; buttons send the changes."""
     word, _, rest = context.args.partition(" ")
-    match word.lower():
-        case "snooze":
-            return await _snooze(context, rest)
-        case "tomorrow":
-            return await _tomorrow(context, rest)
-        case "stop":
-            return await _stop(context, rest)
-        case "resume":
-            return await _resume(context, rest)
-        case "move":
-            return await (_move(context, rest) if rest else _move_zone(context))
-        case "leave":
-            return CommandReply(text=context.translate("reminders.zone_left"), settles=True)
-        case _:
-            return await _list(context)
+    if word.lower() == "leave":
+        return CommandReply(text=context.translate("reminders.zone_left"), settles=True)
+    if word.lower() == "move" and not rest:
+        return await _move_zone(context)
+    change = _CHANGES.get(word.lower())
+    if change is None:
+        return await _list(context)
+    id_, _, argument = rest.partition(" ")
+    found = await _find(context, id_)
+    return found if isinstance(found, CommandReply) else change(context, found, argument)
 
 
 async def _list(context: CommandContext) -> CommandReply:
@@ -76,85 +71,72 @@ def _when(context: CommandContext, reminder: Reminder) -> str:
     return f"{format_moment(reminder.due, reminder.zone, context.language)} {reminder.zone}"
 
 
-async def _snooze(context: CommandContext, rest: str) -> CommandReply:
-    id_, _, text = rest.partition(" ")
+def _snooze(context: CommandContext, reminder: Reminder, text: str) -> CommandReply:
     minutes = int(text) if text.isdecimal() and len(text) < 6 else 0
     if not 1 <= minutes <= _LONGEST_SNOOZE:
         return context.private_reply("reminders.usage")
-    return await _snooze_until(context, id_, context.now.replace(microsecond=0) + timedelta(minutes=minutes))
+    return _snooze_until(context, reminder, context.now.replace(microsecond=0) + timedelta(minutes=minutes))
 
 
-async def _tomorrow(context: CommandContext, rest: str) -> CommandReply:
+def _tomorrow(context: CommandContext, reminder: Reminder, _: str) -> CommandReply:
     """Remind again tomorrow, at the time of day of the reminder."""
-    rows = await _find(context, rest)
-    if isinstance(rows, CommandReply):
-        return rows
     zone = ZoneInfo(context.turn.zone)
-    time = _base(rows).due.astimezone(zone).time()
     day = context.now.astimezone(zone).date() + timedelta(days=1)
-    return await _snooze_until(context, rest, datetime.combine(day, time, zone))
+    return _snooze_until(context, reminder, datetime.combine(day, reminder.due.astimezone(zone).time(), zone))
 
 
-async def _snooze_until(context: CommandContext, id_: str, at: datetime) -> CommandReply:
-    rows = await _find(context, id_)
-    if isinstance(rows, CommandReply):
-        return rows
-    base = _base(rows)
-    again = snooze_reminder(base, slot_of(at, context.turn.zone), context.turn.zone)
+def _snooze_until(context: CommandContext, reminder: Reminder, at: datetime) -> CommandReply:
+    again = snooze_reminder(reminder, slot_of(at, context.turn.zone), context.turn.zone)
     return CommandReply(
-        text=context.translate("reminders.snoozed", what=short(base.text), when=_when(context, again)),
+        text=context.translate("reminders.snoozed", what=short(reminder.text), when=_when(context, again)),
         settles=True,
-        ends=(f"{job_prefix(base.id)}snooze:",),
+        ends=(f"{job_prefix(reminder.id)}snooze:",),
         jobs=(again.to_job(context.scope),),
     )
 
 
-async def _stop(context: CommandContext, id_: str) -> CommandReply:
-    rows = await _find(context, id_)
-    if isinstance(rows, CommandReply):
-        return rows
-    base = _base(rows)
-    text = context.translate("reminders.stopped", what=short(base.text))
-    return CommandReply(text=text, settles=True, ends=(job_prefix(base.id),))
+def _stop(context: CommandContext, reminder: Reminder, _: str) -> CommandReply:
+    text = context.translate("reminders.stopped", what=short(reminder.text))
+    return CommandReply(text=text, settles=True, ends=(job_prefix(reminder.id),))
 
 
-async def _move(context: CommandContext, rest: str) -> CommandReply:
+def _move(context: CommandContext, reminder: Reminder, at: str) -> CommandReply:
     """Move a reminder to another local time; a rule continues from there."""
-    id_, _, at = rest.partition(" ")
-    rows = await _find(context, id_)
-    if isinstance(rows, CommandReply):
-        return rows
-    base = _base(rows)
     try:
-        moved = _access(context).reschedule(base, at)
+        moved = _access(context).reschedule(reminder, at)
     except ToolFailed:  # its text is for a model
         return context.private_reply("reminders.move_when")
-    return CommandReply(
-        text=context.translate("reminders.moved", what=short(base.text), when=_when(context, moved)),
-        settles=True,
-        ends=(job_prefix(base.id),),
-        jobs=(moved.to_job(context.scope),),
-    )
+    return _replaced(context, "reminders.moved", moved)
 
 
-async def _resume(context: CommandContext, id_: str) -> CommandReply:
-    rows = await _find(context, id_)
-    if isinstance(rows, CommandReply):
-        return rows
-    base = _base(rows)
-    resumed = base.resume(context.now)
+def _resume(context: CommandContext, reminder: Reminder, _: str) -> CommandReply:
+    resumed = reminder.resume(context.now)
     if resumed is None:
-        return CommandReply(text=context.translate("reminders.over", what=short(base.text)), settles=True)
+        return CommandReply(text=context.translate("reminders.over", what=short(reminder.text)), settles=True)
+    return _replaced(context, "reminders.resumed", resumed)
+
+
+def _replaced(context: CommandContext, sentence: str, reminder: Reminder) -> CommandReply:
+    """Return the reply with which *reminder* replaces all jobs of its id."""
     return CommandReply(
-        text=context.translate("reminders.resumed", what=short(base.text), when=_when(context, resumed)),
+        text=context.translate(sentence, what=short(reminder.text), when=_when(context, reminder)),
         settles=True,
-        ends=(job_prefix(base.id),),
-        jobs=(resumed.to_job(context.scope),),
+        ends=(job_prefix(reminder.id),),
+        jobs=(reminder.to_job(context.scope),),
     )
 
 
-async def _find(context: CommandContext, id_: str) -> Sequence[Reminder] | CommandReply:
-    """Return the rows of a reminder that the sender may change, or the reply that says why not."""
+_CHANGES: Mapping[str, Callable[[CommandContext, Reminder, str], CommandReply]] = {
+    "snooze": _snooze,
+    "tomorrow": _tomorrow,
+    "stop": _stop,
+    "resume": _resume,
+    "move": _move,
+}
+
+
+async def _find(context: CommandContext, id_: str) -> Reminder | CommandReply:
+    """Return a reminder that the sender may change, or the reply that says why not."""
     access = _access(context)
     rows = [each for each in await access.read_all() if each.id == id_.strip().lower()]
     if not rows:
@@ -164,10 +146,6 @@ async def _find(context: CommandContext, id_: str) -> Sequence[Reminder] | Comma
         return CommandReply(text=text, is_private=True, settles=True)
     if not all(map(access.may_change, rows)):
         return context.private_reply("reminders.not_yours")
-    return rows
-
-
-def _base(rows: Sequence[Reminder]) -> Reminder:
     return next((each for each in rows if not each.is_snoozed), rows[0])
 
 
@@ -221,4 +199,4 @@ def _quiet_reply(context: CommandContext, hours: QuietHours) -> CommandReply:
 
 
 def _access(context: CommandContext) -> ReminderAccess:
-    return context.services.reminders.access(context.turn, context.now)
+    return ReminderAccess(context.services.jobs, context.turn, lambda: context.now)

@@ -26,12 +26,12 @@ async def stop(context: CommandContext) -> CommandReply:
     stopped, dropped = await service.stop(context.key, sender=sender)
     in_threads = False
     if not stopped and not dropped:
-        running = service.running(context.key)
+        running = service.turns.get(context.key)
         if running is not None and sender in ("", running.lease.rows[0].message.sender.id):
             return context.reply("commands.already_answered")
         # The message that starts a thread was written at the top level.
         if context.key.thread in ("", message.message_id):
-            stopped, dropped = await service.stop_in_threads(context.key.parent, sender=message.sender.id)
+            stopped, dropped = await service.turns.stop_in_threads(context.key.parent, sender=message.sender.id)
             in_threads = True
     if not stopped and not dropped:
         return context.reply("commands.nothing_to_stop")
@@ -46,8 +46,8 @@ async def stop(context: CommandContext) -> CommandReply:
 @command("queue", is_control=True)
 async def queue(context: CommandContext) -> CommandReply:
     """Count the messages that are being answered and those that wait."""
-    rows = await context.services.queue.waiting_messages(context.key)
-    running = context.services.queue.running(context.key)
+    rows = await context.services.queue.journal.waiting_rows(context.key)
+    running = context.services.queue.turns.get(context.key)
     in_flight = {row.seq for row in running.lease.rows} if running else set()
     waiting = [row for row in rows if row.seq not in in_flight]
     if not in_flight and not waiting:

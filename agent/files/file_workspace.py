@@ -13,9 +13,7 @@ Every change takes the key of the call that asked for it and has no effect the s
 
 from __future__ import annotations
 
-import base64
 import fcntl
-import hashlib
 import os
 import re
 import secrets
@@ -51,6 +49,7 @@ from agent.files.workspace_disk import (
 )
 from agent.files.workspace_names import RECEIVED, InvalidFileName, disk_files, is_marked, parse_name, shown_name
 from agent.memory.storage.disk import FILE_MODE
+from agent.short_id import short_id
 
 log = structlog.get_logger(__name__)
 
@@ -332,8 +331,7 @@ def _parse_own_name(name: str) -> DiskPath:
 
 
 def _derive_id(key: str, name: str) -> str:
-    digest = hashlib.sha256(f"{key}\n{name}".encode("utf-8", "replace")).digest()
-    return f"f{base64.b32encode(digest[:5]).decode().lower()}"
+    return "f" + short_id(f"{key}\n{name}", 8)
 
 
 def _time_of(entry: re.Match[str]) -> datetime:

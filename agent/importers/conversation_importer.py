@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from base64 import b32encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +16,7 @@ from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import encode, kind_of, parse_time
+from agent.short_id import short_id
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
@@ -44,7 +43,7 @@ class ImportedTurn:
     @property
     def turn(self) -> str:
         """The turn's id; the same messages always get the same id."""
-        return f"t{name_of(*self.digests)}"
+        return f"t{short_id(' '.join(self.digests))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +118,8 @@ class ConversationImporter:
         ledger: ImportLedger,
     ) -> str:
         digests = [digest for turn in turns for digest in turn.digests]
-        transcript, turn_id = name_of(self.system, *digests), f"t{name_of(self.system, 'end', *digests)}"
-        path = scope_folder(self.home, scope) / "sessions" / f"{transcript}.{turn_id}.jsonl"
+        transcript, turn_id = (short_id(" ".join((self.system, *part, *digests))) for part in ((), ("end",)))
+        path = scope_folder(self.home, scope) / "sessions" / f"{transcript}.t{turn_id}.jsonl"
         # An existing archive is complete, and words may have been erased from it since.
         if not self.is_dry and self.disk.size(path) is None:
             at = conversation.created or self.now()
@@ -192,11 +191,6 @@ def split_into_turns(messages: Sequence[Message], digests: Sequence[str], consol
         if is_end:
             yield ImportedTurn(messages=messages[start:n], digests=digests[start:n])
             start = n
-
-
-def name_of(*digests: str) -> str:
-    """Return a name of 16 base32 characters, derived from *digests*."""
-    return b32encode(hashlib.sha256(" ".join(digests).encode()).digest()).decode("ascii").lower()[:16]
 
 
 def render_lines(

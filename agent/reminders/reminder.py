@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.reminders.recurrence import RecurrenceRule, parse_slot, to_utc
+from agent.short_id import short_id
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
@@ -35,8 +34,7 @@ _MOST_CAUGHT_UP = 500  # slots in one step; a long absence takes several
 
 def reminder_id(call_key: str) -> str:
     """Return the id of the reminder that a tool call sets: the same after a restart."""
-    digest = hashlib.sha256(call_key.encode("utf-8", "surrogatepass")).digest()
-    return "r" + base64.b32encode(digest[:5]).decode("ascii").lower()
+    return f"r{short_id(call_key, 8)}"
 
 
 def job_prefix(reminder: str) -> str:

@@ -6,12 +6,11 @@ of the person started, and without untrusted text in the prompt; a no wherever t
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
+from agent.short_id import short_id
 from agent.tools.tool_questions import ToolQuestion, format_subject
 from gateway.events import SessionKey
 from gateway.i18n import translate
@@ -52,9 +51,8 @@ class StandingDecision:
 def build_decision(question: ToolQuestion, account: str, now: datetime, *, is_allowed: bool) -> StandingDecision:
     """Return the decision about further calls like that of *question*; a new one has the id of an earlier one."""
     chat = str(SessionKey.parse(question.key).parent)
-    digest = hashlib.sha256("\n".join((chat, account, question.tool, question.subject)).encode()).digest()
     return StandingDecision(
-        id="g" + base64.b32encode(digest).decode("ascii").lower()[:10],
+        id="g" + short_id("\n".join((chat, account, question.tool, question.subject)), 10),
         key=chat,
         by=account,
         tool=question.tool,

@@ -6,7 +6,6 @@ after a day. Allowing it queues the message ``job:allowed/<id>``, a turn of the 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import unicodedata
@@ -18,6 +17,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from agent.llm.chat_model import ToolCall
+from agent.short_id import short_id
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder, PartState
@@ -128,8 +128,7 @@ def format_subject(tool: str, subject: str) -> str:
 
 def question_id(turn: str, call: str) -> str:
     """Return the id of the question about a call of a turn: the same after a restart."""
-    digest = hashlib.sha256(f"{turn} {call}".encode()).digest()
-    return "q" + base64.b32encode(digest).decode("ascii").lower()[:10]
+    return "q" + short_id(f"{turn} {call}", 10)
 
 
 def digest_schema(schema: Mapping[str, Any]) -> str:

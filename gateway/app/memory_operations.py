@@ -17,7 +17,7 @@ from agent.memory.history.history_log import HistoryLog
 from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time
-from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
+from agent.memory.versioning.memory_service import UndoResult
 from gateway.app.operation_group import OperationGroup, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
@@ -98,9 +98,9 @@ class MemoryOperations(OperationGroup):
         """Undo one change and keep later ones. Raises UserError when a later change touches the same lines."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
         done = await self._app.commands.memory.documents.undo(scope, sha, by=OPERATOR)
-        if isinstance(done, NoSuchVersion):
+        if done is UndoResult.UNKNOWN:
             raise _no_such_change(sha)
-        if isinstance(done, UndoConflict):
+        if done is UndoResult.CONFLICT:
             raise UserError(f"later changes depend on {sha}; undo those first")
         yield {"scope": scope, "sha": sha}
 

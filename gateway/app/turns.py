@@ -25,7 +25,6 @@ from agent.command_services import (
     MemoryCommandServices,
     PeopleCommandServices,
     QueueService,
-    ReminderService,
     StatusService,
     UsageService,
 )
@@ -202,7 +201,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
         usage=UsageService(
             store=store.usage, caps=parts.usage.caps, tool_calls=parts.usage.tool_calls, day_zone=settings.timezone
         ),
-        reminders=ReminderService(jobs=store.jobs),
+        jobs=store.jobs,
         approvals=parts.approvals,
         decisions=StandingDecisions(store.jobs),
         status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),

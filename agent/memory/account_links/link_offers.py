@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from typing import Any
 
 from agent.memory.account_links.account_linker import LINK, UNLINK
@@ -64,14 +65,11 @@ class LinkLocked:
     minutes: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownLinkCode:
-    """No valid offer has this code."""
+class LinkRefusal(Enum):
+    """Why a code is not redeemed."""
 
-
-@dataclass(frozen=True, slots=True)
-class AlreadySamePerson:
-    """The code was entered by the account that asked, or both accounts are one person already."""
+    UNKNOWN = auto()  # no valid offer has it
+    SAME_PERSON = auto()  # both accounts are one person already
 
 
 class AccountLinkService:
@@ -113,7 +111,7 @@ class AccountLinkService:
             await self._put(LinkOffer(name=name, asker=asker, until=self._now() + VALIDITY))
         return code
 
-    async def redeem(self, code: str, taker: LinkParty) -> LinkOffer | LinkLocked | UnknownLinkCode | AlreadySamePerson:
+    async def redeem(self, code: str, taker: LinkParty) -> LinkOffer | LinkLocked | LinkRefusal:
         """Enter a code for *taker*; return its offer, or the reason for refusing it."""
         name = await _name_of(code)
         async with self._lock:
@@ -123,10 +121,10 @@ class AccountLinkService:
             offer = next((each for each in await self._offers() if each.name == name), None)
             if offer is None or (offer.taker is not None and offer.taker.account != taker.account):
                 await self._note_wrong(taker.account)
-                return UnknownLinkCode()
+                return LinkRefusal.UNKNOWN
             persons = {self._links.person(each.account) for each in (taker, offer.asker)}
             if len(persons) == 1:
-                return AlreadySamePerson()
+                return LinkRefusal.SAME_PERSON
             if offer.taker is None:
                 offer = replace(offer, taker=taker, until=self._now() + VALIDITY)
                 await self._put(offer)

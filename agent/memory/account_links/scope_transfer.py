@@ -5,8 +5,6 @@ Everything here blocks and is idempotent. The caller holds the exclusive locks o
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, archive_path, read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time
+from agent.short_id import short_id
 from gateway.ports import Line, ScopeMove
 
 _CONTENTS = ("sessions", "attachments", "files")
@@ -83,7 +82,7 @@ def split_scope_files(home: Path, disk: Disk, move: ScopeMove, account_of: Calla
 
 def archive_conversations(folder: Path, disk: Disk, move: ScopeMove) -> None:
     """Archive the transcripts that the move ends, as /new does."""
-    turn = "t" + base64.b32encode(hashlib.sha256(move.id.encode()).digest()[:10]).decode().lower()
+    turn = f"t{short_id(move.id)}"
     for key, transcript in move.ended:
         path = folder / "sessions" / f"{quote(key)}.jsonl"
         if disk.size(path) and SegmentChain(disk, path).transcript == transcript:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -39,24 +38,6 @@ def document_path(home: Path, scope: str, name: str) -> Path:
         raise ValueError(f"not a document: {name!r}")
     folder = scope_folder(home, scope)
     return folder / name if name in _AT_THE_TOP else folder / "memory" / name
-
-
-class VersionedDocuments(Protocol):
-    """Documents that keep versions of themselves."""
-
-    async def read(self, scope: str, name: str) -> ScopeDocument:
-        """Return the current text."""
-        ...
-
-    async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
-    ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*."""
-        ...
-
-    async def notice(self, scope: str) -> None:
-        """Save edits by hand as versions."""
-        ...
 
 
 async def read_epoch(documents: DocumentStore, scope: str) -> str:

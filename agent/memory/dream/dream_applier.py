@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.file_documents import VersionedDocuments, read_epoch
+from agent.memory.documents.file_documents import FileDocumentStore, read_epoch
 from agent.memory.documents.persona import SOUL
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_state import DreamPass, DreamRun
@@ -46,7 +46,7 @@ class DreamApplier:
     """Changes the documents of any scope. Doing it twice is doing it once."""
 
     home: Path
-    documents: VersionedDocuments
+    documents: FileDocumentStore
     versions: VersionStore
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import CONSOLIDATION, DREAM_CAUSE, TRACKED, DocumentVersion, VersionStore
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.editing.three_way_merge import three_way
@@ -35,7 +35,7 @@ class RestoreConflict:
 class DreamService:
     """Implements /dream-log and /dream-restore for one scope, which comes from the event."""
 
-    def __init__(self, documents: VersionedDocuments, versions: VersionStore, *, can_run: bool) -> None:
+    def __init__(self, documents: FileDocumentStore, versions: VersionStore, *, can_run: bool) -> None:
         self._documents = documents
         self._versions = versions
         self.can_run = can_run  # there is a model that can do it

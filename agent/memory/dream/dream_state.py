@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from agent.memory.editing.staged_changes import PENDING
 from agent.memory.history.history_log import HistoryEntry
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
+from agent.short_id import short_id
 
 DREAM = "dream"  # the kind of its jobs
 _NAME = "dream.json"
@@ -57,7 +56,7 @@ class DreamRun:
     def name(self, *parts: str) -> str:
         """Return a name for something of this run, the same every time."""
         said = json.dumps([self.after, self.to, self.epoch, *parts])
-        return "d" + b32encode(sha256(said.encode()).digest()[:10]).decode().lower()
+        return f"d{short_id(said)}"
 
 
 def start_run(after: int, epoch: str, base: Mapping[str, str], entries: Sequence[HistoryEntry]) -> DreamRun:
@@ -133,7 +132,7 @@ def _read(record: Mapping[str, Any]) -> DreamRun:
         DreamPass(
             is_untrusted=each["untrusted"],
             analysis=str(each["analysis"]),
-            studied=int(each.get("studied", bool(each["analysis"]))),  # older versions studied one page
+            studied=int(each["studied"]),
             answers=tuple(tuple(filter(None, map(read_edit, answer))) for answer in each["answers"]),
             is_done=each["done"],
             tokens_in=int(each["tokens"][0]),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b32encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
+from agent.short_id import short_id
 from gateway.events import PlatformAccount
 from gateway.ports import DocumentStore
 
@@ -40,18 +39,17 @@ class StagedChangeStore:
         documents: DocumentStore,
         *,
         now: Callable[[], datetime],
-        disk: Disk | None = None,
         writing: asyncio.Lock | None = None,
     ) -> None:
         """Approve and reject under *writing*, which every job that changes memory holds."""
         self._home = home
         self._now = now
-        self._disk = disk or Disk()
+        self._disk = Disk()
         self._documents = documents
         self._writing = writing or asyncio.Lock()
 
     async def pending_changes(self, scope: str) -> list[StagedChange]:
-        """Return the scope's staged changes, the oldest first; delete expired ones, and wipes of an older version."""
+        """Return the scope's staged changes, the oldest first; delete expired ones."""
         changes = await asyncio.to_thread(self._read, scope)
         return [each for each in changes if each.erasure is None or not each.erasure.decided]
 
@@ -59,7 +57,7 @@ class StagedChangeStore:
         self, scope: str, cause: str, erasure: StagedErasure, *, account: PlatformAccount, session: str = ""
     ) -> StagedChange:
         """Stage *erasure*, once per *cause*, and return it. With *session* a question is sent there. Raises OSError."""
-        name = "f" + b32encode(sha256(cause.encode()).digest()[:10]).decode("ascii").lower()
+        name = f"f{short_id(cause)}"
         change = StagedChange(
             name=name, why="erasure", at=self._now(), session=session, account=account, cause=cause, erasure=erasure
         )
@@ -127,7 +125,7 @@ class StagedChangeStore:
 
         The caller holds `writing`.
         """
-        name = "r" + b32encode(sha256(cause.encode()).digest()[:10]).decode("ascii").lower()
+        name = f"r{short_id(cause)}"
         added = [AddLines(line)]
         await asyncio.to_thread(
             lambda: stage_for_approval(
@@ -194,7 +192,7 @@ class StagedChangeStore:
         changes: list[StagedChange] = []
         for path in sorted(self._folder(scope).glob("*.json")):
             change = read_staged(self._disk.load(path) or b"")
-            if change is not None and (change.is_wipe or self._now() > change.expires_at):
+            if change is not None and self._now() > change.expires_at:
                 self._disk.remove(path)
             elif change is not None:
                 changes.append(change)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from base64 import b32encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -22,11 +20,11 @@ from agent.memory.editing.text_operations import (
     as_record,
     read_record,
 )
-from agent.memory.editing.whole_text import edits_of_text
 from agent.memory.history.plain_files import is_plain_file
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import format_time, parse_time
+from agent.short_id import short_id
 from gateway.events import PlatformAccount
 
 PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
@@ -77,7 +75,6 @@ class StagedChange:
     at: datetime
     document: str = MEMORY
     operations: tuple[Operation, ...] = ()
-    proposed: str = ""  # a whole document, as older versions stored it
     session: str = ""  # the session key where it arose; "" = none in particular
     account: PlatformAccount | None = None  # the account to ask there
     cause: str = ""  # goes into the cause of the version
@@ -102,17 +99,11 @@ class StagedChange:
     @property
     def would_add(self) -> tuple[str, ...]:
         """The texts that approval adds."""
-        added = tuple(each.text for each in self.operations if isinstance(each, AddLines))
-        return (self.proposed, *added) if self.proposed else added
-
-    @property
-    def is_wipe(self) -> bool:
-        """True if approval would remove more lines than one question may offer; older versions stored such changes."""
-        return sum(len(each.splitlines()) for each in self.would_remove) > MOST_ASKED
+        return tuple(each.text for each in self.operations if isinstance(each, AddLines))
 
     def apply_to(self, text: str) -> str:
         """Return *text* with the change; operations whose lines no longer exist are skipped."""
-        for operation in (*edits_of_text(text, self.proposed), *self.operations):
+        for operation in self.operations:
             applied = apply([operation], text)
             if applied.refused and isinstance(operation, RemoveLines):  # its heading may have been renamed
                 applied = apply([RemoveLines(operation.old)], text)
@@ -132,9 +123,6 @@ def read_staged(data: bytes) -> StagedChange | None:
     document = str(stored.get("document", MEMORY))
     if document not in TRACKED and not is_plain_file(document):
         return None
-    # Older versions stored what a whole document would have removed and added.
-    removals = [each for each in stored.get("removals") or [] if isinstance(each, Mapping)]
-    proposed = [str(stored.get("proposed", "")), *map(str, stored.get("additions") or [])]
     operations = map(read_record, stored.get("operations") or [])
     texts = {name: str(stored.get(name, "")) for name in ("why", "session", "cause", "asked")}
     person = str(stored.get("person", ""))
@@ -142,11 +130,7 @@ def read_staged(data: bytes) -> StagedChange | None:
         name=stored["entry"],
         at=at,
         document=document,
-        proposed="\n".join(text for text in proposed if text.strip()),
-        operations=(
-            *(RemoveLines(str(each.get("raw", "")), _heading(each.get("context"))) for each in removals),
-            *(each for each in operations if each is not None),
-        ),
+        operations=tuple(each for each in operations if each is not None),
         account=PlatformAccount.from_name(person) if person else None,
         erasure=_read_erasure(stored.get("erasure")),
         **texts,
@@ -160,10 +144,6 @@ def _read_erasure(record: object) -> StagedErasure | None:
         return StagedErasure(**{**record, "examples": tuple(record.get("examples") or ())})
     except TypeError:  # written by a newer version
         return None
-
-
-def _heading(context: Any) -> str:
-    return str(context[-1]) if isinstance(context, list | tuple) and context else ""
 
 
 def stage_for_approval(
@@ -188,7 +168,7 @@ def stage_for_approval(
     """
     known = {"document": document, "session": session, "person": person, "cause": cause}
     for n, group in enumerate(list(_groups(operations)) or [[]]):
-        name = entry if not n else _derived_name(entry, n)
+        name = f"s{short_id(f'{entry} {n}')}" if n else entry  # others in the letters that people type
         record: dict[str, Any] = {"v": 1, "entry": name, "why": why, "at": format_time(at)}
         record |= {field: text for field, text in known.items() if text}
         record |= {"operations": [as_record(each) for each in group]} if group else {}
@@ -196,11 +176,6 @@ def stage_for_approval(
         path = folder / STAGED / f"{quote(name)}.json"
         if disk.size(path) is None:
             disk.replace(path, json.dumps(record, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
-
-
-def _derived_name(entry: str, n: int) -> str:
-    """Return a name that differs from *entry* in its first letters, because users type only these."""
-    return "s" + b32encode(hashlib.sha256(f"{entry} {n}".encode()).digest()[:10]).decode("ascii").lower()
 
 
 def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent.attachments.file_facts import blobs_in, facts_in
-from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
+from agent.memory.documents.file_documents import EPOCH, FileDocumentStore
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
@@ -58,7 +58,7 @@ class ErasureStorage:
     """Everywhere that words are stored. *reopen* discards what is cached of a scope; hold *writing* to change files."""
 
     home: Path
-    documents: VersionedDocuments
+    documents: FileDocumentStore
     versions: VersionStore
     transcripts: TranscriptProjector
     records: TurnRecordStore

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from base64 import b32encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
 
-from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, VersionStore
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
@@ -31,6 +29,7 @@ from agent.memory.history.plain_files import remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from agent.short_id import short_id
 from gateway.errors import ToolFailed
 from gateway.ports import Job
 
@@ -57,7 +56,7 @@ class ChatEditRequest:
     @property
     def cause(self) -> str:
         """The cause of the version; it is the same when the turn is repeated."""
-        return f"{EDIT_CAUSE}{self.turn}.{_short_name(self.call)}"
+        return f"{EDIT_CAUSE}{self.turn}.{short_id(self.call)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class ChatMemoryEditor:
     def __init__(
         self,
         home: Path,
-        documents: VersionedDocuments,
+        documents: FileDocumentStore,
         versions: VersionStore,
         *,
         writing: asyncio.Lock,
@@ -218,26 +217,24 @@ class ChatMemoryEditor:
         return scope_folder(self._home, scope) / "memory"
 
     async def stage(self, job: Job) -> None:
-        """Stage the edits of a committed turn: by document, with no more than five removals in one question."""
+        """Stage the edits of a committed turn: by document, with no more than five lines in one question."""
         payload = job.payload
         edits = [each for each in map(read_edit, payload["edits"]) if each is not None]
-        folder = self._folder(job.scope)
         async with self._writing:
             for name in _names(edits):
-                for n, piece in enumerate(_pieces([each.operation for each in edits if each.document == name])):
-                    await asyncio.to_thread(
-                        stage_for_approval,
-                        folder,
-                        self._disk,
-                        f"m{_short_name(f'{job.id}.{name}.{n}')}",
-                        str(payload["why"]),
-                        self._now(),
-                        document=name,
-                        operations=piece,
-                        session=str(payload["session"]),
-                        person=str(payload["by"]),
-                        cause=str(payload["cause"]),
-                    )
+                await asyncio.to_thread(
+                    stage_for_approval,
+                    self._folder(job.scope),
+                    self._disk,
+                    f"m{short_id(f'{job.id}.{name}.0')}",
+                    str(payload["why"]),
+                    self._now(),
+                    document=name,
+                    operations=[each.operation for each in edits if each.document == name],
+                    session=str(payload["session"]),
+                    person=str(payload["by"]),
+                    cause=str(payload["cause"]),
+                )
 
 
 def _names(edits: Sequence[DocumentEdit]) -> list[str]:
@@ -320,23 +317,5 @@ def _line_changes(before: str, after: str) -> list[LineChange]:
     return changes
 
 
-def _pieces(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Return *operations* in groups that remove or replace at most five lines each."""
-    pieces: list[list[Operation]] = [[]]
-    size = 0
-    for operation in operations:
-        weight = 0 if isinstance(operation, AddLines) else 1
-        if size + weight > MOST_ASKED:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(operation)
-        size += weight
-    return [each for each in pieces if each]
-
-
 def _text(texts: dict[str, bytes], name: str) -> str:
     return texts.get(name, b"").decode("utf-8", "replace")
-
-
-def _short_name(text: str) -> str:
-    return b32encode(sha256(text.encode("utf-8", "surrogatepass")).digest()[:10]).decode("ascii").lower()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from hashlib import sha256
 from typing import Any
 
 from agent.memory.storage import transcript_lines as build
+from agent.short_id import short_id
 from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
 
@@ -31,7 +30,7 @@ async def send_job_report(
 
     Only *visible_to* sees it, if given. Idempotent: a stored record of this job is not replaced.
     """
-    turn = "t" + b32encode(sha256(job.id.encode("utf-8", "surrogatepass")).digest()[:10]).decode().lower()
+    turn = f"t{short_id(job.id)}"
     files = {"files": list(facts)} if facts else {}
     record = TurnRecord(
         turn=turn,

@@ -6,9 +6,7 @@ a transcript.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from base64 import b32encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +19,7 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.messages.taint import is_tainted_line, strip_untrusted
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
+from agent.short_id import short_id
 
 # The constants of [004].
 DISABLED_MEMORY_WINDOW = 0
@@ -76,8 +75,7 @@ def is_due(total: int, last_consolidated: int, window: int, keep: KeepPolicy = K
 
 def entry_id(transcript: str, start: int, end: int) -> str:
     """Return the id of the entry that summarises this range of a transcript (docs/formats.md): the same every time."""
-    digest = hashlib.sha256(json.dumps([transcript, start, end]).encode("utf-8", "surrogatepass")).digest()
-    return "e" + b32encode(digest[:10]).decode("ascii").lower()
+    return f"e{short_id(json.dumps([transcript, start, end]))}"
 
 
 def origin_of(messages: Sequence[Message]) -> str:

@@ -6,7 +6,6 @@ Paths are relative to the home. `count_scope` and `unknown_files` block; everyth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -85,17 +84,6 @@ def kind_of(path: str) -> DataKind | None:
     return kind_of(temporary["folder"] + temporary["name"]) if temporary is not None else kind
 
 
-def unknown_files(home: Path) -> list[str]:
-    """Return the files of a home that no rule matches."""
-    return sorted(path for path in _paths(home) if kind_of(path) is None)
-
-
-def _paths(home: Path) -> Iterator[str]:
-    for path in home.rglob("*"):
-        if not path.is_dir() or path.is_symlink():
-            yield path.relative_to(home).as_posix()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeInventory:
     """Amount of data in one scope."""
@@ -110,9 +98,9 @@ class ScopeInventory:
     file_bytes: int
 
 
-def count_scope(home: Path, scope: str, disk: Disk | None = None) -> ScopeInventory:
+def count_scope(home: Path, scope: str) -> ScopeInventory:
     """Count the data of a scope. Blocks."""
-    disk = disk or Disk()
+    disk = Disk()
     folder = scope_folder(home, scope)
     memory = folder / "memory"
     created = [parse_time(read_head(disk, path).get("created")) for path in (folder / "sessions").glob("*.jsonl")]

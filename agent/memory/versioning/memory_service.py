@@ -6,9 +6,10 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
-from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.editing.three_way_merge import revert_change
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, keys_of_all_lines, line_fingerprint
@@ -35,19 +36,12 @@ class LineOrigin:
     entry: HistoryEntry | None = None  # the summary that the line was derived from
 
 
-@dataclass(frozen=True, slots=True)
-class UndoDone:
-    """The change is undone, by a new version."""
+class UndoResult(Enum):
+    """How an undo ended."""
 
-
-@dataclass(frozen=True, slots=True)
-class UndoConflict:
-    """Later changes depend on this one; nothing was undone."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoSuchVersion:
-    """No version has that name, or several versions have it."""
+    DONE = auto()  # by a new version
+    CONFLICT = auto()  # later changes depend on this one; nothing was undone
+    UNKNOWN = auto()  # no version has that name, or several versions have it
 
 
 class MemoryService:
@@ -56,7 +50,7 @@ class MemoryService:
     def __init__(
         self,
         home: Path,
-        documents: VersionedDocuments,
+        documents: FileDocumentStore,
         versions: VersionStore,
         journal: Journal,
         sessions: SessionReader,
@@ -146,23 +140,23 @@ class MemoryService:
             message = await self._remembering_message(version)
         return LineOrigin(line=line, name=name, version=version, message=message, entry=entry)
 
-    async def undo(self, scope: str, sha: str, *, by: str) -> UndoDone | UndoConflict | NoSuchVersion:
+    async def undo(self, scope: str, sha: str, *, by: str) -> UndoResult:
         """Revert the changes of the version *sha*; later changes stay."""
         await self._documents.notice(scope)
         version = await asyncio.to_thread(self._versions.find, scope, sha)
         if version is None:
-            return NoSuchVersion()
+            return UndoResult.UNKNOWN
         after = await asyncio.to_thread(self._versions.texts, scope, version.sha)
         before = await asyncio.to_thread(self._versions.documents_before, scope, version.sha) or {}
         names = await asyncio.to_thread(self._documents_to_revert, scope, version, by)
         for name in names:  # revert all of them, or none
             now = (await self._documents.read(scope, name)).text
             if revert_change(_text(before, name), _text(after, name), now) is None:
-                return UndoConflict()
+                return UndoResult.CONFLICT
         reverted = [
             await self._revert(scope, name, _text(before, name), _text(after, name), version, by) for name in names
         ]
-        return UndoDone() if all(reverted) else UndoConflict()
+        return UndoResult.DONE if all(reverted) else UndoResult.CONFLICT
 
     def _documents_to_revert(self, scope: str, version: DocumentVersion, by: str) -> tuple[str, ...]:
         """Return the documents that an undo interrupted by a crash has not reverted yet."""

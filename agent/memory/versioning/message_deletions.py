@@ -8,8 +8,6 @@ removed only after approval.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from base64 import b32encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +25,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import find_message
 from agent.memory.versioning.deletion_traces import DeletionTrace
 from agent.memory.versioning.derived_data import DerivedDataFinder
+from agent.short_id import short_id
 from gateway.events import SessionKey
 from gateway.ports import InboxRow, Job, JobQueue, Journal, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
 
@@ -182,5 +181,4 @@ def _mids(record: TurnRecord) -> frozenset[str]:
 
 
 def _name(*parts: str) -> str:
-    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
-    return b32encode(digest[:10]).decode("ascii").lower()
+    return short_id("\0".join(parts))

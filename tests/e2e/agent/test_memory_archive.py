@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from zipfile import ZipFile
 
-from agent.memory.privacy.data_inventory import unknown_files
 from agent.memory.privacy.export_archive import members, write_archives
 from agent.memory.storage.disk import Disk
 from tests.e2e.agent.test_purge import wait_until_purged
+from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.recording_model import RecordingModel
 from tests.fakes.staged_changes import erase

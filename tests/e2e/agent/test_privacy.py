@@ -15,12 +15,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.memory.privacy.data_inventory import unknown_files
 from gateway.app import build_operations
 from gateway.errors import UserError
 from gateway.ports import ChannelCapabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel, quiet, talk
 from tests.e2e.agent.test_purge import plant_canaries, use_canaries
+from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, PLAIN, InProcessGateway, gateway
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.privacy.data_inventory import unknown_files
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.fakes.account_linking import link, settled, unlink
+from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 OFFICE = AdmissionPolicy(

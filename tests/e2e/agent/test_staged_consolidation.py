@@ -50,18 +50,6 @@ async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
             assert len(waiting.would_remove) <= 5
 
 
-async def test_a_question_of_an_older_version_that_would_wipe_memory_lapses(tmp_path: Path) -> None:
-    """It offered sixteen removals by one Yes; a smaller one is still asked."""
-    folder = tmp_path / SCOPE / "memory" / ".staged"
-    folder.mkdir(parents=True)
-    for name, count in (("ebig", 16), ("esmall", 5)):
-        removals = [{"raw": f"- fact {n}", "context": []} for n in range(count)]
-        staged = {"entry": name, "why": "many", "at": utc_now().isoformat(), "removals": removals, "additions": []}
-        (folder / f"{name}.json").write_text(json.dumps(staged))
-    staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=utc_now)
-    assert [each.name for each in await staging.pending_changes(SCOPE)] == ["esmall"]
-
-
 async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
     """Five of six facts removed at once: all stand, the answer's own fact is added, and a yes takes the five out."""
     async with at_work(SummaryModel(forgetful)) as parlour:

@@ -14,9 +14,9 @@ import pytest
 from agent.files.file_workspace import FileChange
 from agent.files.turn_files import TurnFiles, WriteMode
 from agent.llm.scripted_model import ScriptEntry
-from agent.memory.privacy.data_inventory import unknown_files
 from tests.fakes.file_gateway import SCOPE
 from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.sample_archives import text_cell, xlsx

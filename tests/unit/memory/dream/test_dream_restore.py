@@ -12,7 +12,7 @@ from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import TRACKED, VersionStore
 from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.memory_service import MemoryService, UndoDone
+from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
 from tests.fakes.memory import START, killed_runs
 
@@ -130,7 +130,7 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     first, _ = await place.dream(), await place.dream()
     nothing: Any = None  # it asks neither journal nor sessions
     service = MemoryService(tmp_path, place.documents(), place.world.versions, nothing, nothing)
-    assert await service.undo(place.world.scope, first, by="ann") == UndoDone()
+    assert await service.undo(place.world.scope, first, by="ann") == UndoResult.DONE
     assert place.texts == {"MEMORY.md": "- drinks coffee\n- has a cat"}
     newest = place.world.versions.log(place.world.scope)[0]
     assert set(newest.names) == {"USER.md", "MEMORY.md"}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of, unknown_files
+from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of
+from tests.fakes.home_files import unknown_files
 
 DIGEST = "a" * 64
 
