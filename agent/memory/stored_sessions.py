@@ -63,11 +63,11 @@ class StoredSessions:
         self._journal = journal
         self._outbox = outbox
         self._disk = disk or Disk()
-        self._fetch: Callable[[str], Awaitable[None]] | None = None
+        self._fetch: Callable[[str], Awaitable[object]] | None = None
         self._scopes: dict[SessionKey, str] = {}
         self._heads: LRUCache[str, tuple[str, str]] = LRUCache(_MOST_HEADS)  # key and time of each archive
 
-    def share(self, fetch: Callable[[str], Awaitable[None]]) -> None:
+    def share(self, fetch: Callable[[str], Awaitable[object]]) -> None:
         """Have `displayed_page` read what other gateways have written: *fetch* brings the files of a scope."""
         self._fetch = fetch
 

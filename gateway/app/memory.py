@@ -47,7 +47,6 @@ from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
-from agent.memory.scope_names import SHARED
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
@@ -143,8 +142,7 @@ def build_memory(
 
     async def fetch(*scopes: str) -> None:
         assert files is not None  # noqa: S101 - asked for only then
-        await files.fetch(*scopes)
-        for scope in (*scopes, SHARED):
+        for scope in await files.fetch(*scopes):
             jobs.unsettle(scope)  # another gateway may have been asked to remember something
 
     scope_lock = ScopeLock(on_use=files.touch, fetch=fetch) if files is not None else ScopeLock()

@@ -47,6 +47,14 @@ class ScopeChange:
     removed: Collection[str] = ()  # paths
 
 
+@dataclass(frozen=True, slots=True)
+class ScopeLook:
+    """A scope, as a gateway has to know it before it is in use."""
+
+    version: str  # "" if it is not stored
+    has_jobs: bool  # that are not finished
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeDelta:
     """Changes of a scope since an earlier version of it."""
@@ -59,8 +67,12 @@ class ScopeDelta:
 class ScopeFileStore(Protocol):
     """Files of scopes, changed by compare-and-set. Raises StoreUnavailable as the journal does."""
 
-    async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
-        """Return the version of every stored scope, or of those of *scopes* that are stored."""
+    async def versions(self) -> Mapping[str, str]:
+        """Return the version of every stored scope."""
+        ...
+
+    async def look(self, *scopes: str) -> Mapping[str, ScopeLook]:
+        """Return what is known of each of *scopes* now, in one statement."""
         ...
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:

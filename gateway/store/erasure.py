@@ -104,7 +104,7 @@ class SqlErasure:
         return await self._engine.writer.submit(
             lambda db: (
                 db.execute(
-                    sql("DELETE FROM job WHERE scope = ? AND id NOT", LISTED),
+                    sql("DELETE FROM job WHERE scope = ? AND NOT id", LISTED),
                     (quote(scope), kept),
                 ).rowcount
             )

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from gateway.errors import StoreUnavailable
 from gateway.ports.objects import ObjectStore
-from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, StoredFile, StoredFileChange
+from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, ScopeLook, StoredFile, StoredFileChange
 from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import quote, sql, unquote, write_json
@@ -40,7 +40,12 @@ _PUT_REMOVAL = upsert_sql("scope_removal", "scope", "digest", "revision", keys=2
 _FORGET_REMOVALS = "DELETE FROM scope_removal WHERE scope = ?"
 _OLD_REMOVALS = sql(_FORGET_REMOVALS, "AND revision <= ?")
 _PUT_PIECE = "INSERT INTO scope_piece (scope, path, start, data) VALUES (?, ?, ?, ?)"
-_VERSIONS = sql("SELECT scope, version FROM scope WHERE scope", LISTED)
+_LOOK = sql(
+    "SELECT scope, version FROM scope WHERE scope",
+    LISTED,
+    "UNION ALL SELECT DISTINCT scope, NULL FROM job WHERE scope",
+    LISTED,
+)
 _ROWS = sql("SELECT scope, version, revision, recent FROM scope WHERE scope", LISTED)
 _ROW = "SELECT version, revision, recent FROM scope WHERE scope = ?"
 _FILES = "SELECT path, size, replaced, modified, object FROM scope_file WHERE scope = ? ORDER BY path"
@@ -91,14 +96,18 @@ class SqlScopeFiles:
         """Remove objects that no file refers to any more."""
         await self._engine.remove_objects()
 
-    async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
-        """Return the version of every stored scope, or of some."""
-        if scopes is None:
-            _, versions = await self._engine.writer.submit(memory_of)
-            return versions
-        columns = (write_json([quote(each) for each in sorted(scopes)]),)
-        found = await self._engine.writer.submit(lambda database: database.execute(_VERSIONS, columns).fetchall())
-        return {unquote(scope): version for scope, version in found}
+    async def versions(self) -> Mapping[str, str]:
+        """Return the version of every stored scope."""
+        _, versions = await self._engine.writer.submit(memory_of)
+        return versions
+
+    async def look(self, *scopes: str) -> Mapping[str, ScopeLook]:
+        """Return the version of each scope, and whether it has jobs."""
+        listed = write_json([quote(each) for each in scopes])
+        found = await self._engine.writer.submit(lambda database: database.execute(_LOOK, (listed, listed)).fetchall())
+        versions = {unquote(scope): version for scope, version in found if version is not None}
+        with_jobs = {unquote(scope) for scope, version in found if version is None}
+        return {each: ScopeLook(versions.get(each, ""), each in with_jobs) for each in scopes}
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
         """Return the scope's version, and its files."""

@@ -20,7 +20,7 @@ from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.scope_scan import scan_scope
 from gateway.errors import StoreUnavailable, UserError
 from gateway.ports.objects import ObjectStore
-from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, StoredFile
+from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, ScopeLook, StoredFile
 from gateway.ports.store import StoreLimits
 from gateway.store.engine import utc_now
 from gateway.store.scope_files import SqlScopeFiles
@@ -41,9 +41,13 @@ class LossyStore:
         self.looking: asyncio.Barrier | None = None
         self.when_listed: Callable[[], Awaitable[None]] | None = None
 
-    async def versions(self, scopes: Collection[str] | None = None) -> Mapping[str, str]:
+    async def versions(self) -> Mapping[str, str]:
         """Return the versions."""
-        return await self._store.versions(scopes)
+        return await self._store.versions()
+
+    async def look(self, *scopes: str) -> Mapping[str, ScopeLook]:
+        """Return what is known of scopes."""
+        return await self._store.look(*scopes)
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
         """Return the files; something may happen before they are read."""

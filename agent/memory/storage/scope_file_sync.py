@@ -90,20 +90,22 @@ class ScopeFileSync:
         """
         self._in_use, self._hold_still, self._when_fetched = in_use, hold_still, when_fetched
 
-    async def fetch(self, *scopes: str) -> None:
+    async def fetch(self, *scopes: str) -> Collection[str]:
         """Bring the home's copies of *scopes*, and of what all share, up to date. Raises StoreUnavailable.
 
-        Call it before *scopes* are in use. Documents that were changed here and elsewhere are fetched as they are
-        there; tasks that have the scope in use then fail to save, and run again.
+        Returns those of them that have unfinished jobs, which may be another gateway's. Call it before *scopes* are in
+        use. Documents that were changed here and elsewhere are fetched as they are there; tasks that have the scope in
+        use then fail to save, and run again.
         """
         named = {each for each in scopes if each or self._with_home} | {SHARED}
-        versions = await self._store.versions(named)
+        looks = await self._store.look(*named)
         for scope in sorted(named):
             cached = self._open(scope)
             if scope not in self._in_use():
                 cached.is_undone = False
-            if cached.is_behind or cached.version != versions.get(scope, ""):
+            if cached.is_behind or cached.version != looks[scope].version:
                 await self._catch_up(scope)
+        return [scope for scope, look in looks.items() if look.has_jobs]
 
     async def save(self, scopes: Collection[str] | None = None) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database; None = those in use.
@@ -177,7 +179,7 @@ class ScopeFileSync:
 
     async def _settle(self, cached: _OpenScope, local: LocalChange) -> bool:
         """Adopt or discard the change whose answer was lost; return True if no other gateway has changed the scope."""
-        version = (await self._store.versions((cached.scope,))).get(cached.scope, "")
+        version = (await self._store.look(cached.scope))[cached.scope].version
         if version == _version_after(cached, local):
             await self._adopt(cached, local)
         cached.unsure = None

@@ -83,7 +83,7 @@ class TranscriptProjector:
         self._failing: set[str] = set()
         self._is_store_down = False
         self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
-        self._fetch: Callable[[str], Awaitable[None]] | None = None
+        self._fetch: Callable[[str], Awaitable[object]] | None = None
 
     async def run(self) -> None:
         """Project until cancelled, beginning with the records that the last run left."""
@@ -113,7 +113,7 @@ class TranscriptProjector:
         self._log_outages(failed)
         return not failed
 
-    def share(self, has_unwritten: Callable[[str], Awaitable[bool]], fetch: Callable[[str], Awaitable[None]]) -> None:
+    def share(self, has_unwritten: Callable[[str], Awaitable[bool]], fetch: Callable[[str], Awaitable[object]]) -> None:
         """Have `settle` wait for other gateways: while *has_unwritten* says so; *fetch* then brings their files."""
         self._has_unwritten, self._fetch = has_unwritten, fetch
 

@@ -27,7 +27,7 @@ from gateway.store.shared_caches import EDITIONS, parse_editions, write_edition
 log = structlog.get_logger(__name__)
 
 _PARAMETER = re.compile(r"\?(\d*)")
-_LISTED = "IN (SELECT json_array_elements_text(?::json))"
+_LISTED = "= ANY (ARRAY(SELECT json_array_elements_text(?::json)))"  # as an array, which an index can be asked for
 # SQLSTATE classes and codes that are no fault of a statement: connection, resources (a full disk), operator's
 # intervention (a stopping server), system, corruption; a standby; a lock not given. Conflicts: lost serialization,
 # deadlock.
@@ -142,6 +142,8 @@ class PostgresConnection:
         if len(rows) == 1:  # without the pipeline, which costs as much as a statement
             return self.execute(statement, rows[0])
         cursor = self._connection.cursor()
+        if not rows:  # psycopg would wait for the server
+            return cursor
         self._has_written = True
         cursor.executemany(_translate(statement).text, rows)
         return cursor

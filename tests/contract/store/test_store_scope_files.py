@@ -10,12 +10,14 @@ import pytest
 
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
+from gateway.ports.journal import Job
+from gateway.ports.scope_files import ScopeChange, ScopeLook, StoredFile, StoredFileChange
 from gateway.ports.store import Store
 from gateway.store.database import Database
 from gateway.store.scope_files import PIECE_BYTES, SqlScopeFiles
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
+from tests.fakes.turns import START
 
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
 ODD = "files/\udcff\n'\".txt"  # a name that is no UTF-8
@@ -101,6 +103,18 @@ async def test_files_move_between_scopes_at_once_and_an_empty_scope_leaves_no_na
     assert await files.versions() == {BOB: "v2"}
     assert await contents(files, BOB) == {"x": b"ann"}
     assert await files.save([ScopeChange(scope=ANN, was="", version="v3", changes=[whole("y", b"", "v3")])]) is None
+
+
+async def test_a_look_at_scopes_names_versions_and_jobs(files: SqlScopeFiles, store: Store) -> None:
+    """What another gateway has changed is fetched, and what it left to be done in a scope is done, before its use."""
+    await files.save([ScopeChange(scope=ANN, was="", version="v1", changes=[whole("x", b"ann", "v1")])])
+    for number in (1, 2):
+        await store.jobs.put(Job(id=f"j{number}", kind="remember", scope=BOB, payload={}, due_at=START))
+    assert await files.look(ANN, BOB, "shared") == {
+        ANN: ScopeLook("v1", has_jobs=False),
+        BOB: ScopeLook("", has_jobs=True),
+        "shared": ScopeLook("", has_jobs=False),
+    }
 
 
 def change(was: str, version: str, *paths: str, removed: Collection[str] = ()) -> ScopeChange:
