@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 import structlog
 
@@ -35,45 +34,29 @@ _EVENT_BEGAN: ContextVar[datetime | None] = ContextVar("event began", default=No
 
 Admit = Callable[[InboundMessage, MessageContext], Decision]
 Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = a control message
+# Handles messages to the gateway itself (a code) before admission: they are neither stored nor processed. Returns the
+# result for a message that it consumes; None to continue as the decision says. Cheap for all others. Raises
+# StoreUnavailable.
+PreAdmissionHandler = Callable[[InboundMessage, Decision], Awaitable[IntakeResult | None]]
 
 
-class PreAdmissionHandler(Protocol):
-    """Handles messages to the gateway itself (a code) before admission; they are neither stored nor processed."""
-
-    async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
-        """Return the result for a *message* that this handler consumes; None to continue as *decision* says.
-
-        Called for every message, so it must be cheap for all others. Raises StoreUnavailable.
-        """
-        ...
-
-
+@dataclass(slots=True, eq=False)
 class GatewayIntake:
-    """Implements `gateway.ports.Intake`: runs admission and accepts messages of all channels."""
+    """Implements `gateway.ports.Intake`: runs admission and accepts messages of all channels.
 
-    def __init__(
-        self,
-        journal: Journal,
-        *,
-        context_of: Callable[[InboundMessage], MessageContext],
-        admit: Admit,
-        classify: Classify,
-        quarantine: Quarantine,
-        meter: MetricsRecorder,
-        pre_admission_handlers: Sequence[PreAdmissionHandler] = (),
-        newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None,
-        language: Callable[[InboundMessage, MessageContext], Awaitable[str]],
-    ) -> None:
-        """*newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat."""
-        self._context_of = context_of
-        self._language = language
-        self._newcomer = newcomer
-        self._journal = journal
-        self._pre_admission_handlers = pre_admission_handlers
-        self.quarantine = quarantine
-        self._admit = admit
-        self._classify = classify
-        self._meter = meter
+    *newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat.
+    """
+
+    journal: Journal
+    _: KW_ONLY
+    context_of: Callable[[InboundMessage], MessageContext]
+    admit: Admit
+    classify: Classify
+    quarantine: Quarantine
+    meter: MetricsRecorder
+    pre_admission_handlers: Sequence[PreAdmissionHandler] = ()
+    newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None
+    language: Callable[[InboundMessage, MessageContext], Awaitable[str]]
 
     @property
     def is_cautious(self) -> bool:
@@ -107,17 +90,17 @@ class GatewayIntake:
     async def receive(self, message: InboundMessage) -> IntakeResult:
         """Admit and store *message*; raises StoreUnavailable when it could not be made durable."""
         parsed_at = datetime.now(UTC)
-        context = self._context_of(message)
-        decision = self._admit(message, context)
-        for handler in self._pre_admission_handlers:
-            if (met := await handler.intercept(message, decision)) is not None:
+        context = self.context_of(message)
+        decision = self.admit(message, context)
+        for handler in self.pre_admission_handlers:
+            if (met := await handler(message, decision)) is not None:
                 return met
         if isinstance(decision, Rejected):
-            self._meter.count("rejected", reason=decision.reason)
+            self.meter.count("rejected", reason=decision.reason)
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
         admitted_at = datetime.now(UTC)
         result = await self.accept(message, decision.role, context)
-        if result.verdict is IntakeVerdict.ACCEPTED and self._meter.records_spans:
+        if result.verdict is IntakeVerdict.ACCEPTED and self.meter.records_spans:
             self._trace(message, parsed_at, admitted_at)
         return result
 
@@ -132,27 +115,27 @@ class GatewayIntake:
         }
         attributes = {"parlour.channel": message.key.channel}
         for name, (start, end) in times.items():
-            self._meter.span(TraceSpan(turn=turn, name=name, began=start, ended=end, attributes=attributes))
+            self.meter.span(TraceSpan(turn=turn, name=name, began=start, ended=end, attributes=attributes))
 
     async def membership_changed(self, place: MembershipChange) -> None:
         """Record that we were added to *place*, or removed; nothing is said there. Raises StoreUnavailable."""
         log.info("intake.joined", channel=place.channel, place=place.entry, is_gone=place.is_gone)
-        if self._newcomer is not None:
-            await self._newcomer(place)
+        if self.newcomer is not None:
+            await self.newcomer(place)
 
     async def accept(self, message: InboundMessage, role: Role, context: MessageContext | None = None) -> IntakeResult:
         """Store a message whose sender is admitted (or that is our own: a job); *context* is that of admission."""
-        is_control = self._classify(message)
+        is_control = self.classify(message)
         if is_control is not None and not (is_control and message.kind is InboundKind.BUTTON):
             # A press of a queued command is queued like the typed command.
             message = replace(message, kind=InboundKind.COMMAND)
-        acceptance = await self._journal.accept(
+        acceptance = await self.journal.accept(
             message,
             role=role,
             is_control=bool(is_control) or message.kind is InboundKind.BUTTON,
-            language=await self._language(message, context or self._context_of(message)),
+            language=await self.language(message, context or self.context_of(message)),
         )
-        self._meter.count("accepted", outcome=str(acceptance.outcome))
+        self.meter.count("accepted", outcome=str(acceptance.outcome))
         if acceptance.outcome is AcceptOutcome.FULL:
             log.debug("intake.full", key=str(message.key), queued=acceptance.queued)
             return IntakeResult(verdict=IntakeVerdict.FULL)

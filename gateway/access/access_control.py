@@ -50,7 +50,7 @@ class AccessControlService:
         now: Callable[[], datetime],
         entry_error: WrongEntry = lambda _channel, _entry: "",
     ) -> None:
-        """*wrong* checks ids against each platform's shapes, so that a decision about an impossible id is refused."""
+        """*entry_error* checks ids against a platform's shapes, so that decisions about impossible ones are refused."""
         self._roster = roster
         self._quotas = PersonQuotas(roster.access)
         self._linked = linked_accounts
@@ -61,7 +61,7 @@ class AccessControlService:
         """Return the accounts and chats with a status."""
         return self._roster.list_access()
 
-    async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
+    async def allow(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Admit an account or chat."""
         found = self._somebody(text, here)
         if isinstance(found, AccessDecision):
@@ -73,9 +73,9 @@ class AccessControlService:
         elsewhere = self._blocked_elsewhere(channel, entry)
         if elsewhere:
             return AccessDecision(ruling=DecisionOutcome.BLOCKED_AS, whom=whom, other=elsewhere)
-        return await self._put(channel, entry, AccessStatus.ALLOWED, decider, name, "allow")
+        return await self._put(channel, entry, AccessStatus.ALLOWED, decider, "allow")
 
-    async def block(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
+    async def block(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Block an account or chat."""
         found = self._somebody(text, here)
         if isinstance(found, AccessDecision):
@@ -88,7 +88,7 @@ class AccessControlService:
             return AccessDecision(
                 ruling=DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.OWNER, whom=f"{channel}:{entry}"
             )
-        return await self._put(channel, entry, AccessStatus.BLOCKED, decider, name, "block")
+        return await self._put(channel, entry, AccessStatus.BLOCKED, decider, "block")
 
     async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Take a decision back."""
@@ -154,7 +154,7 @@ class AccessControlService:
         if person.blocked_as:
             return AccessDecision(ruling=DecisionOutcome.BLOCKED_AS, whom=person.whom, other=person.blocked_as)
         channel, _, user = person.whom.partition(":")
-        return await self._put(channel, AllowEntry.parse(user), AccessStatus.OWNER, decider, "", "owner add")
+        return await self._put(channel, AllowEntry.parse(user), AccessStatus.OWNER, decider, "owner add")
 
     async def disown(self, text: str, decider: DecisionActor) -> AccessDecision:
         """Take back an ownership that was claimed by a code."""
@@ -241,7 +241,7 @@ class AccessControlService:
         return "" if found == f"{channel}:{entry}" else found
 
     async def _put(
-        self, channel: str, entry: AllowEntry, status: AccessStatus, decider: DecisionActor, name: str, what: str
+        self, channel: str, entry: AllowEntry, status: AccessStatus, decider: DecisionActor, what: str
     ) -> AccessDecision:
         whom = f"{channel}:{entry}"
         before = self._roster.access.members().get((channel, str(entry)))
@@ -253,7 +253,7 @@ class AccessControlService:
             standing=status,
             by=decider.by,
             at=self._now(),
-            name=name or (before.name if before else ""),
+            name=before.name if before else "",
         )
         await self._roster.access.change(AccessChange(put=(new,), line=self._line(decider, what, whom)))
         log.info("people.decided", what=what, whom=whom, by=decider.by)

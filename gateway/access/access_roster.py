@@ -43,7 +43,7 @@ class AccessRoster:
     ) -> None:
         """*policies* are the blocks as the settings have them; *kinds* name each block's platform.
 
-        *named* are the owners that the settings name, as "channel:user_id": also of a block that is not there now.
+        *named_owners* are those that the settings name, as "channel:user_id": also of a block that is not there now.
         """
         self._absent = [each.partition(":") for each in named_owners if each.partition(":")[0] not in policies]
         self.policies = policies
@@ -57,7 +57,7 @@ class AccessRoster:
         return PlatformAccount(kind=self._kinds.get(channel, channel), id=user)
 
     def facts(self, message: InboundMessage, accounts: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
-        """Return the decisions about the sender of *message*; *linked* are all accounts of that person.
+        """Return the decisions about the sender of *message*; *accounts* are all of that person.
 
         All accounts linked to an owner's are owners', and a block of one account holds for all of its person.
         """

@@ -9,11 +9,11 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway.ports.access import AccessChange, AccessEntry, AccessStore, AuditEntry
+from gateway.ports.access import AccessChange, AccessStore
 
 DAY = timedelta(days=1)
 TOLD = "told:"  # told:<channel>:<sender>: the sender got the reply of the day, in a direct message
@@ -55,12 +55,12 @@ class NoteStore:
     """Notes by name and by prefix. Hold `lock` to read, decide and write back."""
 
     def __init__(self, access: AccessStore) -> None:
-        self._access = access
+        self.access = access
         self.lock = asyncio.Lock()
 
     def text(self, name: str) -> str:
         """Return the value of a note, or an empty string."""
-        return self._access.notes().get(name, "")
+        return self.access.notes().get(name, "")
 
     def one(self, name: str) -> Mapping[str, Any] | None:
         """Return a note, or None."""
@@ -70,7 +70,7 @@ class NoteStore:
 
     def of(self, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the notes whose names begin with *prefix*."""
-        for name, text in list(self._access.notes().items()):
+        for name, text in list(self.access.notes().items()):
             if name.startswith(prefix):
                 yield name, json.loads(text)
 
@@ -79,21 +79,9 @@ class NoteStore:
         timed = (each for prefix in (TOLD, TOLD_HERE, PERSON, TRIES, CLAIM_TRIES) for each in self.of(prefix))
         return {name: "" for name, value in timed if parse_time(value["until"]) <= now}
 
-    def members(self) -> Mapping[tuple[str, str], AccessEntry]:
-        """Return the effective decisions."""
-        return self._access.members()
-
     async def write(self, notes: Mapping[str, str]) -> None:
         """Write notes; an empty value removes one."""
-        await self._access.change(AccessChange(notes=notes))
-
-    async def change(self, change: AccessChange) -> bool:
-        """Write a change; see `gateway.ports.access.AccessStore`."""
-        return await self._access.change(change)
-
-    async def audit(self, *, about: str, limit: int) -> Sequence[AuditEntry]:
-        """Return audit lines; see the port."""
-        return await self._access.audit(limit=limit, about=about)
+        await self.access.change(AccessChange(notes=notes))
 
 
 LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # none that are taken for one another

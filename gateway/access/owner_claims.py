@@ -31,8 +31,9 @@ from gateway.access.note_store import (
     parse_code,
     parse_time,
 )
+from gateway.access.pairing_service import Language
 from gateway.admission import Admitted, Decision, RejectionReason
-from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
+from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict
 from gateway.ports.access import CODE, AccessChange, AccessEntry, AccessStatus, AuditEntry
@@ -58,11 +59,8 @@ class IssuedClaimCode:
     until: datetime
 
 
-Language = Callable[[SessionKey], str]  # that of a chat
-
-
 class OwnerClaims:
-    """Gives codes out and takes them; a `Doorkeeper` of the intake."""
+    """Gives codes out and takes them; a pre-admission handler of the intake."""
 
     def __init__(self, roster: AccessRoster, *, now: Callable[[], datetime], language: Language) -> None:
         self._roster = roster

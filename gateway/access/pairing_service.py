@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -29,7 +29,8 @@ from gateway.access.note_store import (
     parse_time,
 )
 from gateway.events import MessageButton, OutboundKind, OutboundMessage, SessionKey
-from gateway.i18n import FALLBACK, translate
+from gateway.i18n import translate
+from gateway.ports import in_english
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry, DecisionActor
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingNotFound, PairingRequest
 
@@ -65,11 +66,6 @@ class OwnerAddress:
 
 
 Language: TypeAlias = Callable[[SessionKey], str]  # in which a chat is spoken to
-
-
-def english(_: SessionKey) -> str:
-    """Speak English everywhere."""
-    return FALLBACK
 
 
 # Returns the address of an owner who decides about a channel; None if no owner has a chat.
@@ -109,22 +105,18 @@ class _PendingRequest:
     request: PairingRequest
 
 
+@dataclass(slots=True, eq=False)
 class PairingService:
-    """Implements `gateway.ports.Pairing` over the roster's notes."""
+    """Implements `gateway.ports.Pairing` over the roster's notes.
 
-    def __init__(
-        self,
-        notes: NoteStore,
-        *,
-        now: Callable[[], datetime],
-        language: Language = english,
-        is_blocked: Callable[[str, str], bool] = lambda _channel, _who: False,
-    ) -> None:
-        """*is_blocked* returns True for a (channel, user id) whose person an owner has blocked under any account."""
-        self._notes = notes
-        self._now = now
-        self._language = language
-        self._is_blocked = is_blocked
+    *is_blocked* returns True for a (channel, user id) whose person an owner has blocked under any account.
+    """
+
+    notes: NoteStore
+    _: KW_ONLY
+    now: Callable[[], datetime]
+    language: Language = in_english
+    is_blocked: Callable[[str, str], bool] = lambda _channel, _who: False
 
     def pending_requests(self) -> Sequence[PairingRequest]:
         """Return the pending accounts and chats, the longest waiting first."""
@@ -136,7 +128,7 @@ class PairingService:
 
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
         """Decide about the one whose ref this is."""
-        async with self._notes.lock:
+        async with self.notes.lock:
             pending = next((each for each in self._find_pending() if each.request.ref == ref), None)
             if pending is None:
                 return await self._earlier(decider)
@@ -148,7 +140,7 @@ class PairingService:
         if not typed:
             return PairingNotFound()  # not a guess: it is no code
         note = await note_of(typed)
-        async with self._notes.lock:
+        async with self.notes.lock:
             minutes, tries = self._tries(decider)
             if minutes:
                 return PairingLocked(minutes)
@@ -157,39 +149,39 @@ class PairingService:
                 return await self._decide(pending, decider, is_yes=is_yes)
             earlier = await self._earlier(decider)
             if isinstance(earlier, PairingNotFound):
-                count = {"count": tries + 1, "until": format_time(self._now() + LOCKED_FOR)}
-                await self._notes.write({f"{TRIES}{decider.by}": encode_note(count)})
+                count = {"count": tries + 1, "until": format_time(self.now() + LOCKED_FOR)}
+                await self.notes.write({f"{TRIES}{decider.by}": encode_note(count)})
             return earlier
 
     async def forget(self, users: Collection[tuple[str, str]]) -> None:
         """Delete the requests of these (channel, user id) and the record of replies to them."""
-        async with self._notes.lock:
+        async with self.notes.lock:
             gone = {f"{prefix}{channel}:{user}" for prefix in (TOLD, TOLD_HERE) for channel, user in users}
-            gone |= {name for name, value in self._notes.of(PERSON) if (value["channel"], value["who"]) in users}
-            known = [name for name in gone if self._notes.text(name)]
+            gone |= {name for name, value in self.notes.of(PERSON) if (value["channel"], value["who"]) in users}
+            known = [name for name in gone if self.notes.text(name)]
             if known:
-                await self._notes.write(dict.fromkeys(known, ""))
+                await self.notes.write(dict.fromkeys(known, ""))
 
     # -- under the lock ------------------------------------------------------------------------
 
     def _find_pending(self) -> list[_PendingRequest]:
-        members, now = self._notes.members(), self._now()
+        members, now = self.notes.access.members(), self.now()
         pending = []
         for prefix, read in ((PERSON, _person), (PLACE, _place)):
-            for note, value in self._notes.of(prefix):
+            for note, value in self.notes.of(prefix):
                 request = read(note, value)
                 is_good = request.until is None or request.until > now
                 # Accounts decided in another way are no longer pending.
                 is_open = not value.get("no") and not value.get("gone")
                 who = (request.channel, request.who)
-                if is_good and is_open and who not in members and (request.is_place or not self._is_blocked(*who)):
-                    pending.append(_PendingRequest(note, self._notes.text(note), request))
+                if is_good and is_open and who not in members and (request.is_place or not self.is_blocked(*who)):
+                    pending.append(_PendingRequest(note, self.notes.text(note), request))
         return sorted(pending, key=lambda each: (each.request.at, each.note))
 
     def _tries(self, decider: DecisionActor) -> tuple[int, int]:
         """Return for how many minutes *decider* may not try, and how often they tried in vain."""
-        value = self._notes.one(f"{TRIES}{decider.by}")
-        left = parse_time(value["until"]) - self._now() if value else timedelta(0)
+        value = self.notes.one(f"{TRIES}{decider.by}")
+        left = parse_time(value["until"]) - self.now() if value else timedelta(0)
         if value is None or left <= timedelta(0):
             return 0, 0
         tries = int(value["count"])
@@ -197,13 +189,13 @@ class PairingService:
 
     async def _earlier(self, decider: DecisionActor) -> Outcome:
         """Return the decision of an earlier attempt of the same turn, after a crash before its answer."""
-        for line in await self._notes.audit(about=decider.by, limit=_LOOKED_BACK):
+        for line in await self.notes.access.audit(about=decider.by, limit=_LOOKED_BACK):
             if line.id == decider.id and line.what in (YES, NO):
                 return PairingDecision(_remembered(line), line.what == YES)
         return PairingNotFound()
 
     async def _decide(self, pending: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> Outcome:
-        request, now = pending.request, self._now()
+        request, now = pending.request, self.now()
         line = AuditEntry(
             id=decider.id,
             at=now,
@@ -213,7 +205,7 @@ class PairingService:
             whom=f"{request.channel}:{request.who}",
         )
         change = self._let_in(pending, line) if is_yes else self._keep_out(pending, line)
-        if not await self._notes.change(change):
+        if not await self.notes.access.change(change):
             return await self._earlier(decider)
         log.info("pairing.decided", channel=request.channel, who=request.who, by=decider.by, yes=is_yes)
         return PairingDecision(request, is_yes)
@@ -230,12 +222,12 @@ class PairingService:
         )
         told: tuple[OutboundMessage, ...] = ()
         if not request.is_place:
-            key = SessionKey.parse((self._notes.one(pending.note) or {})["key"])
+            key = SessionKey.parse((self.notes.one(pending.note) or {})["key"])
             told = (
                 OutboundMessage(
                     id=f"{derive_notice_id('welcome', pending.note)}.1",
                     key=key,
-                    text=translate("unknown_senders.welcome", self._language(key)),
+                    text=translate("unknown_senders.welcome", self.language(key)),
                     kind=OutboundKind.NOTICE,
                 ),
             )
@@ -244,7 +236,7 @@ class PairingService:
     def _keep_out(self, pending: _PendingRequest, line: AuditEntry) -> AccessChange:
         if not pending.request.is_place:
             return AccessChange(line=line, spends=(pending.note, pending.text))
-        value = {**(self._notes.one(pending.note) or {}), "no": True}
+        value = {**(self.notes.one(pending.note) or {}), "no": True}
         return AccessChange(line=line, notes={pending.note: encode_note(value)})
 
 

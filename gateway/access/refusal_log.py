@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
-from gateway.admission import RejectionReason
+from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, InboundMessage
 from gateway.ports.caps import CapKind
 from gateway.text.text_units import safe_display_name
@@ -31,26 +31,12 @@ class SilenceReason(StrEnum):
     DEAF = "deaf"  # the channel did not hear its platform
 
 
-class RefusalInfo(Protocol):
-    """Facts about one refusal: admission's `Rejected`, or a value of the same shape."""
-
-    @property
-    def reason(self) -> StrEnum:
-        """Why; a word of a small fixed set, fit for a metric."""
-        ...
-
-    @property
-    def would_admit(self) -> str:
-        """The setting or decision that would admit the sender, for the operator."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherRefusal:
     """A refusal that is not admission's."""
 
-    reason: StrEnum
-    would_admit: str = ""
+    reason: StrEnum  # of a small fixed set, fit for a metric
+    would_admit: str = ""  # the setting or decision that would admit the sender, for the operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +82,7 @@ class RefusalLog:
         self._kept: OrderedDict[_Who, RefusalRecord] = OrderedDict()
         self._newest: dict[_Who, str] = {}  # last counted message, because platforms may deliver twice
 
-    def note(self, message: InboundMessage, refusal: RefusalInfo, at: datetime) -> RefusalRecord:
+    def note(self, message: InboundMessage, refusal: Rejected | OtherRefusal, at: datetime) -> RefusalRecord:
         """Record and log one refusal, without text. The bot's own messages are ignored."""
         return self._keep(
             RefusalRecord(

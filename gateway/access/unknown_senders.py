@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 
 import structlog
@@ -31,7 +31,6 @@ from gateway.access.pairing_service import (
     MOST_WAITING,
     FindOwner,
     Language,
-    english,
     note_of,
     person_label,
     question,
@@ -40,7 +39,7 @@ from gateway.admission import Admitted, Decision, Rejected, RejectionReason
 from gateway.errors import StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports import IntakeResult, IntakeVerdict, MetricsRecorder
+from gateway.ports import IntakeResult, IntakeVerdict, MetricsRecorder, in_english
 from gateway.ports.access import AccessChange
 from gateway.text.text_units import safe_display_name
 
@@ -61,32 +60,24 @@ class _UnknownSenderReply:
     notices: list[OutboundMessage] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class UnknownSenderHandler:
-    """Answers who is not let in. Implements `gateway.intake.PreAdmissionHandler`."""
+    """Answers who is not let in. `intercept` is a `gateway.intake.PreAdmissionHandler`.
 
-    def __init__(
-        self,
-        notes: NoteStore,
-        *,
-        has_owner: Callable[[], bool],
-        has_pairing: Callable[[str], bool],
-        owner: FindOwner,
-        meter: MetricsRecorder,
-        now: Callable[[], datetime],
-        language: Language = english,
-    ) -> None:
-        """Unknown senders get no reply before the bot has an owner, who could admit them, or where pairing is off.
+    Unknown senders get no reply before the bot has an owner, who could admit them, or where pairing is off.
 
-        *has_pairing* returns True if a channel gives codes; *owner* finds the address of its owner.
-        """
-        self._notes = notes
-        self._has_owner = has_owner
-        self._has_pairing = has_pairing
-        self._owner = owner
-        self._meter = meter
-        self._now = now
-        self._language = language
-        self.unanswered: Counter[str] = Counter()  # messages that got no line because a day's are used up, by channel
+    *has_pairing* returns True if a channel gives codes; *owner* finds the address of its owner.
+    """
+
+    notes: NoteStore
+    _: KW_ONLY
+    has_owner: Callable[[], bool]
+    has_pairing: Callable[[str], bool]
+    owner: FindOwner
+    meter: MetricsRecorder
+    now: Callable[[], datetime]
+    language: Language = in_english
+    unanswered: Counter[str] = field(default_factory=Counter, init=False)  # messages beyond a day's lines, by channel
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
         """Reply to an unknown sender. The message itself stays rejected.
@@ -97,14 +88,14 @@ class UnknownSenderHandler:
         if isinstance(decision, Admitted) or not self._calls_us(message, decision) or self._has_reply(message):
             return None
         try:
-            async with self._notes.lock:
+            async with self.notes.lock:
                 line = "" if self._has_reply(message) else await self._reply(message, decision)
         except StoreUnavailable as error:  # the reply is optional, so no redelivery is requested
             log.warning("strangers.not_told", channel=message.key.channel, reason=str(error))
             return None
         if not line:
             return None
-        self._meter.count("rejected", reason=decision.reason)
+        self.meter.count("rejected", reason=decision.reason)
         return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason, line=line)
 
     def _calls_us(self, message: InboundMessage, rejected: Rejected) -> bool:
@@ -112,9 +103,9 @@ class UnknownSenderHandler:
             return False
         if _is_greeting(message):
             return False
-        if not (self._has_owner() or self._has_pairing(message.key.channel)):
+        if not (self.has_owner() or self.has_pairing(message.key.channel)):
             return False
-        if self._now() - message.sent_at > DAY:
+        if self.now() - message.sent_at > DAY:
             return False
         is_direct = message.chat_kind is ChatKind.DIRECT
         return is_direct or message.is_addressed or message.kind is not InboundKind.MESSAGE
@@ -122,13 +113,13 @@ class UnknownSenderHandler:
     def _has_reply(self, message: InboundMessage) -> bool:
         """Return True if the sender had their line; one in a shared chat may have sent them to a direct message."""
         prefixes = (TOLD,) if message.chat_kind is ChatKind.DIRECT else (TOLD, TOLD_HERE)
-        notes = [self._notes.one(f"{prefix}{_who(message)}") for prefix in prefixes]
-        return any(note is not None and datetime.fromisoformat(note["until"]) > self._now() for note in notes)
+        notes = [self.notes.one(f"{prefix}{_who(message)}") for prefix in prefixes]
+        return any(note is not None and datetime.fromisoformat(note["until"]) > self.now() for note in notes)
 
     async def _reply(self, message: InboundMessage, rejected: Rejected) -> str:
         """Write the reply and its notes in one transaction; return the line if it must be sent at once."""
-        now, key = self._now(), message.key
-        expired = self._notes.outdated(now)
+        now, key = self.now(), message.key
+        expired = self.notes.outdated(now)
         if not self._fits_budget(message, expired):
             return ""
         answer = await self._answer(message, rejected, now, expired)
@@ -142,7 +133,7 @@ class UnknownSenderHandler:
             "place": "" if message.chat_kind is ChatKind.DIRECT else key.parent.chat,
         }
         notes = {**expired, **answer.notes, _told_note(message): encode_note(told)}
-        await self._notes.change(AccessChange(notes=notes, notices=tuple(answer.notices)))
+        await self.notes.access.change(AccessChange(notes=notes, notices=tuple(answer.notices)))
         log.info("strangers.told", channel=key.channel, reason=str(rejected.reason), has_code=bool(answer.notes))
         return answer.text if is_on_the_spot else ""
 
@@ -153,7 +144,7 @@ class UnknownSenderHandler:
         """
         channel, here = message.key.channel, message.key.parent.chat
         prefix = f"{_prefix(message)}{channel}:"
-        places = [value["place"] for name, value in self._notes.of(prefix) if name not in expired]
+        places = [value["place"] for name, value in self.notes.of(prefix) if name not in expired]
         if len(places) >= MOST_LINES:
             self.unanswered[channel] += 1
             log.warning("strangers.no_lines_left", channel=channel, is_direct=message.chat_kind is ChatKind.DIRECT)
@@ -163,7 +154,7 @@ class UnknownSenderHandler:
     async def _answer(
         self, message: InboundMessage, rejected: Rejected, now: datetime, expired: dict[str, str]
     ) -> _UnknownSenderReply:
-        has_pairing, language = self._has_pairing(message.key.channel), self._language(message.key)
+        has_pairing, language = self.has_pairing(message.key.channel), self.language(message.key)
         if message.chat_kind is ChatKind.DIRECT:
             if has_pairing:
                 return await self._with_code(message, rejected, now, expired)
@@ -179,14 +170,14 @@ class UnknownSenderHandler:
     ) -> _UnknownSenderReply:
         """Give a code, and ask an owner who can be reached; nothing while as many wait as may."""
         channel, sender = message.key.channel, message.sender
-        members = self._notes.members()
+        members = self.notes.access.members()
         of_block = [
-            value for name, value in self._notes.of(PERSON) if name not in expired and value["channel"] == channel
+            value for name, value in self.notes.of(PERSON) if name not in expired and value["channel"] == channel
         ]
         if sum((channel, value["who"]) not in members for value in of_block) >= MOST_WAITING:
             return _UnknownSenderReply()
         code = new_code()
-        while self._notes.text(note := await note_of(code)):
+        while self.notes.text(note := await note_of(code)):
             code = new_code()
         name = safe_display_name(sender.name)
         waiting = {
@@ -197,11 +188,11 @@ class UnknownSenderHandler:
             "at": format_time(now),
             "until": format_time(now + GOOD_FOR),
         }
-        text = translate("unknown_senders.code", self._language(message.key), code=format_code(code))
+        text = translate("unknown_senders.code", self.language(message.key), code=format_code(code))
         answer = _UnknownSenderReply(text, {note: encode_note(waiting)})
-        at = await self._owner(channel)
+        at = await self.owner(channel)
         if at is not None:
-            language = self._language(at.key)
+            language = self.language(at.key)
             who = person_label(sender.id, name, language)
             asked = translate("unknown_senders.ask_person", language, who=who, channel=channel, code=format_code(code))
             if rejected.reason is RejectionReason.GUEST:

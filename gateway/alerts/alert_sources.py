@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -26,28 +27,23 @@ _HOUR = timedelta(hours=1)
 _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
 
 
+@dataclass(slots=True, eq=False)
 class ChannelSource:
     """Channels that are not receiving: after five minutes, or at once if a platform refuses us permanently."""
 
-    def __init__(
-        self,
-        states: Callable[[], Mapping[str, bool | None]],
-        refusals: Callable[[], Mapping[str, UserError]],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._states = states
-        self._refusals = refusals
-        self._now = now
-        self._down: dict[str, datetime] = {}
+    states: Callable[[], Mapping[str, bool | None]]
+    refusals: Callable[[], Mapping[str, UserError]]
+    now: Callable[[], datetime]
+    _down: dict[str, datetime] = field(default_factory=dict, init=False)
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Look at every channel, and at causes of channels that are not there any more."""
-        states, refusals = self._states(), self._refusals()
-        gone = _of_removed_channels("channel", causes, states, self._now())
+        states, refusals = self.states(), self.refusals()
+        gone = _of_removed_channels("channel", causes, states, self.now())
         return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
 
     def _look(self, name: str, is_connected: bool, rejection: UserError | None) -> Observation:
-        cause, now = f"channel.{name}", self._now()
+        cause, now = f"channel.{name}", self.now()
         if is_connected:
             self._down.pop(name, None)
             return Observation(cause=cause, since=now)
@@ -60,33 +56,28 @@ class ChannelSource:
         return Observation(cause=cause, since=since, stage=1, line="alerts.channel_down", fields={"channel": name})
 
 
+@dataclass(slots=True, eq=False)
 class DelaySource:
     """Channels that receive but cannot deliver: an answer waits for five minutes or more."""
 
-    def __init__(
-        self,
-        delayed: Callable[[], Sequence[DelayedDelivery]],
-        states: Callable[[], Mapping[str, bool | None]],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._delayed = delayed
-        self._states = states
-        self._now = now
+    delayed: Callable[[], Sequence[DelayedDelivery]]
+    states: Callable[[], Mapping[str, bool | None]]
+    now: Callable[[], datetime]
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Look at every channel; that one is down is another cause's."""
-        states = self._states()
-        waits = [each for each in self._delayed() if each.until - each.since >= DELAYED_AFTER]
-        gone = _of_removed_channels("delay", causes, states, self._now())
+        states = self.states()
+        waits = [each for each in self.delayed() if each.until - each.since >= DELAYED_AFTER]
+        gone = _of_removed_channels("delay", causes, states, self.now())
         return [*gone, *(self._look(name, state is True, waits) for name, state in states.items())]
 
     def _look(self, name: str, is_connected: bool, waits: Sequence[DelayedDelivery]) -> Observation:
         cause = f"delay.{name}"
         first = next((each for each in waits if each.key.channel == name), None)
         if not is_connected:
-            return Observation(cause=cause, since=self._now(), stage=None)
+            return Observation(cause=cause, since=self.now(), stage=None)
         if first is None:
-            return Observation(cause=cause, since=self._now())
+            return Observation(cause=cause, since=self.now())
         fields = {"channel": name, "until": first.until.isoformat()}
         return Observation(cause=cause, since=first.since, stage=1, line="alerts.delivery_delayed", fields=fields)
 

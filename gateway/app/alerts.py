@@ -25,9 +25,9 @@ from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
 from gateway.app.context import AppContext
 from gateway.app.turns import GatewaySubsystems
-from gateway.app.web_operations import SupportsLogin
 from gateway.events import SessionKey
 from gateway.ports import AlertStore
+from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import package_version
 from gateway.supervisor import Supervisor
 

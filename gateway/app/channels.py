@@ -165,41 +165,36 @@ def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, Admis
     } | {extra.name: extra.policy for extra in plugins.channels}
 
 
+@dataclass(slots=True, eq=False)
 class AdmissionJudge:
-    """The admission decision for all channels: the settings' entries and the owners' decisions since."""
+    """The admission decision for all channels: the settings' entries and the owners' decisions since.
 
-    def __init__(
-        self,
-        roster: AccessRoster,
-        approvals: ChatApprovals,
-        context_of: Callable[[InboundMessage], MessageContext],
-        refusals: RefusalLog,
-        now: Callable[[], datetime],
-    ) -> None:
-        """*context_of* returns the facts of messages that come without; rejections are noted in *refusals*."""
-        self._roster = roster
-        self._approvals = approvals
-        self._context_of = context_of
-        self._refusals = refusals
-        self._now = now
+    *context_of* returns the facts of messages that come without; rejections are noted in *refusals*.
+    """
+
+    roster: AccessRoster
+    approvals: ChatApprovals
+    context_of: Callable[[InboundMessage], MessageContext]
+    refusals: RefusalLog
+    now: Callable[[], datetime]
 
     def __call__(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
         """Return the decision without logging it."""
-        context = context or self._context_of(message)
+        context = context or self.context_of(message)
         channel, overrides = message.key.channel, context.overrides
-        policy = self._roster.policies.get(channel) or AdmissionPolicy(channel=channel)
+        policy = self.roster.policies.get(channel) or AdmissionPolicy(channel=channel)
         if overrides.group_policy is not None:
             selector = overrides.said_by["group_policy"]
             policy = replace(policy, group_policy=GroupPolicy(overrides.group_policy), decided_for=selector)
         users = [each.user for each in context.linked]
-        decision = admit(message, policy, self._roster.facts(message, users))
-        return decision if isinstance(decision, Admitted) else self._approvals.question_text(message, decision)
+        decision = admit(message, policy, self.roster.facts(message, users))
+        return decision if isinstance(decision, Admitted) else self.approvals.question_text(message, decision)
 
     def decide(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
         """Return the decision, and note a rejection, so that `parlour why` can explain it."""
         decision = self(message, context)
         if isinstance(decision, Rejected):
-            self._refusals.note(message, decision, self._now())
+            self.refusals.note(message, decision, self.now())
         return decision
 
 

@@ -377,7 +377,7 @@ def _build_intake(
         quarantine=quarantine,
         meter=context.meter,
         language=locales.observe_language,
-        pre_admission_handlers=(access.claims, access.strangers),
+        pre_admission_handlers=(access.claims.intercept, access.strangers.intercept),
         newcomer=access.places.handle_membership,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
@@ -63,6 +64,7 @@ def build_console(context: AppContext, channels: ConfiguredChannels, access: Acc
     return WebConsole(visitor, visitors, prefix="" if page.name == PAGE else f"/{page.name}")
 
 
+@dataclass(slots=True, eq=False)
 class PageVisitors:
     """Implements `gateway.web_console.console_access.ConsoleVisitors`.
 
@@ -70,29 +72,21 @@ class PageVisitors:
     one memory for all people (memory.isolation: shared) only owners are admitted, because a chat has no data apart.
     """
 
-    def __init__(
-        self,
-        channel: str,
-        context: AppContext,
-        access: AccessServices,
-        resolver: RoleResolver,
-        *,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._channel = channel
-        self._context = context
-        self._access = access
-        self._resolver = resolver
-        self._now = now
+    channel: str
+    context: AppContext
+    access: AccessServices
+    resolver: RoleResolver
+    _: KW_ONLY
+    now: Callable[[], datetime]
 
     def account(self, who: str) -> str:
         """Return *who* as the audit names them."""
-        return f"{self._channel}:{who}"
+        return f"{self.channel}:{who}"
 
     def is_owner(self, who: str) -> bool:
         """Return True if the user *who* of the page is an owner, also by another of their accounts."""
-        roster = self._access.roster
-        return roster.is_owner(self._channel, who) or roster.is_owner_of(self._other_accounts(who))
+        roster = self.access.roster
+        return roster.is_owner(self.channel, who) or roster.is_owner_of(self._other_accounts(who))
 
     async def is_admin(self, who: str, chat: str) -> bool:
         """Return True if *who* administers the shared chat *chat* now; its platform is asked, as for a command."""
@@ -117,31 +111,31 @@ class PageVisitors:
     async def note(self, who: str, what: str, whom: str) -> None:
         """Write an audit entry about a call that is going to run."""
         entry = AuditEntry(
-            id=f"o{secrets.token_hex(8)}", at=self._now(), by=self.account(who), where="", what=what, whom=whom
+            id=f"o{secrets.token_hex(8)}", at=self.now(), by=self.account(who), where="", what=what, whom=whom
         )
-        await self._context.store.access.change(AccessChange(line=entry))
+        await self.context.store.access.change(AccessChange(line=entry))
 
     def _other_accounts(self, who: str) -> Sequence[PlatformAccount]:
-        return accounts_of_user(self._context.store.links, self._access.roster.account(self._channel, who))
+        return accounts_of_user(self.context.store.links, self.access.roster.account(self.channel, who))
 
     async def _is_shared_chat(self, key: SessionKey) -> bool:
         """Return True if *key* is a shared chat with sessions, and no thread of one."""
-        if self._context.settings.memory.isolation == "shared" or key != key.parent:
+        if self.context.settings.memory.isolation == "shared" or key != key.parent:
             return False
-        return await self._context.store.records.has_session(key, chat_scope(key))
+        return await self.context.store.records.has_session(key, chat_scope(key))
 
     async def _shared_chats(self) -> list[SessionKey]:
         """Return the shared chats that have sessions, the most recently used first."""
-        if self._context.settings.memory.isolation == "shared":
+        if self.context.settings.memory.isolation == "shared":
             return []
-        rows = await self._context.store.records.sessions()
+        rows = await self.context.store.records.sessions()
         found = (row.key.parent for row in rows if row.scope == chat_scope(row.key.parent))
         return list(dict.fromkeys(found))
 
     async def _administers(self, who: str, key: SessionKey) -> bool:
-        roster, links = self._access.roster, self._context.store.links
-        page = roster.account(self._channel, who)
-        kind = self._context.platform(key.channel)
+        roster, links = self.access.roster, self.context.store.links
+        page = roster.account(self.channel, who)
+        kind = self.context.platform(key.channel)
         for each in links.accounts_of_user(page):
             account = each.account
             if account.kind != kind or account == page:
@@ -151,13 +145,13 @@ class PageVisitors:
                 message_id="rights",
                 sender=Sender(id=account.id, team=account.team),
                 text="",
-                sent_at=self._now(),
+                sent_at=self.now(),
                 kind=InboundKind.COMMAND,
                 chat_kind=ChatKind.GROUP,
-                guild=stored_guild(self._context.store.people, key),
+                guild=stored_guild(self.context.store.people, key),
                 is_addressed=True,
             )
-            admitted = await self._resolver.current_admission(InboxRow(seq=0, message=message, accepted_at=self._now()))
+            admitted = await self.resolver.current_admission(InboxRow(seq=0, message=message, accepted_at=self.now()))
             if admitted is not None and admitted.role in (Role.ADMIN, Role.OWNER):
                 return True
         return False

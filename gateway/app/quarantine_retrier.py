@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -25,40 +25,32 @@ _READY_INTERVAL = timedelta(seconds=1)  # until a channel is connected to its pl
 _STORE_RETRY = timedelta(seconds=5)
 
 
+@dataclass(slots=True, eq=False)
 class QuarantineRetrier:
     """Retries struck events once, and notifies the senders of events that were set aside."""
 
-    def __init__(
-        self,
-        intake: GatewayIntake,
-        store: Store,
-        channels: Mapping[str, Channel],
-        *,
-        judge: Judge,
-        language: Callable[[SessionKey], str],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._intake = intake
-        self._store = store
-        self._channels = channels
-        self._judge = judge
-        self._language = language
-        self._now = now
+    intake: GatewayIntake
+    store: Store
+    channels: Mapping[str, Channel]
+    _: KW_ONLY
+    judge: Judge
+    language: Callable[[SessionKey], str]
+    now: Callable[[], datetime]
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_senders(), name="quarantine notices")
-            for name in self._intake.quarantine.struck_names:
+            for name in self.intake.quarantine.struck_names:
                 tasks.create_task(self._try_again(name), name="second try")
 
     async def _try_again(self, name: str) -> None:
         """Hand a struck event over, unless its platform brought it first."""
-        channel = self._channels.get(name.rpartition("-")[0])
+        channel = self.channels.get(name.rpartition("-")[0])
         while channel is not None and not channel.is_ready():  # noqa: ASYNC110 - a channel rings no event
             await asyncio.sleep(_READY_INTERVAL.total_seconds())
         try:
-            is_done = await self._intake.replay(name, self._channels)
+            is_done = await self.intake.replay(name, self.channels)
             log.info("quarantine.second_try", name=name, is_done=is_done)
         except ParlourError as error:
             log.warning("quarantine.second_try_failed", name=name, reason=type(error).__name__)
@@ -66,12 +58,12 @@ class QuarantineRetrier:
             log.error("quarantine.second_try_failed", name=name, reason=type(error).__name__)  # noqa: TRY400
 
     async def _tell_senders(self) -> None:
-        quarantine = self._intake.quarantine
+        quarantine = self.intake.quarantine
         while True:
             await quarantine.news.wait()
             quarantine.news.clear()
             for name, channel, origin in await quarantine.list_untold():
-                if origin is not None and channel in self._channels:
+                if origin is not None and channel in self.channels:
                     await self._tell(name, channel, origin)
                 with suppress(OSError):
                     await quarantine.mark_told(name)
@@ -85,23 +77,23 @@ class QuarantineRetrier:
             message_id=origin.message_id,
             sender=Sender(id=origin.sender),
             text="",
-            sent_at=self._now(),
+            sent_at=self.now(),
             chat_kind=kind,
             guild=origin.guild,
             is_addressed=True,
         )
-        if not isinstance(self._judge(unread), Admitted):
+        if not isinstance(self.judge(unread), Admitted):
             return
-        notice = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self._now())
+        notice = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self.now())
         while True:
             try:
-                session = await self._store.journal.session(key)
+                session = await self.store.journal.session(key)
                 await send_job_report(
-                    self._store.records,
+                    self.store.records,
                     replace(notice, scope=session.scope),
                     session,
-                    translate("queue.set_aside", self._language(key)),
-                    at=self._now(),
+                    translate("queue.set_aside", self.language(key)),
+                    at=self.now(),
                     reply_to=origin.message_id if kind is ChatKind.GROUP else "",
                     chat_kind=kind,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
 
@@ -88,35 +88,28 @@ def _first(chat_limit: int | None, installation_limit: int | None) -> int | None
     return installation_limit if chat_limit is None else chat_limit
 
 
+@dataclass(slots=True, eq=False)
 class JournalUsageRecorder:
     """Implements `agent.llm.model_client.UsageRecorder` over the journal, the caps and the background budget.
 
     Each model call reserves its tokens, and leaves one row in the journal however it ends.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        token_budget: TokenBudget,
-        caps: UsageCapTracker,
-        meter: MetricsRecorder,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._token_budget = token_budget
-        self._caps = caps
-        self._meter = meter
-        self._now = now
-        self._run = secrets.token_hex(4)  # call ids of two runs differ
-        self._numbers = count(1)
+    store: Store
+    token_budget: TokenBudget
+    caps: UsageCapTracker
+    meter: MetricsRecorder
+    now: Callable[[], datetime]
+    _run: str = field(default_factory=lambda: secrets.token_hex(4), init=False)  # call ids of two runs differ
+    _numbers: count[int] = field(default_factory=lambda: count(1), init=False)
 
     async def begin_call(self, request: ChatRequest, model: str) -> JournalCallRecord:
         """Open a call; raises CapReached when its tokens exceed a cap of the person who waits for it."""
         weight = request.weight or estimate(request).input
         tokens = weight + (request.max_tokens or ANSWER_TOKENS)
-        release = await self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
+        release = await self.caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
         row = self._row(request, model, weight)
-        self._store.journal.calling(row)
+        self.store.journal.calling(row)
         return JournalCallRecord(self, row, release)
 
     def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
@@ -134,9 +127,9 @@ class JournalUsageRecorder:
             tokens_out=0,
             tokens_cached=0,
             cost=None,
-            at=self._now(),
+            at=self.now(),
             call=f"{self._run}.{next(self._numbers)}",
-            is_own=self._caps.is_own(request.turn),
+            is_own=self.caps.is_own(request.turn),
         )
 
     def close(self, row: UsageRow, release: Release, reply: ChatReply | None, *, was_refused: bool) -> None:
@@ -144,14 +137,14 @@ class JournalUsageRecorder:
         tokens = _NO_TOKENS if reply is None else reply.tokens
         cost = (0.0 if was_refused else None) if reply is None else reply.cost
         total = tokens.input + tokens.output
-        self._caps.spend(turn=row.turn, person=row.person, chat=row.chat, purpose=row.purpose, tokens=total)
-        self._token_budget.note(row.purpose, row.turn, total)
+        self.caps.spend(turn=row.turn, person=row.person, chat=row.chat, purpose=row.purpose, tokens=total)
+        self.token_budget.note(row.purpose, row.turn, total)
         release()
         if cost:
-            self._meter.count("model_cost_dollars", cost)
+            self.meter.count("model_cost_dollars", cost)
         elif cost is None:
-            self._meter.count("model_unpriced")
-        self._store.journal.spend(
+            self.meter.count("model_unpriced")
+        self.store.journal.spend(
             replace(
                 row,
                 model=row.model if reply is None else reply.model,
@@ -159,7 +152,7 @@ class JournalUsageRecorder:
                 tokens_out=tokens.output,
                 tokens_cached=tokens.cached,
                 cost=cost,
-                at=self._now(),
+                at=self.now(),
             )
         )
 

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterator
 
 from gateway.app.gateway_operations import NO_GATEWAY
 from gateway.app.operation_group import OperationGroup, operation
 from gateway.control import Line
 from gateway.errors import UserError
+from gateway.ports.channel_support import SupportsLogin
 from gateway.settings.channel_blocks import PAGE
-
-
-@runtime_checkable
-class SupportsLogin(Protocol):
-    """A channel that people log in to."""
-
-    name: str
-
-    @property
-    def wrong_codes(self) -> int:
-        """The number of wrong codes since the start."""
-        ...
-
-    async def issue_code(self, name: str = "") -> str:
-        """Return a login code, good once; "" is the owner's. Raises UserError for an invalid name."""
-        ...
-
-    async def logged_in(self) -> Sequence[Mapping[str, object]]:
-        """Return the users that are logged in: `who`, the number of `browsers`, and `until`."""
-        ...
-
-    async def log_out(self, who: str) -> int:
-        """End every login of *who* at once; return the number of browsers."""
-        ...
 
 
 class WebOperations(OperationGroup):

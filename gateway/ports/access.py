@@ -171,7 +171,7 @@ class PersonAccess:
 class AccessControl(Protocol):
     """Owners' decisions about people and chats, effective at the next message and stored with an audit entry."""
 
-    async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
+    async def allow(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Admit an account or chat, and lift a block on it.
 
         *text* is an id, chat:ID and so on, or a mention, each optionally after "channel:". *here* is the channel of a
@@ -179,7 +179,7 @@ class AccessControl(Protocol):
         """
         ...
 
-    async def block(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
+    async def block(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Block an account or chat, whatever entries admit it. Owners cannot be blocked."""
         ...
 

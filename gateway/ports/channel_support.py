@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
@@ -128,6 +128,30 @@ class SupportsSendTurns(Protocol):
 
     def try_turn(self, key: SessionKey) -> bool:
         """Take the turn of the next message to *key* if it is now; return False if it has to be waited for."""
+        ...
+
+
+@runtime_checkable
+class SupportsLogin(Protocol):
+    """A channel that people log in to."""
+
+    name: str
+
+    @property
+    def wrong_codes(self) -> int:
+        """The number of wrong codes since the start."""
+        ...
+
+    async def issue_code(self, name: str = "") -> str:
+        """Return a login code, good once; "" is the owner's. Raises UserError for an invalid name."""
+        ...
+
+    async def logged_in(self) -> Sequence[Mapping[str, object]]:
+        """Return the users that are logged in: `who`, the number of `browsers`, and `until`."""
+        ...
+
+    async def log_out(self, who: str) -> int:
+        """End every login of *who* at once; return the number of browsers."""
         ...
 
 

@@ -171,7 +171,7 @@ async def test_what_only_the_settings_say_is_changed_there(at: RosterScene) -> N
 
 async def test_the_list_says_who_came_in_how(at: RosterScene) -> None:
     """Settings first, then decisions, each with its standing and by whom."""
-    await at.decisions.allow("telegram:42", by(), name="Ann")
+    await at.decisions.allow("telegram:42", by())
     await at.decisions.block("telegram:666", by())
     told = [(each.channel, each.who, each.standing, each.came_by) for each in at.decisions.list_access()]
     assert told == [
