@@ -15,6 +15,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.e2e.browser import open_chat
 from tests.fakes.gateway import gateway
+from tests.fakes.loopback import serve_app
 from tests.faults.process_pool import ForkServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -64,19 +65,13 @@ def _event(delta: object, finish: str | None = None) -> bytes:
 async def gated_model() -> AsyncIterator[GatedModel]:
     """Serve a gated model on a port of its own."""
     model = GatedModel()
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", model.complete)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    model.base = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
-        yield model
-    finally:
-        model.may_begin.set()
-        model.may_end.set()
-        await runner.cleanup()
+    async with serve_app(model.complete) as place:
+        model.base = f"http://{place}/v1"
+        try:
+            yield model
+        finally:
+            model.may_begin.set()
+            model.may_end.set()
 
 
 async def say(page: Page, text: str) -> None:

@@ -19,6 +19,7 @@ from gateway.settings import load_settings
 from tests.fakes.discord_records import TOKEN
 from tests.fakes.discord_server import open_discord
 from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.loopback import serve_app
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, slack_server
 from tests.fakes.telegram_server import open_telegram
 from tests.faults.process_pool import ForkServer
@@ -61,15 +62,8 @@ async def elsewhere(status: int, body: str, kind: str) -> AsyncIterator[str]:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, text=body, content_type=kind)
 
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serve_app(answer) as place:
+        yield f"http://{place}"
 
 
 def lines_of(process: GatewayProcess) -> dict[str, str]:

@@ -49,6 +49,7 @@ class AlertScene:
 
     async def start(self, *, mortal: int | None = None) -> None:
         """Open the store, deliver and watch; *mortal*: the process dies before its operation of that number."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.store: SqlStore = await open_inline_store(self.folder / "journal.db", clock=self.clock.now)
         self.died = asyncio.Event()
         self.writer.connection.execute("PRAGMA synchronous = OFF")

@@ -43,6 +43,7 @@ from tests.fakes.discord_records import (
     role,
 )
 from tests.fakes.discord_rest import DiscordRest
+from tests.fakes.loopback import serve_app
 
 CONTENT_INTENT, CONTENT_INTENT_LIMITED = 1 << 18, 1 << 19  # flags of the application
 
@@ -339,11 +340,5 @@ async def open_discord(discord: DiscordServer | None = None, *, port: int = 0) -
     app.router.add_get("/gateway", discord.gateway.serve)
     app.router.add_get("/attachments/1/{ident}/{name}", discord.cdn.serve)
     app.router.add_route("*", "/api/v10/{tail:.*}", discord.rest.handle)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        discord.base = f"127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_app(app, port=port, handler_cancellation=True) as discord.base:
         yield discord
-    finally:
-        await runner.cleanup()

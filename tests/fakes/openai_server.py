@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 
 from tests.fakes.embeddings import FakeEmbeddings
+from tests.fakes.loopback import serve_app
 
 CUT = b'{"id": "x", "object": "chat.completion", "choices": [{"index": 0, "mess'
 OVERFLOW = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
@@ -383,15 +384,9 @@ async def open_server(
 ) -> AsyncIterator[FakeOpenAI]:
     """Serve on loopback until the block ends; hanging requests are cut off then."""
     server = FakeOpenAI(script=script, latency=latency, log=log)
-    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
-        server.base = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    async with serve_app(server.app(), port=port, handler_cancellation=True) as place:
+        server.base = f"http://{place}/v1"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 def read_script(path: Path) -> tuple[ScriptedAnswer, ...]:

@@ -11,6 +11,8 @@ from aiohttp import web
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.fakes.loopback import serve_app
+
 
 class OtlpReceiver:
     """Spans and metrics in the order of their arrival."""
@@ -76,11 +78,6 @@ async def open_receiver() -> AsyncIterator[OtlpReceiver]:
     app = web.Application(client_max_size=16 << 20)
     app.router.add_post("/v1/traces", receiver.take_traces)
     app.router.add_post("/v1/metrics", receiver.take_metrics)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        receiver.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_app(app) as place:
+        receiver.base = f"http://{place}"
         yield receiver
-    finally:
-        await runner.cleanup()

@@ -21,6 +21,7 @@ from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavail
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
 from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, Intake
 from gateway.text import find_command, split
+from tests.fakes.loopback import serve_app
 
 TEXT_LIMIT = 160  # characters; small, so that an answer of a few sentences makes two parts
 _POLL_SECONDS = 20.0
@@ -135,15 +136,9 @@ class RelayServer:
 async def open_relay(relay: RelayServer | None = None) -> AsyncIterator[RelayServer]:
     """Serve the platform on loopback until the block ends; polls that hang are cut off then."""
     relay = relay or RelayServer()
-    runner = web.AppRunner(relay.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        relay.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_app(relay.app(), handler_cancellation=True) as place:
+        relay.base = f"http://{place}"
         yield relay
-    finally:
-        await runner.cleanup()
 
 
 # -- the channel ------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.fakes.loopback import serve_app
+
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "parlour-key", "parlour-secret", "eu-test-1", "parlour-files"
 
 
@@ -81,17 +83,10 @@ def _error(status: int, code: str) -> web.Response:
 async def open_s3_server() -> AsyncIterator[S3Server]:
     """Serve on a free port of this machine."""
     server = S3Server()
-    application = web.Application(client_max_size=64 * 1024 * 1024)
-    application.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    server.address = f"http://{host}:{port}"
-    try:
-        yield server
-    finally:
-        if server.hold is not None:
-            server.hold.set()
-        await runner.cleanup()
+    async with serve_app(server.answer) as place:
+        server.address = f"http://{place}"
+        try:
+            yield server
+        finally:
+            if server.hold is not None:
+                server.hold.set()

@@ -14,6 +14,7 @@ from aiohttp import web
 from pydantic import BaseModel, SecretStr, field_validator
 
 from gateway.ports.setup import SetupFinding, SetupLevel, SetupQuestion
+from tests.fakes.loopback import serve_app
 
 TOKEN = "parrot-canary-0123456789"
 _Held = TypeVar("_Held")
@@ -41,14 +42,9 @@ async def open_aviary(aviary: SetupPlatform) -> AsyncIterator[SetupPlatform]:
     """Serve it on loopback."""
     app = web.Application()
     app.router.add_get("/me", aviary.whoami)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        aviary.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_app(app) as place:
+        aviary.base = f"http://{place}"
         yield aviary
-    finally:
-        await runner.cleanup()
 
 
 class SetupPlatformSettings(BaseModel):

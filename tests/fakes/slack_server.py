@@ -20,6 +20,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from tests.fakes.loopback import serve_app
 from tests.fakes.slack_http_events import push
 from tests.fakes.slack_methods import SlackMethods
 from tests.fakes.slack_workspace import ALL_SCOPES as ALL_SCOPES
@@ -326,13 +327,9 @@ async def slack_server(server: SlackServer | None = None, *, port: int = 0) -> A
     app.router.add_post("/upload/{file}", server._upload)
     app.router.add_get("/link", server._link)
     app.router.add_post("/actions/{place}/{ts}", server._action)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
-    server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield server
-    finally:
-        await server.close()
-        await runner.cleanup()
+    async with serve_app(app, port=port) as place:
+        server.base = f"http://{place}"
+        try:
+            yield server
+        finally:
+            await server.close()

@@ -20,6 +20,7 @@ from typing import Any
 from aiohttp import BodyPartReader, web
 
 from tests.fakes.conditions import wait_for_news
+from tests.fakes.loopback import serve_app
 from tests.fakes.telegram_buttons import FakeTelegramButtons, checked_markup
 from tests.fakes.telegram_files import TelegramSentFile, TelegramServerFiles
 from tests.fakes.telegram_rules import ApiError, checked_text, reactions
@@ -496,16 +497,12 @@ def _error(error: ApiError) -> web.Response:
 async def open_telegram(server: TelegramServer | None = None, *, port: int = 0) -> AsyncIterator[TelegramServer]:
     """Serve on loopback until the block ends; polls that hang are cut off then."""
     server = server or TelegramServer()
-    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
-        server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield server
-    finally:
-        await server.hooks.stop()
-        await runner.cleanup()
+    async with serve_app(server.app(), port=port, handler_cancellation=True) as place:
+        server.base = f"http://{place}"
+        try:
+            yield server
+        finally:
+            await server.hooks.stop()
 
 
 @asynccontextmanager

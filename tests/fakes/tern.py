@@ -22,6 +22,7 @@ from gateway.ports import ChannelPlugin
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually
+from tests.fakes.loopback import serve_app
 from tests.fakes.web_services import FakePageServices
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/extending.md"
@@ -171,14 +172,9 @@ async def _authorize(request: web.Request, handler: Any) -> web.StreamResponse:
 async def open_tern() -> AsyncIterator[TernServer]:
     """Serve on loopback until the block ends."""
     server = TernServer()
-    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_app(server.app(), handler_cancellation=True) as place:
+        server.base = f"http://{place}"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 class TernPerson:

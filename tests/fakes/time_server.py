@@ -9,6 +9,8 @@ from email.utils import format_datetime
 
 from aiohttp import web
 
+from tests.fakes.loopback import serve_app
+
 
 class TimeServer:
     """Answers everything with a Date of its own."""
@@ -28,14 +30,6 @@ class TimeServer:
 async def open_time_server(at: datetime | str) -> AsyncIterator[TimeServer]:
     """Serve until the block ends; a text is said as it stands."""
     server = TimeServer(at)
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serve_app(server.handle) as place:
+        server.base = f"http://{place}"
         yield server
-    finally:
-        await runner.cleanup()

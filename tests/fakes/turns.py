@@ -26,6 +26,7 @@ from gateway.ports.journal import (
     TurnRecord,
     UsageRow,
 )
+from gateway.ports.outbox import PendingDelivery
 from gateway.ports.store import Store
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -68,6 +69,19 @@ async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:
     assert isinstance(lease, TurnLease), f"nothing to claim in {key}"
     assert lease.key == key
     return lease
+
+
+async def begin_turn(store: Store, message: InboundMessage | None = None) -> TurnLease:
+    """Accept *message*, by default Ann's first one, and claim the next turn of her chat."""
+    await accept(store, message or said())
+    return await claim(store)
+
+
+async def next_delivery(store: Store) -> PendingDelivery:
+    """Return what is delivered next in Ann's chat; there must be something."""
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    return delivery
 
 
 async def settle(store: Store, row: InboxRow, text: str) -> TurnRecord:

@@ -33,8 +33,13 @@ class StoreBackend(Protocol):
         """End the running process without its knowing."""
         ...
 
+    async def reopen(self) -> Store:
+        """Open the store as the next process does, after a kill."""
+        await self.kill()
+        return await self.open()
 
-class SqliteBackend:
+
+class SqliteBackend(StoreBackend):
     """A folder with journal.db; a kill copies the files of the moment into another folder."""
 
     def __init__(self, folder: Path, *, is_inline: bool) -> None:
@@ -68,7 +73,7 @@ class SqliteBackend:
             await store.close()
 
 
-class PostgresBackend:
+class PostgresBackend(StoreBackend):
     """An empty database; a kill ends the process's session, with which its lock goes."""
 
     def __init__(self, server: PostgresServer) -> None:

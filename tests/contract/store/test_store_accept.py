@@ -16,7 +16,20 @@ from gateway.ports.store import Store, StoreLimits
 from gateway.store import expiry
 from gateway.store.inbox import LONGEST_ID
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
+from tests.fakes.turns import (
+    ANN,
+    BOB,
+    START,
+    accept,
+    answer,
+    answered,
+    begin_turn,
+    claim,
+    parts_of,
+    receipt,
+    said,
+    settle,
+)
 
 LATE = START + timedelta(days=3650)
 
@@ -26,8 +39,7 @@ async def test_a_new_message_is_there_after_a_kill(backend: StoreBackend) -> Non
     store = await backend.open()
     message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
     acceptance = await store.journal.accept(message, role=Role.ADMIN, is_control=False)
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await anext(store.journal.ready_sessions()) == ANN
     lease = await claim(store)
     assert acceptance.outcome is AcceptOutcome.NEW
@@ -45,8 +57,7 @@ async def test_a_redelivery_after_the_answer_stays_a_duplicate(backend: StoreBac
     """An answered message that is delivered again, even after a restart, makes no second turn."""
     store = await backend.open()
     await answer(store, said(), "answer")
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
     assert await store.journal.claim(ANN) is None
 
@@ -133,13 +144,11 @@ async def test_an_original_after_its_edit_changes_nothing(store: Store) -> None:
 
 async def test_an_edit_after_the_claim_is_noted_for_the_next_turn(store: Store) -> None:
     """It opens no turn, and ends with the turn it was told to."""
-    await accept(store, said("one"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("one"))
     assert (await accept(store, said("ONE", revision="r2"))).outcome is AcceptOutcome.NOTED
     await store.journal.commit(lease, answered(lease))
     assert await store.journal.claim(ANN) is None
-    await accept(store, said("two", id="2"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("two", id="2"))
     assert [note.message.text for note in lease.notes] == ["ONE"]
     await store.journal.commit(lease, answered(lease))
     await accept(store, said("three", id="3"))
@@ -150,11 +159,9 @@ async def test_a_note_is_told_again_to_a_turn_that_is_claimed_again(store: Store
     """A given-back turn gets the notes it had, and none that came later."""
     await answer(store, said("one"))
     await accept(store, said("", kind=InboundKind.DELETION))
-    await accept(store, said("two", id="2"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("two", id="2"))
     await store.journal.release(lease, attempt_counts=False)
-    await accept(store, said("TWO", id="2", revision="r2"))
-    again = await claim(store)
+    again = await begin_turn(store, said("TWO", id="2", revision="r2"))
     assert [note.message.kind for note in again.notes] == [InboundKind.DELETION]
     assert again.notes[0].seq == lease.notes[0].seq
 
@@ -282,12 +289,10 @@ async def test_a_control_row_comes_out_of_controls_alone(backend: StoreBackend) 
     row = await anext(store.journal.control_rows())
     assert (row.message.text, row.is_control, row.attempts) == ("/stop", True, 0)
     assert await store.journal.claim(ANN) is None
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     again = await anext(store.journal.control_rows())
     assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 0)  # only what runs alone is charged
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     suspect = await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(suspect, InboxRow)
     assert (suspect.seq, suspect.is_control, suspect.attempts) == (row.seq, True, 1)
@@ -317,8 +322,7 @@ async def test_strange_text_is_kept_as_it_is(store: Store, text: str) -> None:
 
 async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
     """A message that was set aside is not tried again when its platform repeats it, and the story tells why."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     await store.journal.commit(lease, answered(lease, outcome=MessageOutcome.DEAD, failure="poison"))
     assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
     story = await store.journal.trace(lease.turn[:8])
@@ -399,8 +403,7 @@ async def test_a_turn_that_took_a_deletion_up_keeps_it(store: Store) -> None:
     """What a running turn was told of is that turn's to store."""
     await answer(store, said("one"))
     await accept(store, said("", kind=InboundKind.DELETION))
-    await accept(store, said("two", id="2"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("two", id="2"))
     assert await store.records.pending_notes(ANN, lease.notes[0].seq) is None
 
 

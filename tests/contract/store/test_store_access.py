@@ -11,7 +11,7 @@ from gateway.errors import LeaseLost
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import AccessChange, AccessEntry, AccessStatus, AuditEntry
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import accept, answered, claim, said
+from tests.fakes.turns import answered, begin_turn, said
 
 
 def _member(who: str, standing: AccessStatus, at: datetime) -> AccessEntry:
@@ -30,8 +30,7 @@ async def test_a_decision_survives_a_kill_with_its_line(backend: StoreBackend) -
     ada, place = _member("U1", AccessStatus.ALLOWED, now), _member("chat:C1", AccessStatus.ALLOWED, now)
     assert await store.access.change(AccessChange(put=(ada, place), line=_line("t1", now)))
     assert store.access.members() == {("slack", "U1"): ada, ("slack", "chat:C1"): place}
-    await backend.kill()
-    again = await backend.open()
+    again = await backend.reopen()
     assert again.access.members() == {("slack", "U1"): ada, ("slack", "chat:C1"): place}
     assert await again.access.audit(limit=10) == [_line("t1", now)]
 
@@ -63,8 +62,7 @@ async def test_what_is_spent_once_changes_nothing_twice(backend: StoreBackend) -
     assert set(store.access.members()) == {("slack", "U1")}
     assert not store.access.notes()
     assert [each.id for each in await store.access.audit(limit=9)] == ["a"]
-    await backend.kill()
-    again = await backend.open()
+    again = await backend.reopen()
     assert set(again.access.members()) == {("slack", "U1")}
     assert not again.access.notes()
 
@@ -112,8 +110,7 @@ async def test_what_a_chat_is_told_with_a_change_is_delivered(backend: StoreBack
     store = await backend.open()
     told = OutboundMessage(id="dabcdefghijklmnop.1", key=SessionKey("slack", "D1"), text="Welcome.")
     await store.access.change(AccessChange(notes={"n": "1"}, notices=(told,)))
-    await backend.kill()
-    again = await backend.open()
+    again = await backend.reopen()
     delivery = await again.outbox.next(told.key)
     assert delivery is not None
     assert delivery.message.text == "Welcome."
@@ -122,21 +119,18 @@ async def test_what_a_chat_is_told_with_a_change_is_delivered(backend: StoreBack
 async def test_a_turns_line_is_written_with_its_commit_once(backend: StoreBackend) -> None:
     """A turn that decided leaves its line with its record; committed again, or killed right after, there is one."""
     store = await backend.open()
-    await accept(store, said("/new"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("/new"))
     line = _line(lease.turn, backend.wall.now(), by="telegram:ann", what="new", whom="")
     await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
     await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
-    await backend.kill()
-    again = await backend.open()
+    again = await backend.reopen()
     assert await again.access.audit(limit=9) == [line]
 
 
 async def test_a_commit_that_does_not_count_leaves_no_line(backend: StoreBackend) -> None:
     """Who lost the lane wrote nothing: neither a record nor a line of the audit."""
     store = await backend.open()
-    await accept(store, said("/new"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("/new"))
     await store.journal.release(lease, attempt_counts=True)
     line = _line(lease.turn, backend.wall.now())
     with pytest.raises(LeaseLost):

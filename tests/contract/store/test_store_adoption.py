@@ -14,7 +14,7 @@ from gateway.store.adoption import OpenWork
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.sqlite.closed_journal import mark_adopted
 from tests.fakes.store import kill
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, next_delivery, parts_of, receipt, said
 
 CARL = SessionKey("telegram", "77")
 
@@ -29,8 +29,7 @@ async def left(tmp_path: Path) -> Path:
     """A journal that was killed: Ann's answer is half sent, Bob's is not cut, Carl's message is being answered."""
     store = await opened(tmp_path / FILE)
     await answer(store, said(id="1"), "for Ann")
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(store)
     parts = parts_of(delivery.message, 3)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])

@@ -72,8 +72,7 @@ async def test_each_gateway_has_its_own_counts_and_sees_those_of_the_others(back
     found = await spent_elsewhere(theirs, "person/ann\0", "chat/x", "house")
     assert found == {"person/ann\0": (8, 0), "house": (8, 0)}
     assert await spent_elsewhere(ours, "house") == {}
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await spent_elsewhere(counts_of(store), "house") == {"house": (8, 0)}
 
 

@@ -21,6 +21,7 @@ from tests.fakes.turns import (
     accept,
     answer,
     answered,
+    begin_turn,
     claim,
     outbound,
     plain_record,
@@ -35,14 +36,12 @@ JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"},
 async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None:
     """Record, rows, outbound, jobs, usage and session stand together."""
     store = await backend.open()
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     store.journal.spend(spent(lease.turn))
     commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
     assert await store.journal.commit(lease, commit) == commit.record
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert [stored.record for stored in await store.records.unprojected(0, 10)] == [commit.record]
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
@@ -55,11 +54,9 @@ async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None
 
 async def test_committing_again_returns_what_is_stored(store: Store) -> None:
     """A commit whose reply was lost is recognised, even when it now says something else."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     first = await store.journal.commit(lease, answered(lease, "one"))
-    await accept(store, said(id="2"))
-    running = await claim(store)
+    running = await begin_turn(store, said(id="2"))
     assert await store.journal.commit(lease, answered(lease, "other", "more")) == first
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
     await store.journal.commit(running, answered(running))  # the lane was not freed by the repetition
@@ -103,8 +100,7 @@ async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: Store)
 
 async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> None:
     """/status neither waits for the lane nor moves its index; settling twice is settling once."""
-    await accept(store, said(id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said(id="1"))
     await accept(store, said("/status", id="2"), is_control=True)
     row = await anext(store.journal.control_rows())
     session = await store.journal.session(ANN)
@@ -160,8 +156,7 @@ async def test_projected_bodies_leave_the_journal(backend: StoreBackend) -> None
     assert [stored.record.turn for stored in await store.records.unprojected(records[0].seq, 1)] == [turns[1]]
     assert [stored.record.turn for stored in await store.records.pending(ANN)] == [turns[0], turns[2]]
     await store.records.projected([stored.seq for stored in records[:2]])
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert [stored.record.turn for stored in await store.records.unprojected(0, 10)] == [turns[2]]
     assert (await store.records.pending(BOB)) == ()
 
@@ -221,8 +216,7 @@ async def test_jobs_are_leased_until_finished_or_put_off(backend: StoreBackend) 
     await store.jobs.put_off(again, timedelta(minutes=1), "busy", counts=False)
     (again,) = await store.jobs.due(START + timedelta(minutes=2), 10, kinds=KINDS)
     assert (again.attempts, again.payload) == (1, {"bad_answers": 1})
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await store.jobs.due(START + timedelta(hours=2), 10, kinds=("summarise",)) == ()
     assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1, kinds=KINDS)] == ["j2"]
 
@@ -240,15 +234,13 @@ async def test_a_job_advances_only_while_it_is_queued(backend: StoreBackend) -> 
     assert not await store.jobs.advance(slots[0], slots[1])
     assert await store.jobs.pending_of("remind") == (other, slots[1])
     assert await store.jobs.due(START, 5, kinds=("remind",)) == (slots[1],)
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     again = Job(id="remind:r1:9", kind="remind", scope="chats/c", payload={}, due_at=START)
     await store.journal.commit(
         lease, replace(answered(lease), ends=("remind:r1:",), advances=(JobAdvance(slots[1], again),))
     )
     assert not await store.jobs.advance(slots[1], again)
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert [job.id for job in await store.jobs.pending_of("remind")] == [other.id]
     assert await store.jobs.advance(other, None)
     assert await store.jobs.pending_of("remind") == ()
@@ -260,8 +252,7 @@ async def test_a_commit_replaces_the_jobs_of_a_prefix(store: Store) -> None:
     beside = replace(job, id="remind:r1-:%_")
     for each in (job, replace(job, id="remind:r1:b"), beside):
         await store.jobs.put(each)
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     moved = replace(job, payload={"n": 2})
     after = replace(job, id="remind:r1:c")
     advances = (JobAdvance(beside, after), JobAdvance(replace(job, id="remind:r1:b"), replace(job, id="never")))
@@ -289,8 +280,7 @@ async def test_a_queued_job_wakes_its_worker(store: Store) -> None:
     await store.jobs.wait_changed(timedelta(seconds=10))  # at start there may be some
     await store.jobs.wait_changed(timedelta(milliseconds=1))
     waiting = asyncio.create_task(store.jobs.wait_changed(timedelta(seconds=60)))
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     await store.journal.commit(lease, answered(lease, jobs=(JOB,)))
     await asyncio.wait_for(waiting, 10)
 
@@ -321,8 +311,7 @@ async def test_choices_and_notes_survive(backend: StoreBackend) -> None:
     await store.state("slack").save("gone", "x")
     await store.state("slack").save("gone", None)
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
     assert store.people.preferences("people/bob") == {}
     assert await store.state("slack").load("mark") == "17\ud800"
@@ -334,8 +323,7 @@ async def test_choices_and_notes_survive(backend: StoreBackend) -> None:
     assert await store.state("slack").all("reaction/") == {"reaction/1": "\ud800", "reaction/ä": "\ud800"}
     await store.state("web").save(f"{CACHED_NOTES}login", "ann\ud800")
     assert store.state("slack").cached() == {}
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert store.state("web").cached() == {f"{CACHED_NOTES}login": "ann\ud800"}
     assert await store.state("web").take("reaction/2") == "x"
     assert await store.state("web").take("reaction/2") is None

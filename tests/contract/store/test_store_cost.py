@@ -20,21 +20,32 @@ from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, parts_of, receipt, said, spent
+from tests.fakes.turns import (
+    ANN,
+    BOB,
+    START,
+    accept,
+    answered,
+    begin_turn,
+    claim,
+    next_delivery,
+    parts_of,
+    receipt,
+    said,
+    spent,
+)
 
 
 async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     """Every statement between accept and projection finds its rows by an index."""
     store, statements = await open_counted(tmp_path)
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     await store.journal.steer(lease)
     await accept(store, said(revision="2"))
     store.journal.spend(spent(lease.turn))
     await store.journal.commit(lease, answered(lease, "one"))
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(store)
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
@@ -54,12 +65,10 @@ async def test_a_turn_takes_seventeen_statements(tmp_path: Path) -> None:
     store, statements = await open_counted(tmp_path)
     for n in ("the first of a chat makes its rows", "counted"):
         statements.clear()
-        await accept(store, said(id=n))
-        lease = await claim(store)
+        lease = await begin_turn(store, said(id=n))
         store.journal.spend(spent(lease.turn))
         await store.journal.commit(lease, answered(lease, "one"))
-        delivery = await store.outbox.next(ANN)
-        assert delivery is not None
+        delivery = await next_delivery(store)
         (part,) = parts_of(delivery.message, 1)
         await store.outbox.freeze(delivery.message, [part])
         await store.outbox.mark_sent(receipt(part))
@@ -135,8 +144,7 @@ async def test_what_may_wait_shares_the_next_transaction(tmp_path: Path) -> None
     """Usage and a channel's notes are stored with the next write, in their order, or within their time."""
     store = await open_file(tmp_path / FILE, StoreLimits())
     state = store.state("telegram")
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
 
     async def commits() -> int:
         return int((await store.journal.depth())["commits"])
@@ -177,7 +185,6 @@ async def test_commits_of_many_turns_share_a_transaction(tmp_path: Path, monkeyp
     await store.check()
     await asyncio.gather(*commits)
     assert store._engine.writer.commits == before + 1
-    await accept(store, said(id="2"))
-    alone = await claim(store)
+    alone = await begin_turn(store, said(id="2"))
     await store.journal.commit(alone, answered(alone, "two"))
     await store.close()

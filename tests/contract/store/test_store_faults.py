@@ -27,7 +27,7 @@ from gateway.store.sqlite.thread import SqliteThread
 from gateway.store.writer import BatchWriter
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill
-from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
+from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, said, spent
 
 
 class FaultyConnections(Protocol):
@@ -213,8 +213,7 @@ async def test_a_bad_row_fails_alone(store: SqlStore) -> None:
 
 async def test_what_cannot_be_encoded_never_reaches_the_batch(store: SqlStore) -> None:
     """Its caller gets the error at once, and nothing else happens."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     with pytest.raises(TypeError):
         await store.journal.commit(lease, answered(lease, blobs={"x": object()}))
     await store.journal.commit(lease, answered(lease))
@@ -297,8 +296,7 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqlStore, disk
 
 async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqlStore, disk: FaultyConnections) -> None:
     """What was claimed before the fault is still its worker's."""
-    await accept(store, said(id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said(id="1"))
     disk.fault = ("COMMIT", "broken")
     with pytest.raises(StoreUnavailable):
         await store.check()
@@ -344,8 +342,7 @@ async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqlStore, dis
 
 async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqlStore, disk: FaultyConnections) -> None:
     """Nothing of it counted, and the lease still holds."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     disk.fault = ("UPDATE lane SET owner = ''", "full")
     with pytest.raises(StoreUnavailable):
         await store.journal.commit(lease, answered(lease, "one"))

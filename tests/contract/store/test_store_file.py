@@ -23,7 +23,7 @@ from gateway.store.migrations import MIGRATIONS
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, open_store, schema
 from tests.fakes.store import NAMED_PARTS
-from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, parts_of, receipt, said
+from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, next_delivery, parts_of, receipt, said
 
 
 @pytest.fixture
@@ -206,8 +206,7 @@ async def test_parts_of_an_older_journal_are_found_by_number(tmp_path: Path) -> 
     """An answer that was on its way at the upgrade goes on with the part that it had come to."""
     store = await open_file(tmp_path / FILE, StoreLimits())
     await answer(store, said(), "one")
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(store)
     parts = parts_of(delivery.message, 3)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.mark_sent(receipt(parts[0], "901"), then=parts[1])
@@ -217,9 +216,8 @@ async def test_parts_of_an_older_journal_are_found_by_number(tmp_path: Path) -> 
             database.execute(statement)
         database.execute("PRAGMA user_version = 8")
     store = await open_file(tmp_path / FILE, StoreLimits())
-    delivery = await store.outbox.next(ANN)
+    delivery = await next_delivery(store)
     await store.close()
-    assert delivery is not None
     assert [row.part for row in delivery.parts] == parts
     assert [row.state for row in delivery.parts] == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
     assert delivery.parts[0].message_id == "901"
@@ -245,8 +243,7 @@ async def test_old_dead_letters_are_forgotten_after_ninety_days(tmp_path: Path) 
     time = [START]
     store = await open_file(tmp_path / FILE, StoreLimits(), clock=lambda: time[0])
     await answer(store, said(), "one")
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(store)
     (part,) = parts_of(delivery.message, 1)
     await store.outbox.freeze(delivery.message, [part])
     await store.outbox.dead_letter(part, "blocked")

@@ -58,8 +58,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(b
     for _ in range(2):
         await store.links.link(LINK)
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
     assert store.links.person(PlatformAccount.from_name(BOB)) == ANN
     assert [each.account.name for each in store.links.accounts(ANN)] == [ANN, BOB]

@@ -12,14 +12,20 @@ from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import PartState, PendingDelivery
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import ANN, BOB, accept, answer, answered, claim, parts_of, receipt, said, settle
-
-
-async def oldest(store: Store) -> PendingDelivery:
-    """Return Ann's oldest message, which must be there."""
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
-    return delivery
+from tests.fakes.turns import (
+    ANN,
+    BOB,
+    accept,
+    answer,
+    answered,
+    begin_turn,
+    claim,
+    next_delivery,
+    parts_of,
+    receipt,
+    said,
+    settle,
+)
 
 
 def states(delivery: PendingDelivery) -> list[PartState]:
@@ -30,7 +36,7 @@ def states(delivery: PendingDelivery) -> list[PartState]:
 async def frozen(store: Store, count: int) -> tuple[OutboundMessage, list[MessagePart]]:
     """Answer Ann and freeze the answer's parts."""
     await answer(store, said(), "answer")
-    message = (await oldest(store)).message
+    message = (await next_delivery(store)).message
     parts = parts_of(message, count)
     await store.outbox.freeze(message, parts)
     return message, parts
@@ -42,7 +48,7 @@ async def test_messages_come_in_commit_order(store: Store) -> None:
     chats = store.outbox.chats()
     assert await anext(chats) == ANN
     for text in ("one", "two"):
-        delivery = await oldest(store)
+        delivery = await next_delivery(store)
         assert (delivery.message.text, delivery.parts, delivery.preview) == (text, (), None)
         (part,) = parts_of(delivery.message, 1)
         await store.outbox.freeze(delivery.message, [part])
@@ -60,17 +66,14 @@ async def test_replies_to_commands_give_way_to_answers(backend: StoreBackend) ->
     for n in range(3):
         await accept(store, said("/status", id=f"c{n}"), is_control=True)
         await settle(store, await anext(store.journal.control_rows()), f"status {n}")
-    first = await store.outbox.next(ANN)
-    assert first is not None
+    first = await next_delivery(store)
     await store.outbox.freeze(first.message, parts_of(first.message, 2))
     await answer(store, said(), "answer")
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await anext(store.outbox.chats()) == ANN
     waiting = [each.message.text for each in await store.outbox.undelivered(ANN)]
     assert waiting == ["status 0", "answer", "status 1", "status 2"]
-    again = await store.outbox.next(ANN)
-    assert again is not None
+    again = await next_delivery(store)
     assert again.message.text == "status 0"
 
 
@@ -82,10 +85,9 @@ async def test_parts_are_frozen_once(backend: StoreBackend) -> None:
     assert [row.part for row in again] == parts
     assert [row.state for row in again] == [PartState.SENDING, PartState.PENDING, PartState.PENDING]
     assert [row.attempts for row in again] == [1, 0, 0]
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await anext(store.outbox.chats()) == ANN
-    delivery = await oldest(store)
+    delivery = await next_delivery(store)
     assert [row.part for row in delivery.parts] == parts
     assert states(delivery) == [PartState.UNKNOWN, PartState.PENDING, PartState.PENDING]
 
@@ -95,14 +97,13 @@ async def test_a_receipt_marks_the_next_part_in_one_write(backend: StoreBackend)
     store = await backend.open()
     _, parts = await frozen(store, 3)
     await store.outbox.mark_sent(receipt(parts[0], "901"), then=parts[1])
-    await backend.kill()
-    store = await backend.open()
-    delivery = await oldest(store)
+    store = await backend.reopen()
+    delivery = await next_delivery(store)
     assert states(delivery) == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
     assert delivery.parts[0].message_id == "901"
     await store.outbox.sending(parts[1])
     await store.outbox.mark_sent(receipt(parts[1]), then=parts[2])
-    assert (await oldest(store)).parts[1].attempts == 2
+    assert (await next_delivery(store)).parts[1].attempts == 2
     assert not await store.outbox.mark_sent(receipt(parts[2]))
     await store.outbox.mark_sent(receipt(parts[2]))
     assert await store.outbox.next(ANN) is None
@@ -116,7 +117,7 @@ async def test_a_receipt_says_whether_the_chat_has_more(store: Store) -> None:
     assert await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     assert await store.outbox.mark_sent(receipt(parts[1]))
     assert await store.outbox.mark_sent(receipt(parts[2]))
-    last = (await oldest(store)).message
+    last = (await next_delivery(store)).message
     (part,) = parts_of(last, 1)
     await store.outbox.freeze(last, [part])
     assert not await store.outbox.mark_sent(receipt(part))
@@ -126,34 +127,33 @@ async def test_what_became_of_a_part_is_kept(store: Store) -> None:
     """Unsure is unknown, unsent is pending again; neither ends the message or touches what is sent."""
     _, parts = await frozen(store, 2)
     await store.outbox.mark_uncertain(parts[0], "connection lost")
-    assert states(await oldest(store)) == [PartState.UNKNOWN, PartState.PENDING]
+    assert states(await next_delivery(store)) == [PartState.UNKNOWN, PartState.PENDING]
     await store.outbox.mark_unsent(parts[0], "429")
-    assert states(await oldest(store)) == [PartState.PENDING, PartState.PENDING]
+    assert states(await next_delivery(store)) == [PartState.PENDING, PartState.PENDING]
     await store.outbox.sending(parts[0])
     await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     await store.outbox.mark_uncertain(parts[0], "late")
-    assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
+    assert states(await next_delivery(store)) == [PartState.SENT, PartState.SENDING]
 
 
 async def test_a_placeholder_is_remembered(backend: StoreBackend) -> None:
     """Where a part is going to stand survives a kill and every state but the last; the receipt has the last word."""
     store = await backend.open()
     _, parts = await frozen(store, 2)
-    assert (await oldest(store)).parts[0].message_id == ""
+    assert (await next_delivery(store)).parts[0].message_id == ""
     await store.outbox.mark_placed(parts[0], "700")
-    row = (await oldest(store)).parts[0]
+    row = (await next_delivery(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.SENDING, "700")
-    await backend.kill()
-    store = await backend.open()
-    row = (await oldest(store)).parts[0]
+    store = await backend.reopen()
+    row = (await next_delivery(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.UNKNOWN, "700")
     await store.outbox.mark_unsent(parts[0], "429")
     await store.outbox.sending(parts[0])
     await store.outbox.mark_placed(parts[0], "701")  # the first one was deleted
-    assert (await oldest(store)).parts[0].message_id == "701"
+    assert (await next_delivery(store)).parts[0].message_id == "701"
     await store.outbox.mark_sent(receipt(parts[0], "701"), then=parts[1])
     await store.outbox.mark_placed(parts[0], "late")
-    first, second = (await oldest(store)).parts
+    first, second = (await next_delivery(store)).parts
     assert (first.state, first.message_id) == (PartState.SENT, "701")
     assert (second.state, second.message_id) == (PartState.SENDING, "")
 
@@ -164,7 +164,7 @@ async def test_a_placeholder_that_stands_is_filled_though_the_turn_is_stopped(st
     await store.outbox.mark_placed(parts[0], "700")
     await store.outbox.mark_unsent(parts[0], "429")
     assert await store.outbox.cancel(message.turn) == (1,)
-    assert states(await oldest(store)) == [PartState.PENDING, PartState.CANCELLED, PartState.CANCELLED]
+    assert states(await next_delivery(store)) == [PartState.PENDING, PartState.CANCELLED, PartState.CANCELLED]
     await store.outbox.mark_sent(receipt(parts[0], "700"))
     assert await store.outbox.next(ANN) is None
 
@@ -174,13 +174,13 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
     await answer(store, said(id="1"), "one", "two")
     chats = store.outbox.chats()
     await anext(chats)
-    message = (await oldest(store)).message
+    message = (await next_delivery(store)).message
     parts = parts_of(message, 3)
     await store.outbox.freeze(message, parts)
     await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     await store.outbox.dead_letter(parts[1], "blocked")
     assert await anext(chats) == ANN
-    assert (await oldest(store)).message.text == "two"
+    assert (await next_delivery(store)).message.text == "two"
     story = await store.journal.trace(message.turn)
     assert story is not None
     assert [(dead.id, dead.key, dead.reason) for dead in story.dead] == [
@@ -214,8 +214,8 @@ async def test_dead_letters_are_told_by_channel_and_reason(backend: StoreBackend
 async def test_a_message_of_no_parts_is_delivered(store: Store) -> None:
     """What renders to nothing does not block its chat."""
     await answer(store, said(), "one", "two")
-    assert await store.outbox.freeze((await oldest(store)).message, []) == ()
-    assert (await oldest(store)).message.text == "two"
+    assert await store.outbox.freeze((await next_delivery(store)).message, []) == ()
+    assert (await next_delivery(store)).message.text == "two"
 
 
 def preview_part(lease: TurnLease) -> MessagePart:
@@ -226,13 +226,11 @@ def preview_part(lease: TurnLease) -> MessagePart:
 async def test_a_preview_is_adopted_by_the_first_message(backend: StoreBackend) -> None:
     """It never comes out of next; it survives a kill as unknown, and one message takes it over."""
     store = await backend.open()
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     row = await store.outbox.preview(lease, preview_part(lease))
     assert (row.state, row.attempts) == (PartState.SENDING, 1)
     assert await store.outbox.next(ANN) is None
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await store.outbox.next(ANN) is None
     lease = await claim(store)
     again = await store.outbox.preview(lease, preview_part(lease))
@@ -244,28 +242,26 @@ async def test_a_preview_is_adopted_by_the_first_message(backend: StoreBackend) 
     assert (first.preview.state, first.preview.message_id) == (PartState.SENT, "800")
     parts = parts_of(first.message, 1)
     await store.outbox.freeze(first.message, parts)
-    assert (await oldest(store)).preview is not None
+    assert (await next_delivery(store)).preview is not None
     await store.outbox.mark_sent(receipt(parts[0], "800"))
-    delivery = await oldest(store)
+    delivery = await next_delivery(store)
     assert (delivery.message.text, delivery.preview) == (second.message.text, None)
 
 
 async def test_a_private_answer_does_not_take_over_a_public_preview(store: Store) -> None:
     """What all have seen is not turned into what one may see, nor the other way round."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     await store.outbox.preview(lease, preview_part(lease))
     commit = answered(lease, "private")
     object.__setattr__(commit.outbound[0], "visible_to", "ann")
     await store.journal.commit(lease, commit)
-    delivery = await oldest(store)
+    delivery = await next_delivery(store)
     assert (delivery.message.visible_to, delivery.preview) == ("ann", None)
 
 
 async def test_a_preview_needs_the_lease(store: Store) -> None:
     """A worker that lost its lane shows nothing."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     await store.journal.release(lease, attempt_counts=False)
     with pytest.raises(LeaseLost):
         await store.outbox.preview(lease, preview_part(lease))
@@ -276,7 +272,7 @@ async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
     message, parts = await frozen(store, 3)
     await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
     assert await store.outbox.cancel(message.turn) == (1, 2)
-    assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING, PartState.CANCELLED]
+    assert states(await next_delivery(store)) == [PartState.SENT, PartState.SENDING, PartState.CANCELLED]
     await store.outbox.mark_sent(receipt(parts[1]), then=parts[2])
     assert await store.outbox.next(ANN) is None
     assert await store.outbox.cancel(message.turn) == (1, 2)
@@ -284,12 +280,11 @@ async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
 
 async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> None:
     """Number 0 is the preview that stays in the chat. A worker that has the message already cannot freeze it."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     row = await store.outbox.preview(lease, preview_part(lease))
     await store.outbox.mark_sent(receipt(row.part))
     await store.journal.commit(lease, answered(lease, "one"))
-    message = (await oldest(store)).message
+    message = (await next_delivery(store)).message
     assert await store.outbox.cancel(lease.turn) == (0,)
     assert await store.outbox.freeze(message, parts_of(message, 1)) == ()
     assert await store.outbox.next(ANN) is None
@@ -302,7 +297,7 @@ async def test_pruning_blanks_files_as_texts(backend: StoreBackend) -> None:
     message, _ = await frozen(store, 1)
     await answer(store, said(id="2"), "secret")
     await store.outbox.mark_sent(receipt(parts_of(message, 1)[0]))
-    second = (await oldest(store)).message
+    second = (await next_delivery(store)).message
     file = Attachment(kind="document", name="diagnosis.pdf", size=3, blob="people/ann/abc", caption="mine")
     part = replace(parts_of(second, 1)[0], file=file)
     (row,) = await store.outbox.freeze(second, [part])
@@ -328,7 +323,7 @@ async def test_pruning_blanks_then_forgets(backend: StoreBackend) -> None:
     await store.prune()
     (row,) = await store.outbox.freeze(message, [])
     assert (row.part.payload, row.state) == ("", PartState.SENT)
-    assert (await oldest(store)).message.text == "waiting"
+    assert (await next_delivery(store)).message.text == "waiting"
     backend.wall.advance(days=23)
     assert await store.prune() >= 1
     story = await store.journal.trace(message.turn)

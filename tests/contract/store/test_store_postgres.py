@@ -29,7 +29,20 @@ from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import NAMED_PARTS
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, spent
+from tests.fakes.turns import (
+    ANN,
+    BOB,
+    START,
+    accept,
+    answer,
+    answered,
+    begin_turn,
+    next_delivery,
+    parts_of,
+    receipt,
+    said,
+    spent,
+)
 
 
 @pytest.fixture
@@ -73,8 +86,7 @@ async def test_a_server_killed_in_a_batch_loses_and_doubles_nothing(store: SqlSt
     confirmed = [str(n) for n in range(10)]
     for number in confirmed:
         await accept(store, said(id=number, key=BOB))
-    await accept(store, said(id="running"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said(id="running"))
 
     def kill(database: Database) -> None:
         database.execute("SELECT 1")
@@ -209,16 +221,14 @@ async def test_parts_of_older_tables_are_found_by_number(server: PostgresServer)
     """An answer that was on its way at the upgrade goes on with the part that it had come to."""
     async with open_at(server) as store:
         await answer(store, said(), "one")
-        delivery = await store.outbox.next(ANN)
-        assert delivery is not None
+        delivery = await next_delivery(store)
         parts = parts_of(delivery.message, 2)
         await store.outbox.freeze(delivery.message, parts)
         await store.outbox.mark_sent(receipt(parts[0], "901"))
     for statement in (*NAMED_PARTS, "UPDATE schema_version SET number = 8"):
         server.query(statement)
     async with open_at(server) as store:
-        delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+        delivery = await next_delivery(store)
     assert [(row.part, row.message_id) for row in delivery.parts] == list(zip(parts, ("901", ""), strict=True))
 
 

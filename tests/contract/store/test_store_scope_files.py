@@ -273,8 +273,7 @@ async def test_the_state_survives_a_restart(files: SqlScopeFiles, backend: Store
     assert await files.begin_state("adopting:2") == "adopting:1"
     await files.set_state("stored:1")
     await files.save([ScopeChange(scope=ANN, was="", version="v1", changes=[whole("x", b"ann", "v1")])])
-    await backend.kill()
-    again = await backend.open()
+    again = await backend.reopen()
     assert isinstance(again, SqlStore)
     after = SqlScopeFiles(again._engine)
     assert await after.state() == ("stored:1", False)

@@ -15,7 +15,7 @@ from gateway.store.engine import utc_now
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
-from tests.fakes.turns import ANN, BOB, accept, answered, claim, said
+from tests.fakes.turns import ANN, BOB, accept, answered, begin_turn, claim, said
 
 LONG = "x" * 4_000
 
@@ -45,8 +45,7 @@ async def test_a_lane_is_in_platform_order(store: Store) -> None:
 async def test_a_lane_has_one_owner(store: Store) -> None:
     """A second claim gets nothing until the first is done; other lanes do not wait."""
     await accept_texts(store, "a", "b")
-    await accept(store, said(key=BOB))
-    lease = await claim(store)
+    lease = await begin_turn(store, said(key=BOB))
     assert lease.more == 1
     assert await store.journal.claim(ANN) is None
     assert (await claim(store, BOB)).key == BOB
@@ -59,8 +58,7 @@ async def test_lanes_yields_the_backlog_then_what_comes(backend: StoreBackend) -
     store = await backend.open()
     await accept(store, said(key=BOB))
     await accept_texts(store, "a", "b")
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     lanes = store.journal.ready_sessions()
     assert [await anext(lanes), await anext(lanes)] == [BOB, ANN]
     lease = await claim(store)
@@ -186,8 +184,7 @@ async def test_a_clock_that_went_back_holds_nobody_up(backend: StoreBackend) -> 
 
 async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
     """It stops at another's row; what was taken ends with the turn."""
-    await accept(store, said("a", id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a", id="1"))
     for n, by in (("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "ann")):
         await accept(store, said(n, id=n, by=by))
     steered = await store.journal.steer(lease)
@@ -203,8 +200,7 @@ async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
 
 async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> None:
     """A row that the record does not name goes back to the lane."""
-    await accept(store, said("a", id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2"))
     await store.journal.steer(lease)
     await store.journal.commit(lease, answered(lease))
@@ -234,8 +230,7 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
 async def test_a_lost_lease_writes_nothing(backend: StoreBackend) -> None:
     """After another claim of the lane, everything under the old lease raises LeaseLost."""
     store = await backend.open()
-    await accept(store, said())
-    old = await claim(store)
+    old = await begin_turn(store)
     await store.journal.release(old, attempt_counts=False)
     new = await claim(store)
     with pytest.raises(LeaseLost):
@@ -253,10 +248,8 @@ async def test_a_lost_lease_writes_nothing(backend: StoreBackend) -> None:
 async def test_the_lease_of_a_process_that_died_is_lost(backend: StoreBackend) -> None:
     """A restart takes the lanes; the old epoch is worth nothing."""
     store = await backend.open()
-    await accept(store, said())
-    old = await claim(store)
-    await backend.kill()
-    store = await backend.open()
+    old = await begin_turn(store)
+    store = await backend.reopen()
     with pytest.raises(LeaseLost):
         await store.journal.commit(old, answered(old))
     assert (await claim(store)).turn == old.turn
@@ -337,8 +330,7 @@ async def test_waiting_shows_running_rows_first(store: Store) -> None:
 
 async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
     """The running turn stays; what was given back goes with its steps."""
-    await accept(store, said("a", id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2", by="bob"))
     await accept(store, said("c", id="3"))
     assert await store.journal.drop(ANN, sender="bob") == 1
@@ -355,8 +347,7 @@ async def test_drop_leaves_a_turn_that_has_begun(backend: StoreBackend, begun: s
     """What ran or was shown has a history: it is given back with its steps and the one that ends it, kill or not."""
     store = await backend.open()
     steps: tuple[TurnStep, ...] = ()
-    await accept(store, said("a", id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2"))
     if begun == "a step":
         steps = (TurnStep(n=0, kind="opening", lines=()), TurnStep(n=1, kind="intent", lines=(), call="c1"))
@@ -367,11 +358,9 @@ async def test_drop_leaves_a_turn_that_has_begun(backend: StoreBackend, begun: s
         await store.outbox.preview(lease, part)
     await store.journal.release(lease, attempt_counts=False)
     assert await store.journal.drop(ANN, sender="bob") == 0
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert [await store.journal.drop(ANN) for _ in range(2)] == [1, 0]
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     again = await claim(store)
     assert again.turn == lease.turn
     assert again.steps[:-1] == steps
@@ -395,8 +384,7 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None
 async def test_depth_counts_what_waits(backend: StoreBackend) -> None:
     """Queue, age, undelivered, dead and unprojected are visible."""
     store = await backend.open()
-    await accept(store, said("a", id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a", id="1"))
     await store.journal.commit(lease, answered(lease, "answer", outcome=MessageOutcome.DEAD, failure="poison"))
     await accept(store, said("b", id="2"))
     backend.wall.advance(seconds=30)

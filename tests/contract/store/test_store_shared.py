@@ -24,7 +24,7 @@ from gateway.store.postgres.schema import read_workers
 from gateway.store.sql_store import SqlStore, look_again, share_work
 from gateway.store.writer import Operation
 from tests.fakes.shared_workers import HOUR, LossyConnection, Workers, paused, until
-from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, parts_of, receipt, said
+from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, next_delivery, parts_of, receipt, said
 
 HOLDERS = "SELECT name, worker FROM claim ORDER BY name"
 _OWN_START = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -72,8 +72,7 @@ async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) 
     await first.journal.commit(lease, answered(lease, "one"))
     assert await second.journal.claim(ANN) is None
     assert await second.outbox.next(ANN) is None
-    delivery = await first.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(first)
     parts = parts_of(delivery.message, 1)
     await first.outbox.freeze(delivery.message, parts)
     await first.outbox.mark_sent(receipt(parts[0]))

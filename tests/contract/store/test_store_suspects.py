@@ -10,7 +10,7 @@ from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow, Job, TurnLease
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import ANN, START, accept, answered, claim, said
+from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, said
 
 LONG = "x" * 4_000
 CHATS = [SessionKey("telegram", str(n)) for n in range(3)]
@@ -24,8 +24,7 @@ async def crash_twice(backend: StoreBackend, keys: Sequence[SessionKey] = CHATS)
     for _ in range(2):
         for key in keys:
             assert await store.journal.claim(key) is not None
-        await backend.kill()
-        store = await backend.open()
+        store = await backend.reopen()
     return store
 
 
@@ -43,8 +42,7 @@ async def test_a_crash_charges_only_the_suspect_that_ran(backend: StoreBackend) 
     for _ in range(7):
         lease = await claim_suspect(store)
         order.append((lease.key, lease.attempts))
-        await backend.kill()
-        store = await backend.open()
+        store = await backend.reopen()
     assert order == [(key, attempts) for attempts in (1, 2, 3) for key in CHATS][:7]
 
 
@@ -76,15 +74,13 @@ async def test_an_attempt_that_had_company_after_all_is_given_back(backend: Stor
     """Whoever finds a platform event that was in hand at the crash says so at the start; saying it twice is once."""
     store = await crash_twice(backend)
     await claim_suspect(store)
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     await store.journal.acquit()
     await store.journal.acquit()
     lease = await claim_suspect(store)
     assert (lease.key, lease.attempts) == (CHATS[0], 1)
     await store.journal.acquit()  # it speaks of the last run, not of this one
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert [(await claim_suspect(store)).attempts for _ in CHATS] == [1, 1, 2]
 
 
@@ -95,8 +91,7 @@ async def test_a_merged_turn_is_one_suspect(backend: StoreBackend) -> None:
     await accept(store, said("end", id="2"))
     for _ in range(2):
         await claim(store)
-        await backend.kill()
-        store = await backend.open()
+        store = await backend.reopen()
     await accept(store, said("are you there?", id="3"))
     lease = await claim_suspect(store)
     assert [(row.message.text, row.attempts) for row in lease.rows] == [(LONG, 1), ("end", 1)]
@@ -108,15 +103,12 @@ async def test_a_merged_turn_is_one_suspect(backend: StoreBackend) -> None:
 async def test_what_a_turn_gave_back_is_innocent(backend: StoreBackend) -> None:
     """A row that was steered into a suspect before it was one, and is no part of its answer, waits as if new."""
     store = await backend.open()
-    await accept(store, said("a", id="1"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2"))
     await store.journal.steer(lease)
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     await claim(store)
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     lease = await claim_suspect(store)
     commit = answered(lease)
     object.__setattr__(commit.record, "inbox", (lease.rows[0].seq,))
@@ -130,8 +122,7 @@ async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(bac
     """What runs is not charged, what only waited is no suspect any more, what killed alone remains one."""
     store = await crash_twice(backend)
     await claim_suspect(store)  # the first chat's
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     running = await claim_suspect(store)
     assert (running.key, running.attempts) == (CHATS[1], 1)
     await store.close()
@@ -157,15 +148,13 @@ async def test_a_control_row_is_a_suspect_like_a_turn(backend: StoreBackend) -> 
     store = await backend.open()
     accepted = await accept(store, said("/status"), is_control=True)
     for _ in range(2):
-        await backend.kill()
-        store = await backend.open()
+        store = await backend.reopen()
     for attempts in (1, 2):
         row = await store.journal.claim_suspect(is_isolated=True)
         assert isinstance(row, InboxRow)
         assert (row.seq, row.is_control, row.attempts) == (accepted.seq, True, attempts)
         assert await store.journal.claim_suspect(is_isolated=True) is None
-        await backend.kill()
-        store = await backend.open()
+        store = await backend.reopen()
     await store.journal.claim_suspect(is_isolated=True)
     await store.close()
     store = await backend.open()
@@ -180,13 +169,11 @@ async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbou
     for name in ("a", "b", "c"):
         await store.jobs.put(Job(id=name, kind="think", scope="", payload={}, due_at=START))
     assert len(await store.jobs.due(START, 2, kinds=("think",))) == 2
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     for _ in range(2):
         (job,) = await store.jobs.due(START, 2, kinds=("think",))
         assert job.attempts == 1
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     due = [
         [job.id for job in await store.jobs.due(START + timedelta(seconds=seconds), 3, kinds=("think",))]
         for seconds in (0, 29, 30, 59, 60)

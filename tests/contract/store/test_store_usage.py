@@ -13,7 +13,7 @@ from gateway.ports.caps import TOOL_CALLS, CapNotice
 from gateway.ports.journal import CALL_NOTED_AFTER
 from gateway.ports.store import Store, StoreLimits
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
+from tests.fakes.turns import ANN, START, answered, begin_turn, claim, said, spent
 
 BERLIN = StoreLimits(zone="Europe/Berlin")
 
@@ -42,14 +42,12 @@ async def test_sums_by_person_chat_purpose_and_day(store: Store) -> None:
 async def test_tool_calls_are_counted_apart(backend: StoreBackend) -> None:
     """By person and kind since a moment, over a kill; no sum of model calls contains them."""
     store = await backend.open()
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     store.journal.spend(spent(lease.turn, person="ann"))
     for kind, at in (("web", START), ("web", START), ("act", START), ("web", START - timedelta(days=1))):
         store.journal.spend(spent(lease.turn, person="ann", purpose=f"{TOOL_CALLS}{kind}", at=at))
     await store.journal.commit(lease, answered(lease, "one"))
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert await store.usage.tool_calls(since=START) == {("ann", "web"): 2, ("ann", "act"): 1}
     for group in ("person", "chat", "purpose", "day"):
         assert [each[1] for each in await by(store, group)] == [1]
@@ -87,8 +85,7 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
 async def test_a_call_that_is_cut_off_stands_in_the_rows(backend: StoreBackend) -> None:
     """Begun and never ended, it is there after a kill with its estimate; ended, with what it took, once."""
     store = await backend.open()
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     store.journal.calling(spent(lease.turn, call="a.1", tokens_in=500, tokens_out=0))
     await asyncio.sleep(2 * CALL_NOTED_AFTER.total_seconds())
     await store.check()
@@ -97,15 +94,13 @@ async def test_a_call_that_is_cut_off_stands_in_the_rows(backend: StoreBackend) 
     store.journal.calling(spent(lease.turn, call="a.2", tokens_in=600, tokens_out=0))
     await asyncio.sleep(2 * CALL_NOTED_AFTER.total_seconds())
     await store.check()
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert [(row.tokens_in, row.call) for row in await usage(store, lease.turn)] == [(480, ""), (600, "a.2")]
 
 
 async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
     """Its estimate is never written: the row goes with the commit of its turn."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     before = (await store.journal.depth())["commits"]
     store.journal.calling(spent(lease.turn, call="a.1"))
     store.journal.spend(spent(lease.turn, call="a.1"))
@@ -119,14 +114,12 @@ async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
 async def test_a_counted_tool_call_is_known_until_its_turn_ends(backend: StoreBackend) -> None:
     """By its key, so that a call which runs again after a kill is counted once; folded it is a number like the rest."""
     store = await backend.open()
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     for n in (1, 2):
         store.journal.spend(spent(lease.turn, purpose="tool-web", call=f"{lease.turn}.{n}", person="ann"))
     store.journal.spend(spent("t9", purpose="tool-web", call="t9.1", person="ann"))
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=(), call="[]"))
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     assert sorted(await store.usage.interrupted_tool_calls()) == [f"{lease.turn}.1", f"{lease.turn}.2"]
     assert await store.usage.tool_calls(since=START) == {("ann", "web"): 3}
     lease = await claim(store)
@@ -138,8 +131,7 @@ async def test_a_counted_tool_call_is_known_until_its_turn_ends(backend: StoreBa
 async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> None:
     """Turns since a moment, tokens of a day, and who was told: told with the commit that tells them, or not at all."""
     store = await backend.open()
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     store.journal.spend(spent(lease.turn, at=START - timedelta(minutes=9)))
     store.journal.spend(spent(lease.turn, is_own=True))
     store.journal.spend(spent("t9", at=START - timedelta(minutes=11), purpose="transcription"))
@@ -147,8 +139,7 @@ async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> N
     told = CapNotice(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
     commit = answered(lease, "one")
     await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, cap_notices=(told,)))
-    await backend.kill()
-    store = await backend.open()
+    store = await backend.reopen()
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
     counted = await store.caps.load_usage(window=window, day=day, purposes={"answer", "transcription"})
     assert [(each.turn, each.at) for each in counted.turns] == [(lease.turn, START - timedelta(minutes=9))]
@@ -157,8 +148,7 @@ async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> N
     there = replace(told, chat="telegram:7")
     later = replace(told, until=told.until + timedelta(seconds=1))
     for number, (each, left) in enumerate(((there, {told, there}), (later, {later})), start=2):
-        await accept(store, said(id=str(number)))
-        lease = await claim(store)
+        lease = await begin_turn(store, said(id=str(number)))
         await store.journal.commit(lease, replace(answered(lease, "one"), cap_notices=(each,)))
         assert set((await store.caps.load_usage(window=window, day=day, purposes=())).notices) == left
     backend.wall.advance(minutes=2)
@@ -168,8 +158,7 @@ async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> N
 
 async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
     """The gateway's days stay right; nobody's name is in them, nor in what was told."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     ends = START + timedelta(minutes=1)
     told = [
         CapNotice(name=name, chat=chat, until=ends, limit=1)

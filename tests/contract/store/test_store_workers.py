@@ -18,7 +18,7 @@ from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.sql_store import SqlStore
 from tests.fakes.postgres_server import PostgresServer
-from tests.fakes.turns import ANN, START, accept, answered, claim, said
+from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, said
 
 HOUR = 3_600_000_000  # microseconds
 NAMES = "SELECT name FROM worker ORDER BY started_at"
@@ -76,8 +76,7 @@ async def test_a_gateway_that_hangs_is_replaced_and_writes_nothing_more(
 
     What it ran is given back, and when it goes on, its commit is refused.
     """
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     with pytest.raises(StoreUnavailable, match=r"another Parlour uses the database.*process \d+, since 20"):
         await open_at(server)
     server.query(f"UPDATE worker SET beat_at = beat_at - {HOUR}")  # noqa: S608
@@ -101,8 +100,7 @@ async def test_a_worker_that_was_removed_behind_its_back_writes_nothing(
     store: SqlStore, server: PostgresServer
 ) -> None:
     """The row is the fence: with it goes the right to write, whatever becomes of the session."""
-    await accept(store, said())
-    lease = await claim(store)
+    lease = await begin_turn(store)
     server.query("BEGIN; DELETE FROM worker; UPDATE lane SET owner = ''; UPDATE inbox SET state = 'stamped'; COMMIT")
     with pytest.raises(StoreUnavailable):
         await store.journal.commit(lease, answered(lease, "late"))

@@ -14,8 +14,8 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, SessionKey
 from gateway.ports import TurnCommit, TurnLease, TurnRecord
-from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
-from tests.e2e.agent.test_staged_consolidation import FACTS, GOING, forgetful
+from tests.e2e.agent.test_consolidation import SummaryModel
+from tests.e2e.agent.test_staged_consolidation import FACTS, GOING, forgetting
 from tests.fakes.inprocess_gateway import InProcessGateway, PostedMessage, gateway
 from tests.fakes.staged_changes import FACT, look, memory, put_aside, removal, scope_in, staged
 
@@ -30,11 +30,7 @@ def questions(parlour: InProcessGateway, chat: str = "ann") -> list[PostedMessag
 
 async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
     """The question names what would go, and how to say yes where there are no buttons; a yes does it."""
-    async with at_work(SummaryModel(forgetful)) as parlour:
-        for fact in FACTS:
-            await parlour.channel.ask("ann", f"/remember {fact}")
-        await talk(parlour, 6)
-        await quiet(parlour)
+    async with forgetting() as parlour:
         (question,) = questions(parlour)
         assert question.kind is OutboundKind.NOTICE
         assert "larger than I make on my own" in question.text

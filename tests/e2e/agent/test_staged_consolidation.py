@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import EXPIRES_AFTER, StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
+from tests.fakes.inprocess_gateway import InProcessGateway
 
 SCOPE = "people/pocket%3aann"
 FACTS = [
@@ -37,6 +40,17 @@ def wiping(n: int, _: str) -> dict[str, Any]:
     return {"history_entry": f"[2026-11-22 10:00] {n}", "operations": removals}
 
 
+@asynccontextmanager
+async def forgetting() -> AsyncIterator[InProcessGateway]:
+    """Run a gateway whose model wants to forget what Ann had remembered, and has said so."""
+    async with at_work(SummaryModel(forgetful)) as parlour:
+        for fact in FACTS:
+            await parlour.channel.ask("ann", f"/remember {fact}")
+        await talk(parlour, 6)
+        await quiet(parlour)
+        yield parlour
+
+
 async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
     """What would take six lines is refused as one edit; of six edits those within the limit wait, and one stays."""
     async with at_work(SummaryModel(wiping)) as parlour:
@@ -52,11 +66,7 @@ async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
 
 async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
     """Five of six facts removed at once: all stand, the answer's own fact is added, and a yes takes the five out."""
-    async with at_work(SummaryModel(forgetful)) as parlour:
-        for fact in FACTS:
-            await parlour.channel.ask("ann", f"/remember {fact}")
-        await talk(parlour, 6)
-        await quiet(parlour)
+    async with forgetting() as parlour:
         memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
         before = memory.read_text()
         assert all(fact in before for fact in FACTS)
@@ -76,11 +86,7 @@ async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
 
 async def test_a_no_keeps_everything() -> None:
     """Rejected: what waited is gone, what was remembered is not."""
-    async with at_work(SummaryModel(forgetful)) as parlour:
-        for fact in FACTS:
-            await parlour.channel.ask("ann", f"/remember {fact}")
-        await talk(parlour, 6)
-        await quiet(parlour)
+    async with forgetting() as parlour:
         pending = await parlour.channel.ask("ann", "/memory pending")
         name = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert name
@@ -90,11 +96,7 @@ async def test_a_no_keeps_everything() -> None:
 
 async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
     """Issue 4, "To show" 3: nobody answered for fourteen days; every old fact is there, and the answer's new one."""
-    async with at_work(SummaryModel(forgetful)) as parlour:
-        for fact in FACTS:
-            await parlour.channel.ask("ann", f"/remember {fact}")
-        await talk(parlour, 6)
-        await quiet(parlour)
+    async with forgetting() as parlour:
         [waiting] = await parlour.app.commands.memory.staging.pending_changes(SCOPE)
         assert waiting.would_remove == tuple(f"- {fact}" for fact in GOING)
         late = StagedChangeStore(

@@ -16,6 +16,7 @@ from gateway.home import Home
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.loopback import serve_app
 from tests.fakes.slack_gateway import variables
 from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
@@ -152,16 +153,10 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
         bodies.append(await request.json())
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/secret", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
+    async with serve_app(take) as place:
         async with gateway(home=tmp_path / "home", model=InstantModel()) as parlour:
             parlour.kill(tmp_path / "killed")
-        environment = {"PARLOUR_ALERT_URL": f"{site.name}/secret"}
+        environment = {"PARLOUR_ALERT_URL": f"http://{place}/secret"}
         async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as parlour:
             await within(20, lambda: {each["kind"] for each in bodies} == {"ping", "event"})
             (line,) = await parlour.app.alerts.alert_statuses()
@@ -175,8 +170,6 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
                 parlour.app.alerts.watch.wake()
                 shown = await page.receive_json(timeout=20)
             (line,) = await parlour.app.alerts.alert_statuses()
-    finally:
-        await runner.cleanup()
     (event,) = [each for each in bodies if each["kind"] == "event"]
     assert (event["cause"], event["level"], event["state"]) == ("killed", "critical", "firing")
     assert event["text"].startswith("The bot was terminated without a clean shutdown")

@@ -10,6 +10,7 @@ from aiohttp import web
 from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, InboundMessage, SessionKey
+from tests.fakes.loopback import serve_app
 from tests.fakes.slack import RunningSlack, slack
 from tests.fakes.slack_server import ANN, BOT_TOKEN, DM
 
@@ -82,36 +83,27 @@ async def test_the_token_goes_nowhere_else() -> None:
         asked.append(request.headers.get("Authorization", ""))
         return web.Response(body=b"evil")
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", note)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    elsewhere = f"http://127.0.0.1:{runner.addresses[0][1]}/files-pri/F1/download"
-    try:
-        async with slack() as up:
-            moved = up.server.attach("cat.png", PNG, "image/png")
-            up.server.moved[str(moved["id"])] = elsewhere
-            host = up.server.base.removeprefix("http://")
-            for url in (
-                elsewhere,
-                str(moved["url_private_download"]),
-                f"http://user@{host}/files-pri/F1/download",
-                f"http://{host}@127.0.0.1:{runner.addresses[0][1]}/",
-                "https://files.slack.com.evil.example/x",
-                "https://evilslack.com/x",
-                "http://files.slack.com/x",
-                "https://files.slack.com:8443/x",
-                "file:///etc/passwd",
-                "https://[broken/x",
-                "",
-            ):
-                with pytest.raises(FileUnavailable):
-                    await fetch(up, Attachment(kind="image", name="x", size=1, url=url))
-        assert asked == []
-    finally:
-        await runner.cleanup()
+    async with serve_app(note) as place, slack() as up:
+        elsewhere = f"http://{place}/files-pri/F1/download"
+        moved = up.server.attach("cat.png", PNG, "image/png")
+        up.server.moved[str(moved["id"])] = elsewhere
+        host = up.server.base.removeprefix("http://")
+        for url in (
+            elsewhere,
+            str(moved["url_private_download"]),
+            f"http://user@{host}/files-pri/F1/download",
+            f"http://{host}@{place}/",
+            "https://files.slack.com.evil.example/x",
+            "https://evilslack.com/x",
+            "http://files.slack.com/x",
+            "https://files.slack.com:8443/x",
+            "file:///etc/passwd",
+            "https://[broken/x",
+            "",
+        ):
+            with pytest.raises(FileUnavailable):
+                await fetch(up, Attachment(kind="image", name="x", size=1, url=url))
+    assert asked == []
 
 
 async def test_circles_and_what_is_gone_are_said() -> None:

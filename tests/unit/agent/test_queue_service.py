@@ -7,7 +7,7 @@ from agent.turn import RunningTurns
 from gateway.events import DeliveryReceipt, MessagePart
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
-from tests.fakes.turns import ANN, accept, answered, claim, said
+from tests.fakes.turns import ANN, answered, begin_turn, next_delivery, said
 
 
 async def test_stop_keeps_what_is_not_on_its_way_yet(clock: VirtualClock) -> None:
@@ -20,11 +20,9 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: VirtualClock) -> Non
         turns=RunningTurns(store.journal),
         now=clock.now,
     )
-    await accept(store, said("a long question"))
-    lease = await claim(store)
+    lease = await begin_turn(store, said("a long question"))
     await store.journal.commit(lease, answered(lease, "one two three"))
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(store)
     answer = delivery.message
     parts = [
         MessagePart(id=f"{answer.id}.{n}", key=ANN, payload=word, plain=word)

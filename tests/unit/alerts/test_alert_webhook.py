@@ -21,6 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import Alert
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
+from tests.fakes.loopback import serve_app
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 
@@ -55,16 +56,10 @@ class MonitoringServer:
 async def monitoring() -> AsyncIterator[MonitoringServer]:
     """Listen on this machine."""
     service = MonitoringServer()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", service.take)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    service.url = f"{site.name}/{SECRET}"
-    yield service
-    service.released.set()
-    await runner.cleanup()
+    async with serve_app(service.take) as place:
+        service.url = f"http://{place}/{SECRET}"
+        yield service
+        service.released.set()
 
 
 @asynccontextmanager

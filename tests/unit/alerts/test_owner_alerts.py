@@ -58,7 +58,6 @@ async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(
 ) -> None:
     """Telegram is down for five minutes: Slack says so, then says that it is back; Telegram itself says nothing."""
     scene = AlertScene(tmp_path / "home", clock, channels)
-    scene.folder.mkdir()
     await scene.start()
     await outage(scene)
     assert [line.split(" I keep")[0] for line in scene.told(OWNER_THERE)] == [DOWN, BACK]
@@ -74,7 +73,6 @@ async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock
         shifted = VirtualClock(asyncio.get_running_loop())
         shifted.set_wall(-timedelta(seconds=clock.seconds - begun))
         scene = AlertScene(tmp_path / str(number) / "home", _RelativeClock(shifted, clock.seconds), channels)
-        scene.folder.mkdir(parents=True)
         await scene.start(mortal=number)
         await outage(scene)
         has_died = scene.runs > 0
@@ -108,7 +106,6 @@ async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, cloc
         return {"login codes": BurstSource("login-codes", "alerts.login_codes", lambda: wrong, clock.now, many=20)}
 
     scene = AlertScene(tmp_path / "home", clock, guesses)
-    scene.folder.mkdir()
     await scene.start()
     for minute, count in ((70, 19), (80, 25), (81, 45), (90, 200), (170, 201)):
         wrong["web"] = count
@@ -127,7 +124,6 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClo
         return {"killed": CrashSource(stops, clock.now)}
 
     scene = AlertScene(tmp_path / "home", clock, killed)
-    scene.folder.mkdir()
     for minute in range(4, 132, 4):
         await scene.start()
         await scene.until(minute)
@@ -144,7 +140,6 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClo
 async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: VirtualClock) -> None:
     """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
     scene = AlertScene(tmp_path / "home", clock, lambda scene: {"killed": CrashSource(scene.runs + 1, clock.now)})
-    scene.folder.mkdir()
     scene.hears = {"telegram": False, "slack": False}
     await scene.start()
     await scene.until(1)
@@ -165,7 +160,6 @@ async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: VirtualClo
     """No five minutes' wait: nobody but a person can mend it."""
     refusals: dict[str, UserError] = {}
     scene = AlertScene(tmp_path / "home", clock, lambda scene: channels(scene, refusals))
-    scene.folder.mkdir()
     await scene.start()
     await scene.until(1)
     scene.hears["telegram"] = False
@@ -181,7 +175,6 @@ async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: VirtualClo
 async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: Path, clock: VirtualClock) -> None:
     """One line over the channel itself: that it is back, and since when it was away. Meanwhile the log knows."""
     scene = AlertScene(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
-    scene.folder.mkdir()
     await scene.start()
     await outage(scene)
     assert scene.told(OWNER_HERE) == [BACK]
@@ -198,7 +191,6 @@ async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_pa
         owners=[(OWNER_HERE, OWNER_THERE), (other,)],
         pages=(page,),
     )
-    scene.folder.mkdir()
     await scene.start()
     scene.channels["web"].watched = True
     await scene.until(2)
@@ -229,7 +221,6 @@ async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_pat
     scene = AlertScene(
         tmp_path / "home", clock, lambda scene: {"disk": _SteppedSource([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
     )
-    scene.folder.mkdir()
     scene.hears["slack"] = False
     scene.platforms["slack"].fail(ChannelFault.LATER, seconds=300, calls=1)
     await scene.start()
@@ -251,7 +242,6 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: VirtualC
         lambda scene: {"disk": _SteppedSource([2]), "given up": DeadLetterSource(scene.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
-    scene.folder.mkdir()
     await scene.start()
     scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=2)
     for minute, sent in ((5, 1), (10, 2)):
@@ -277,7 +267,6 @@ async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clo
         lambda scene: {"given up": DeadLetterSource(scene.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
-    scene.folder.mkdir()
     await scene.start()
     await scene.until(1)
     scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
@@ -296,7 +285,6 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
         lambda _: {"killed": CrashSource(3, clock.now)},
         owners=[(OWNER_HERE, OWNER_THERE)],
     )
-    scene.folder.mkdir()
     await scene.start()
     scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat)
     await scene.until(90)
@@ -309,7 +297,6 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
 async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: VirtualClock) -> None:
     """A journal that is down for minutes loses no line and repeats none."""
     scene = AlertScene(tmp_path / "home", clock, lambda scene: {"disk": _SteppedSource([0, 2])})
-    scene.folder.mkdir()
     await scene.start()
     scene.writer.fault = OSError("disk full")
     await scene.until(3)
@@ -328,7 +315,6 @@ class _BrokenSource:
 async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: VirtualClock) -> None:
     """One blind eye leaves the others open."""
     scene = AlertScene(tmp_path / "home", clock, lambda scene: {"broken": _BrokenSource(), "disk": _SteppedSource([2])})
-    scene.folder.mkdir()
     await scene.start()
     await scene.until(1)
     assert len(scene.told(OWNER_HERE)) == 1
@@ -342,7 +328,6 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(
     scene = AlertScene(
         tmp_path / "home", clock, lambda scene: {"given up": DeadLetterSource(scene.store.alerts, clock.now)}
     )
-    scene.folder.mkdir()
     await scene.start()
     await scene.until(1)
     scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=said().key.chat)
@@ -394,7 +379,6 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
     """Failures count from the first to the last with nothing good between; where nobody asks, nothing is known."""
     model = ModelSource(clock.now)
     scene = AlertScene(tmp_path / "home", clock, lambda scene: {"model": model})
-    scene.folder.mkdir()
     await scene.start()
     for minute in (1, 5, 10):
         await scene.until(minute)
@@ -421,7 +405,6 @@ async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_p
         clock,
         lambda scene: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
     )
-    scene.folder.mkdir()
     await scene.start()
     for minute, used in ((1, 790), (2, 800), (3, 900), (4, 1_000), (5, 1_200), (6, 0)):  # noqa: B007 - the source reads it
         await scene.until(minute)
@@ -461,7 +444,6 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
 async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: VirtualClock) -> None:
     """The same in English and UTC, as JSON, durable before anybody is called; the schema is the documented one."""
     scene = AlertScene(tmp_path / "home", clock, channels, posts=True)
-    scene.folder.mkdir()
     await scene.start()
     await outage(scene)
     posts = [json.loads(post.body) for post in await scene.store.alerts.posts(due=clock.now(), limit=9)]

@@ -105,6 +105,11 @@ class DeliveryGateway:
         """Open the turn's preview."""
         return self.deliverer.open(lease, "en")
 
+    async def begin_preview(self) -> tuple[TurnLease, Preview]:
+        """Begin a turn of Ann's and open its preview."""
+        lease = await self.turn()
+        return lease, self.preview(lease)
+
     async def settled(self, at_most: float = 7200) -> None:
         """Return when nothing is undelivered, or after so many (virtual) seconds."""
         for _ in range(int(at_most * 10)):

@@ -74,8 +74,7 @@ async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: Opens
     """The platform asked the preview to wait: the answer waits with it, and says why."""
     gateway = await opens()
     gateway.platform.fail(ChannelFault.LATER, seconds=900)
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show("a beginning that is long enough to be shown at once")
     await gateway.platform.until(lambda: bool(gateway.platform.calls))
     await asyncio.sleep(1)
@@ -96,7 +95,6 @@ def source(scene: AlertScene) -> Mapping[str, Source]:
 async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_path: Path, clock: VirtualClock) -> None:
     """Telegram takes no answers for a quarter of an hour: Slack says so once, and once that they arrive again."""
     scene = AlertScene(tmp_path / "home", clock, source)
-    scene.folder.mkdir()
     await scene.start()
     scene.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
     await answer(scene.store, said(key=SessionKey("telegram", "42")), "one")
@@ -115,7 +113,6 @@ async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_pat
 async def test_a_channel_that_is_down_is_one_trouble_and_not_two(tmp_path: Path, clock: VirtualClock) -> None:
     """That nothing is delivered there goes without saying."""
     scene = AlertScene(tmp_path / "home", clock, source)
-    scene.folder.mkdir()
     scene.hears["telegram"] = False
     await scene.start()
     scene.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)

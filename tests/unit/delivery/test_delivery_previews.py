@@ -42,8 +42,7 @@ async def answer(gateway: DeliveryGateway, *texts: str, after: float = 0) -> Non
 async def test_the_last_text_wins_at_the_channels_pace(opens: OpensGateway) -> None:
     """A hundred texts in ten seconds are one send and about ten edits, the newest text each time."""
     gateway = await opens()
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    _, preview = await gateway.begin_preview()
     for n in range(100):
         preview.show(f"{WORDS[:50]} {n}")
         await asyncio.sleep(0.1)
@@ -60,8 +59,7 @@ async def test_the_row_is_written_before_it_is_sent(opens: OpensGateway) -> None
     """While the first send is on its way the ledger knows of it; nothing durable happens before the first words."""
     gateway = await opens()
     gateway.platform.latency = 1.0
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     await asyncio.sleep(10)
     story = await gateway.store.journal.trace(lease.turn)
     assert story is not None
@@ -77,8 +75,7 @@ async def test_the_row_is_written_before_it_is_sent(opens: OpensGateway) -> None
 async def test_few_words_wait_for_more(opens: OpensGateway, clock: VirtualClock) -> None:
     """One word is not worth a notification: it waits for one pace, in which a short answer may overtake it."""
     gateway = await opens()
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show("The")
     await asyncio.sleep(0.5)
     await preview.close()
@@ -177,8 +174,7 @@ async def test_no_fault_of_a_preview_fails_its_turn(opens: OpensGateway, fault: 
     gateway = await opens()
     # A second refusal would be the answer's own.
     gateway.platform.fail(fault, what=what, seconds=3, calls=1 if fault is ChannelFault.REFUSED else 2)
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     for n in range(8):
         preview.show(f"{WORDS} {n}")
         await asyncio.sleep(0.7)
@@ -211,8 +207,7 @@ async def test_an_answer_does_not_wait_for_a_stale_preview(opens: OpensGateway, 
     """Closing waits only for the call under way, and not for ever; the text that was waiting is dropped."""
     gateway = await opens()
     gateway.platform.fail(ChannelFault.HANG, what="edit")
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show(WORDS)
     await asyncio.sleep(2)
     preview.show(f"{WORDS} hangs")
@@ -231,8 +226,7 @@ async def test_an_answer_closes_a_preview_that_was_left_open(opens: OpensGateway
     """Even when the turn forgot: the answer is edited in after the last preview, never before it."""
     gateway = await opens()
     gateway.platform.latency = 0.5
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show(WORDS)
     await asyncio.sleep(0.2)
     await gateway.commit(lease, "The answer")
@@ -250,8 +244,7 @@ async def test_a_preview_waits_for_the_answer_before_it(opens: OpensGateway) -> 
     gateway.platform.fail(ChannelFault.LATER, what="send", seconds=20)
     await gateway.answer("The first answer")
     await asyncio.sleep(0)
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show(WORDS)
     await asyncio.sleep(40)
     await preview.close()
@@ -295,8 +288,7 @@ async def test_typing_always_stops(opens: OpensGateway, monkeypatch: pytest.Monk
 async def test_the_status_says_how_to_stop_after_fifteen_seconds(opens: OpensGateway) -> None:
     """First plain typing, then what is done, after fifteen seconds also how to stop it; then nothing."""
     gateway = await opens()
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    _, preview = await gateway.begin_preview()
     await asyncio.sleep(5)
     preview.status("search")
     await asyncio.sleep(5)
@@ -347,8 +339,7 @@ async def test_nobody_watches_what_the_channel_says_is_unwatched(opens: OpensGat
 async def test_a_turn_that_is_claimed_again_goes_on_with_its_preview(opens: OpensGateway) -> None:
     """After a kill the preview that stands is edited on; there is never a second one."""
     gateway = await opens()
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    _, preview = await gateway.begin_preview()
     preview.show(WORDS)
     await asyncio.sleep(3)
     await gateway.restart()
@@ -401,8 +392,7 @@ async def test_a_private_answer_never_lands_in_a_public_preview(opens: OpensGate
 async def test_a_long_preview_shows_its_first_part(opens: OpensGateway) -> None:
     """What does not fit one message is cut, and nothing is edited while the first part stays the same."""
     gateway = await opens()
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    _, preview = await gateway.begin_preview()
     for n in range(30, 60):
         preview.show(" ".join(f"w{i:03}" for i in range(n)))
         await asyncio.sleep(1.1)
@@ -426,8 +416,7 @@ async def test_a_platform_that_hangs_holds_no_turn(opens: OpensGateway, clock: V
     """The turn goes on after half a second; typing and the call end by themselves, before the answer is sent."""
     gateway = await opens()
     gateway.platform.fail(ChannelFault.HANG, what="edit")
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show(WORDS)
     await asyncio.sleep(2)
     preview.show(f"{WORDS} and more")
@@ -447,8 +436,7 @@ async def test_the_same_turn_waits_for_its_own_last_preview(opens: OpensGateway)
     """Given back while a first send hangs, and claimed again at once: the two never send beside each other."""
     gateway = await opens()
     gateway.platform.fail(ChannelFault.HANG, what="send")
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     preview.show(WORDS)
     await asyncio.sleep(2)
     await preview.close()

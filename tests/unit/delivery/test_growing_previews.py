@@ -81,8 +81,7 @@ async def test_a_preview_takes_nothing_back(
     gateway = await opens(
         replace(RINGING, text_limit=limit, unit=unit, preview_every=timedelta(seconds=1.2), file_limit=1 << 20)
     )
-    lease = await gateway.turn()
-    preview = gateway.preview(lease)
+    lease, preview = await gateway.begin_preview()
     for n in range(1, 201):
         preview.show(text[: len(text) * n // 200])
         await asyncio.sleep(0.1)

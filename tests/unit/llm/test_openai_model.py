@@ -30,6 +30,7 @@ from gateway.errors import (
     ModelUnreachable,
 )
 from tests.fakes.llm_context import NOW, memory_tools, request
+from tests.fakes.loopback import serve_app
 from tests.fakes.openai_server import ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 from tests.fakes.proxies import HostCertificate
 
@@ -149,16 +150,13 @@ async def answering(
 
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/"
-    model = OpenAIModel(replace(ModelConfig(model="openai/test", api_base=base, timeout=30), **config), now=lambda: NOW)
-    try:
-        yield model
-    finally:
-        await model.close()
-        await runner.cleanup()
+    async with serve_app(app) as place:
+        settings = replace(ModelConfig(model="openai/test", api_base=f"http://{place}/v1/", timeout=30), **config)
+        model = OpenAIModel(settings, now=lambda: NOW)
+        try:
+            yield model
+        finally:
+            await model.close()
 
 
 def events(*chunks: Any, end: str = "data: [DONE]\n\n") -> bytes:
@@ -275,15 +273,10 @@ async def test_a_stream_that_stays_open_after_its_end_is_not_waited_for() -> Non
         await asyncio.Event().wait()
         return response
 
-    app = web.Application()
-    app.router.add_post("/chat/completions", answer)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    model = OpenAIModel(ModelConfig(model="openai/x", api_base=f"http://127.0.0.1:{runner.addresses[0][1]}"))
-    assert (await ask(model)).text == "Hi"
-    await model.close()
-    await runner.cleanup()
+    async with serve_app(answer, handler_cancellation=True) as place:
+        model = OpenAIModel(ModelConfig(model="openai/x", api_base=f"http://{place}"))
+        assert (await ask(model)).text == "Hi"
+        await model.close()
 
 
 async def test_a_request_of_many_megabytes_is_sent() -> None:
@@ -301,23 +294,16 @@ async def test_a_request_of_many_megabytes_is_sent() -> None:
 @pytest.mark.parametrize("client", [OpenAIModel, LitellmModel], ids=["direct", "litellm"])
 async def test_a_redirect_is_followed_without_the_key(client: type[ProviderModel]) -> None:
     """The request goes to the new address, the key does not if that is another server."""
-    async with open_server(lambda _body, _n: "ok") as server:
 
-        async def answer(_: web.Request) -> web.Response:
-            return web.Response(status=307, headers={"Location": f"{server.base}/chat/completions"})
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": f"{server.base}/chat/completions"})
 
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        base = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        model = client(ModelConfig(model="openai/x", api_base=base, api_key="k"))
+    async with open_server(lambda _body, _n: "ok") as server, serve_app(answer) as place:
+        model = client(ModelConfig(model="openai/x", api_base=f"http://{place}/v1", api_key="k"))
         assert (await model.complete(request("hello"))).text == "ok"
         assert "Authorization" not in server.headers[0]
         await model.close()
         await close_litellm()
-        await runner.cleanup()
 
 
 async def test_nothing_listens() -> None:
@@ -430,23 +416,18 @@ async def test_a_certificate_has_to_be_trusted(
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(TEXT)
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=made.shown()).start()
-    config = ModelConfig(model="openai/x", api_base=f"https://127.0.0.1:{runner.addresses[0][1]}/v1", api_key="k")
-    model = client(config)
-    with pytest.raises(ModelUnreachable):
-        await model.complete(request("hello"))
-    await model.close()
-    await close_litellm()
-    monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
-    model = client(config)
-    assert (await model.complete(request("hello"))).text == "Hi"
-    await model.close()
-    await close_litellm()
-    await runner.cleanup()
+    async with serve_app(answer, ssl_context=made.shown()) as place:
+        config = ModelConfig(model="openai/x", api_base=f"https://{place}/v1", api_key="k")
+        model = client(config)
+        with pytest.raises(ModelUnreachable):
+            await model.complete(request("hello"))
+        await model.close()
+        await close_litellm()
+        monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
+        model = client(config)
+        assert (await model.complete(request("hello"))).text == "Hi"
+        await model.close()
+        await close_litellm()
 
 
 async def test_faults_name_their_status() -> None:

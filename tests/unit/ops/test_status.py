@@ -17,7 +17,7 @@ from gateway.commands import status as status_command
 from gateway.control import Line
 from gateway.ports import Job, UsageRow
 from gateway.settings import load_settings
-from tests.fakes.turns import ANN, answer, parts_of, said
+from tests.fakes.turns import answer, next_delivery, parts_of, said
 
 
 @pytest.fixture
@@ -42,8 +42,7 @@ async def test_status_names_what_was_given_up(
     line: dict[str, Any] = dict(await status(app))
     assert (line["dead"], line["dead_letters"]) == (0, [])
     await answer(store, said(), "one")
-    delivery = await store.outbox.next(ANN)
-    assert delivery is not None
+    delivery = await next_delivery(store)
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.dead_letter(parts[0], "403: bot was \x1b[2Jblocked by the user")

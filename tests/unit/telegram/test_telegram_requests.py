@@ -27,24 +27,11 @@ from channels.telegram.api import is_token_refused, make_bot, make_requests, sen
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from tests.fakes.clock import VirtualClock
 from tests.fakes.gateway import free_port
+from tests.fakes.loopback import serve_app
 from tests.fakes.proxies import HostCertificate
 
 TOKEN = "1:AA"  # as little as one needs here
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def serve(answer: Answer, **site: Any) -> AsyncIterator[str]:
-    """Let *answer* answer every request; yield the server's host and port."""
-    app = web.Application(client_max_size=100_000_000)
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, **site).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -98,7 +85,7 @@ async def test_what_an_answer_means(name: str) -> None:
         assert request.path == f"/bot{TOKEN}/sendMessage"  # a redirection is not followed
         return web.Response(status=status, text=body, headers={"Location": "/elsewhere"} if status == 302 else {})
 
-    async with serve(answer) as place, open_bot(f"http://{place}") as bot:
+    async with serve_app(answer) as place, open_bot(f"http://{place}") as bot:
         error = await failure(bot.send_message(1, "hello"))
     assert type(error) is expected
     assert "words of a page" not in error.message
@@ -123,7 +110,7 @@ async def test_an_answer_that_does_not_come_is_waited_for_as_long_as_the_call_sa
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with serve(answer) as place, open_bot(f"http://{place}") as bot:
+    async with serve_app(answer) as place, open_bot(f"http://{place}") as bot:
         error = await failure(bot.send_message(1, "hello", read_timeout=0.1))
     assert type(send_failure(error, is_formatted=False)) is OutcomeUnknown
 
@@ -135,7 +122,7 @@ async def test_a_certificate_has_to_be_trusted(tmp_path: Path, monkeypatch: pyte
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({"ok": True, "result": True})
 
-    async with serve(answer, ssl_context=made.shown()) as place:
+    async with serve_app(answer, ssl_context=made.shown()) as place:
         async with open_bot(f"https://{place}") as bot:
             assert type(send_failure(await failure(bot.log_out()), is_formatted=False)) is RetryLater
         monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
@@ -151,7 +138,7 @@ async def test_without_a_proxy_of_ours_the_environment_s_is_used(monkeypatch: py
         asked.append(str(request.url))
         return web.json_response({"ok": True, "result": True})
 
-    async with serve(answer) as place:
+    async with serve_app(answer) as place:
         monkeypatch.setenv("http_proxy", f"http://{place}")
         async with open_bot("http://telegram.invalid") as bot:
             assert await bot.log_out() is True
@@ -176,7 +163,7 @@ async def test_a_file_arrives_whole_with_its_name_and_fields(name: str) -> None:
             {"ok": True, "result": {"message_id": 7, "date": 0, "chat": {"id": -1, "type": "group"}}}
         )
 
-    async with serve(answer) as place, open_bot(f"http://{place}") as bot:
+    async with serve_app(answer) as place, open_bot(f"http://{place}") as bot:
         reply = ReplyParameters(message_id=5)
         sent = await bot.send_document(-1, data, caption="Größe", reply_parameters=reply, filename=name)
     assert sent.message_id == 7

@@ -39,6 +39,12 @@ async def running(**arguments: object) -> AsyncIterator[RecallEngine]:
         await engine.close()
 
 
+async def settle(engine: RecallEngine, scope: IndexedScope) -> None:
+    """Bring the index of *scope* in step, and wait for what is done in the background."""
+    await engine.sync(scope)
+    await engine.wait_idle(scope.path)
+
+
 async def texts(engine: RecallEngine, *scopes: IndexedScope, ask: str, **arguments: object) -> list[str]:
     """Search and return what was found."""
     answer = await engine.search(scopes, ask, **arguments)  # type: ignore[arg-type]
@@ -139,12 +145,10 @@ async def test_meaning_is_asked_when_words_fail(tmp_path: Path) -> None:
     scope = IndexedScope(tmp_path / "index.db", sources)
     model = LetterEmbedder()
     async with running(embedder=model) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         assert (await texts(engine, scope, ask="iaueo"))[0] == "aeiou aeiou"
         asked = len(model.asked)
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         assert len(model.asked) == asked
 
 
@@ -155,14 +159,12 @@ async def test_a_model_that_is_down_costs_meaning_alone(tmp_path: Path) -> None:
     model = LetterEmbedder()
     model.is_down = True
     async with running(embedder=model) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         answer = await engine.search([scope], "violin")
         assert [each.passage.text for each in answer.results] == ["the violin"]
         assert "nobody answers" in answer.note
         model.is_down = False
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         answer = await engine.search([scope], "iouae")
         assert answer.results[0].passage.text == "aeiou"
         assert answer.note == ""
@@ -173,22 +175,19 @@ async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> No
     sources = ListSources(talk=build_messages("the violin", "the boat"))
     scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(embedder=LetterEmbedder("first")) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
     second = LetterEmbedder("second")
     async with running(embedder=second) as engine:
         assert await texts(engine, scope, ask="violin") == ["the violin"]
         assert second.asked == ["violin"]
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         assert set(second.asked[1:]) == {"Ann: the violin", "Ann: the boat"}
     database = index_schema.connect(scope.path)
     index_schema.set_meta(database, "version", "0")
     database.close()
     third = LetterEmbedder("second")
     async with running(embedder=third) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         assert third.asked == []
 
 
@@ -197,13 +196,11 @@ async def test_a_model_that_gives_other_vectors_under_its_old_name_embeds_anew(t
     sources = ListSources(talk=build_messages("the violin", "the boat"))
     scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(embedder=LetterEmbedder()) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
     sources.change("talk", build_messages("the violin", "the boat", "a lamp"))
     changed = LetterEmbedder(size=13)
     async with running(embedder=changed) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         assert set(changed.asked) == {"Ann: the violin", "Ann: the boat", "Ann: a lamp"}
         assert (await engine.search([scope], "lamp")).note == ""
 
@@ -232,8 +229,7 @@ async def test_similarities_of_two_scopes_compare(tmp_path: Path) -> None:
     shared = IndexedScope(tmp_path / "b.db", ListSources(talk=build_messages("eat at noon")))
     async with running(embedder=LetterEmbedder()) as engine:
         for scope in (mine, shared):
-            await engine.sync(scope)
-            await engine.wait_idle(scope.path)
+            await settle(engine, scope)
         found = (await engine.search([mine, shared], "ate at noon")).results
         alone = (await engine.search([shared], "ate at noon")).results
     similar = {each.passage.text: each.similarity for each in found}
@@ -291,8 +287,7 @@ async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
     ]
     async with running(embedder=model, open_files=2, matrix_bytes=1) as engine:
         for scope in scopes:
-            await engine.sync(scope)
-            await engine.wait_idle(scope.path)
+            await settle(engine, scope)
         for _ in range(2):
             for n, scope in enumerate(scopes):
                 assert (await texts(engine, scope, ask="violin"))[0] == f"violin {n}"
@@ -305,15 +300,13 @@ async def test_many_vectors_are_read_in_behind_the_first_question(tmp_path: Path
     sources = ListSources(talk=build_messages("the violin", "aeiou aeiou", "mmm"))
     scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(embedder=LetterEmbedder()) as engine:
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
     async with running(embedder=LetterEmbedder(), read_at_once=2) as engine:
         answer = await engine.search([scope], "violin")
         assert [each.passage.text for each in answer.results] == ["the violin"]
         assert "being read in" in answer.note
         sources.files[TALK] += build_messages("uuu ooo", first=4)
-        await engine.sync(scope)
-        await engine.wait_idle(scope.path)
+        await settle(engine, scope)
         answer = await engine.search([scope], "ooouuu")
         assert answer.results[0].passage.text == "uuu ooo"
         assert answer.note == ""
