@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cachetools import LRUCache
 
 from gateway.events import PlatformAccount
+from gateway.i18n.time_zones import find_midnight
 from gateway.ports import MetricsRecorder, UsageRow
 from gateway.ports.caps import (
     TOOL_CALLS,
@@ -59,8 +60,8 @@ class ToolCallTracker:
 
     async def warm(self, usage: UsageReports) -> None:
         """Load today's counts; call it before the first turn. Raises StoreUnavailable."""
-        self._until = self._midnight(self._now(), days=1)
-        self._calls.update(await usage.tool_calls(since=self._midnight(self._now(), days=0)))
+        self._until = find_midnight(self._now(), self._zone, days=1)
+        self._calls.update(await usage.tool_calls(since=find_midnight(self._now(), self._zone)))
         self._counted.update(dict.fromkeys(await usage.interrupted_tool_calls(), True))
 
     def hand_over(self) -> CapChange:
@@ -136,7 +137,7 @@ class ToolCallTracker:
                 return None, (is_counted, used)
             return CapChange(day=day, entries=(entry,)), (True, used)
 
-        query = CapQuery(names=tuple(counters), day=day, since=self._midnight(self._now(), days=0))
+        query = CapQuery(names=tuple(counters), day=day, since=find_midnight(self._now(), self._zone))
         may_run, used = await shared_caps.judge(query, decide)
         for each in accounts:
             self._calls[each.name, kind] = used[each.name]
@@ -160,13 +161,9 @@ class ToolCallTracker:
     def _open_day(self) -> datetime:
         now = self._now()
         if self._until is None or now >= self._until or self._until - now > _LONGEST_DAY:
-            self._until = self._midnight(now, days=1)
+            self._until = find_midnight(now, self._zone, days=1)
             self._calls.clear()
         return self._until
-
-    def _midnight(self, now: datetime, *, days: int) -> datetime:
-        local = now.astimezone(self._zone)
-        return (local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)).astimezone(UTC)
 
 
 def _counter(kind: str, account: str) -> str:

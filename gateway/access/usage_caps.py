@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
 from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, counter_names
 from gateway.events import InboundKind, InboundMessage
+from gateway.i18n.time_zones import find_midnight
 from gateway.ports import MetricsRecorder
 from gateway.ports.access import NO_QUOTA, PersonQuota
 from gateway.ports.caps import (
@@ -123,7 +124,7 @@ class UsageCapTracker:
         """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
         self._installation_limit = installation_limit or 0
         now = self._open_day()
-        start = self._midnight(now, days=0)
+        start = find_midnight(now, self._zone)
         self._tallies.restore(await rows.load_usage(window=now - WINDOW, day=start, purposes=COUNTED))
 
     def hand_over(self) -> CapChange:
@@ -396,10 +397,8 @@ class UsageCapTracker:
             self._installation_elsewhere = 0
         return now
 
-    def _midnight(self, now: datetime, *, days: int = 1) -> datetime:
-        local = now.astimezone(self._zone)
-        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)
-        return midnight.astimezone(UTC)  # two times of one zone are compared in no time
+    def _midnight(self, now: datetime) -> datetime:
+        return find_midnight(now, self._zone, days=1)
 
 
 def _notified_window(counters: UsageCounters, rule: CapRule, now: datetime) -> CapNotice | None:

@@ -40,6 +40,7 @@ from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
+from gateway.i18n.time_zones import find_midnight
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
@@ -109,8 +110,7 @@ class GatewayApp:
             work["page"] = self.web.url
         work |= {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
         zone, now = self.settings.timezone, datetime.now(UTC)
-        midnight = now.astimezone(ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
-        work["today"] = await self.store.usage.by("day", since=midnight, until=now, zone=zone)
+        work["today"] = await self.store.usage.by("day", since=find_midnight(now, ZoneInfo(zone)), until=now, zone=zone)
         work["orphaned_reminders"] = await count_orphaned_reminders(self.store.jobs, self.access.judge, now)
         requests = self.access.pairing.pending_requests()
         places = sum(each.is_place for each in requests)

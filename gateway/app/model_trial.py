@@ -30,6 +30,7 @@ _TOKENS = 16  # enough for a first word
 _ADDED = "/completions"  # is appended to the address
 _NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
+OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 
 
 async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECONDS) -> SetupFinding:
@@ -74,7 +75,16 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
     )
 
 
-def is_misspelt(name: str) -> bool:
+async def find_name_at_address(model: str, base: str, key: str, *, proxy: str) -> tuple[str, list[str]]:
+    """Return *model* as litellm names it behind *base*, and the models of a server that lists others only."""
+    names = await list_models(base, key, proxy=proxy)
+    own = model.removeprefix(OWN_SERVER)
+    if own not in names and ("/" in own or _is_misspelt(own)):
+        return model, []  # a provider that litellm knows, such as ollama/qwen3; or `ofline`, which the try says
+    return f"{OWN_SERVER}{own}", [] if own in names else names
+
+
+def _is_misspelt(name: str) -> bool:
     """Return True if *name* is nearly that of a model of our own, such as `ofline`."""
     try:
         open_model(ModelConfig(model=name))

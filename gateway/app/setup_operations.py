@@ -31,7 +31,6 @@ CHAT_SETTINGS = (
     *(".".join(("caps", name)) for name in ChatCaps.model_fields),
 )
 _LONGEST = 4_000  # characters of an answer
-_OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 _MOST_SHOWN = 12
 
 
@@ -87,7 +86,7 @@ class SetupOperations(OperationGroup):
         """Call the model once and save it if it answers; `api_key` gets a secret file."""
         from pydantic import ValidationError
 
-        from gateway.app.model_trial import try_model
+        from gateway.app.model_trial import OWN_SERVER, find_name_at_address, try_model
         from gateway.settings_writer import changes_of, error_lines
 
         answers = {name: _answer(arguments, name) for name in ("model", "api_base", "api_key")}
@@ -100,7 +99,12 @@ class SetupOperations(OperationGroup):
                 raise UserError("the saved key is for another address; enter one for this (any, if it needs none)")
             key = saved.get_secret_value()
         if answers["api_base"]:
-            answers["model"] = await self._name_at_address(answers["model"], answers["api_base"], key)
+            proxy = self._app.settings.proxy_address
+            name, others = await find_name_at_address(answers["model"], answers["api_base"], key, proxy=proxy)
+            if others:
+                own = name.removeprefix(OWN_SERVER)
+                raise UserError(f"this server has no model {own!r}; it has {', '.join(others[:_MOST_SHOWN])}")
+            answers["model"] = name
         given = {name: value for name, value in {**answers, "api_key": key}.items() if value}
         try:
             llm = LlmSettings.model_validate(given)
@@ -113,20 +117,6 @@ class SetupOperations(OperationGroup):
             changes.plain["llm", "api_base"] = ""
         await self._write(changes)
         yield {"findings": [finding.text], "needs_restart": True}
-
-    async def _name_at_address(self, model: str, api_base: str, key: str) -> str:
-        """Return *model* as litellm names it behind *api_base*; raise UserError if the server lists others only."""
-        from gateway.app.model_trial import is_misspelt, list_models
-
-        names = await list_models(api_base, key, proxy=self._app.settings.proxy_address)
-        own = model.removeprefix(_OWN_SERVER)
-        if own in names:
-            return f"{_OWN_SERVER}{own}"
-        if "/" in own or is_misspelt(own):
-            return model
-        if names:
-            raise UserError(f"this server has no model {own!r}; it has {', '.join(names[:_MOST_SHOWN])}")
-        return f"{_OWN_SERVER}{own}"
 
     @operation("setup platform")
     async def set_platform(self, arguments: Line) -> AsyncIterator[Line]:

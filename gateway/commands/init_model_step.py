@@ -14,7 +14,6 @@ from gateway.settings.llm import LlmSettings
 from gateway.settings_writer import SettingChanges, changes_of, error_lines
 
 _OFFLINE = ("", "none", "offline", "no")
-_OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 _MOST_SHOWN = 12
 
 
@@ -84,19 +83,17 @@ class ModelStep:
 
     def _model_at_address(self, model: str, api_base: str, api_key: str) -> str:
         """Return *model* as litellm names it behind *api_base*; ask again for one that the server does not list."""
-        from gateway.app.model_trial import is_misspelt, list_models
+        from gateway.app.model_trial import OWN_SERVER, find_name_at_address
 
-        names = asyncio.run(list_models(api_base, api_key, proxy=self._config.proxy))
-        own = model.removeprefix(_OWN_SERVER)
-        if own not in names and ("/" in own or is_misspelt(own)):
-            return model  # a provider that litellm knows, such as ollama/qwen3; or `ofline`, which the try says
-        if names and own not in names and self._prompter.is_person:
-            more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-            self._prompter.say(
-                f"  This server has no {own}. Available: {', '.join(names[:_MOST_SHOWN])}{more}.", look="hint"
-            )
-            own = self._prompter.ask("Which model", default=names[0]).removeprefix(_OWN_SERVER)
-        return f"{_OWN_SERVER}{own}"
+        name, others = asyncio.run(find_name_at_address(model, api_base, api_key, proxy=self._config.proxy))
+        if not others or not self._prompter.is_person:
+            return name
+        own = name.removeprefix(OWN_SERVER)
+        more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
+        self._prompter.say(
+            f"  This server has no {own}. Available: {', '.join(others[:_MOST_SHOWN])}{more}.", look="hint"
+        )
+        return f"{OWN_SERVER}{self._prompter.ask('Which model', default=others[0]).removeprefix(OWN_SERVER)}"
 
     def _try_model(self, answers: Mapping[str, str]) -> tuple[str, SetupFinding | None]:
         from gateway.app.model_trial import try_model

@@ -218,23 +218,6 @@ class WebSocketConnection:
             await self._websocket.close()
 
 
-class ControlHttpProtocol(LimitedHttpProtocol):
-    """HTTP/1.1 that answers commands of versions before HTTP in their own protocol, with one line."""
-
-    _has_received = False
-
-    def data_received(self, data: bytes) -> None:
-        """Handle *data*."""
-        is_first, self._has_received = not self._has_received, True
-        if is_first and data.startswith(b"{"):
-            version = package_version()
-            text = f"the running gateway is version {version}, newer than this command; {_OTHER_VERSION}"
-            self.transport.write(json.dumps({"error": text}).encode() + b"\n")
-            self.transport.close()
-            return
-        super().data_received(data)
-
-
 async def read_arguments(request: Request) -> Line:
     """Return the arguments of a call. Raises HTTPException for a body that is too long or no JSON object."""
     body = bytearray()
@@ -298,7 +281,7 @@ def _bind(path: Path) -> socket.socket:
 def _config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=ControlHttpProtocol,
+        http=LimitedHttpProtocol,
         ws=open_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
         ws_max_size=LONGEST_LINE,
         ws_ping_interval=None,  # a suspended terminal answers no ping

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from gateway.control import API, LONGEST_LINE, Line, OperationFailed, route_of
+from gateway.control import LONGEST_LINE, Line, OperationFailed, route_of
 from gateway.errors import UserError
 from gateway.home import Home, in_use, is_held, short_socket_path
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _STOPPED = "the gateway stopped before it answered; try again when it has restarted"
 _OTHER_PROTOCOL = "the running gateway has another version than this command; restart it with this version"
-_HTTP = b"HTTP/"
-_PROBE_SECONDS = 5
 
 
 @asynccontextmanager
@@ -59,16 +57,14 @@ class GatewayClient:
         async with httpx.AsyncClient(
             transport=transport, base_url="http://gateway", timeout=httpx.Timeout(None), trust_env=False
         ) as client:
-            has_response = False
             try:
                 async with client.stream("POST", route_of(name), json=dict(arguments)) as response:
-                    has_response = True
                     if response.is_error:
                         raise await _error_of(response)
                     async for text in response.aiter_lines():
                         yield _line_of(json.loads(text))
             except httpx.TransportError:
-                raise UserError(_STOPPED if has_response else await _explain_failure(self._address)) from None
+                raise UserError(_STOPPED) from None
 
     @asynccontextmanager
     async def converse(self, name: str) -> AsyncIterator[GatewayConversation]:
@@ -87,7 +83,7 @@ class GatewayClient:
         try:
             websocket = await opening
         except (WebSocketException, EOFError, OSError):
-            raise UserError(await _explain_failure(self._address)) from None
+            raise UserError(_STOPPED) from None
         try:
             yield GatewayConversation(websocket)
         finally:
@@ -99,22 +95,18 @@ class GatewayConversation:
 
     def __init__(self, websocket: ClientConnection) -> None:
         self._websocket = websocket
-        self.has_ended = False  # False after `receive` returned None: the gateway has stopped
 
     async def receive(self) -> Line | None:
         """Return the next line; None when the conversation has ended or its gateway has stopped.
 
         Raises UserError when the operation failed.
         """
-        from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
+        from websockets.exceptions import ConnectionClosed
 
         try:
             return _line_of(json.loads(await self._websocket.recv()))
-        except ConnectionClosedOK:
-            self.has_ended = True
         except ConnectionClosed:
-            pass
-        return None
+            return None
 
     async def send(self, line: Line) -> None:
         """Send one line; raise ConnectionError when the gateway has stopped."""
@@ -139,15 +131,3 @@ async def _error_of(response: httpx.Response) -> UserError:
         if isinstance(message, dict) and "error" in message:
             return OperationFailed(str(message["error"]), int(message.get("exit_code", 2)))
     return UserError(f"{_OTHER_PROTOCOL} (HTTP {response.status_code})")
-
-
-async def _explain_failure(address: str) -> str:
-    """Return the error line of a gateway that sent no HTTP response: it has stopped, or it is from before HTTP."""
-    answer = b""
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_PROBE_SECONDS):
-            reader, writer = await asyncio.open_unix_connection(address)
-            writer.write(f"GET {API} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n".encode())
-            answer = await reader.read(len(_HTTP))
-            writer.close()
-    return _OTHER_PROTOCOL if answer and answer != _HTTP else _STOPPED

@@ -31,6 +31,13 @@ def is_zone(name: str) -> bool:
     return True
 
 
+def find_midnight(at: datetime, zone: ZoneInfo, *, days: int = 0) -> datetime:
+    """Return the beginning of the day of *at* in *zone*, or of that *days* later, in UTC."""
+    # In UTC, since two times of one zone are compared as clocks show them, not as they follow each other.
+    midnight = at.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)
+    return midnight.astimezone(UTC)
+
+
 def find_zone(text: str) -> ZoneMatch:
     """Return the zone called *text*: "Europe/Berlin", "berlin", "New York". Blocks the first time: reads folders.
 

@@ -47,89 +47,58 @@ class MetricDefinition:
     text: str
 
 
-METRICS = (
-    MetricDefinition(
-        "accepted",
-        MetricKind.COUNT,
-        ("outcome",),
-        "Messages offered to the journal: new, duplicate, edited, noted, full.",
-    ),
-    MetricDefinition("rejected", MetricKind.COUNT, ("reason",), "Messages that were not admitted."),
-    MetricDefinition(
-        "quarantined",
-        MetricKind.COUNT,
-        ("channel",),
-        "Platform events that could not be parsed, or that caused a crash.",
-    ),
-    MetricDefinition("turns", MetricKind.COUNT, ("outcome",), "Turns by end state."),
-    MetricDefinition(
-        "turn_failures", MetricKind.COUNT, ("failure",), "Turns that ended with an error notice instead of an answer."
-    ),
-    MetricDefinition("turn_seconds", MetricKind.TIME, (), "From claim to commit."),
-    MetricDefinition("model_calls", MetricKind.COUNT, ("purpose", "outcome"), "Model calls by outcome."),
-    MetricDefinition("model_seconds", MetricKind.TIME, ("purpose",), "From request to the end of the answer."),
-    MetricDefinition("model_first_token_seconds", MetricKind.TIME, ("purpose",), "From request to the first token."),
-    MetricDefinition(
-        "model_tokens", MetricKind.COUNT, ("direction",), "Tokens: input, output, and the cached part of the input."
-    ),
-    MetricDefinition(
-        "model_cost_dollars", MetricKind.COUNT, (), "Cost of model calls whose price is known, in US dollars."
-    ),
-    MetricDefinition("model_unpriced", MetricKind.COUNT, (), "Model calls whose price is unknown."),
-    MetricDefinition(
-        "cap_refusals", MetricKind.COUNT, ("cap",), "Messages that a cap left unanswered; tool calls that it refused."
-    ),
-    MetricDefinition(
-        "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
-    ),
-    MetricDefinition("tool_calls", MetricKind.COUNT, ("tool", "outcome"), "Tool calls by tool and outcome."),
-    MetricDefinition(
-        "tool_questions", MetricKind.COUNT, ("state",), "Questions about tool calls: allowed, denied, lapsed."
-    ),
-    MetricDefinition("tool_seconds", MetricKind.TIME, ("tool",), "Duration of tool calls."),
-    MetricDefinition("reminders", MetricKind.COUNT, ("state",), "Reminders: fired, late (over a day), paused."),
-    MetricDefinition(
-        "jobs", MetricKind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (postponed)."
-    ),
-    MetricDefinition("jobs_running", MetricKind.GAUGE, ("kind",), "Background jobs that are running."),
-    MetricDefinition("jobs_waiting", MetricKind.GAUGE, ("kind",), "Background jobs that are due but not running."),
-    MetricDefinition("jobs_lag_seconds", MetricKind.GAUGE, ("kind",), "Time since the oldest of them was due."),
-    MetricDefinition(
-        "jobs_scheduled", MetricKind.GAUGE, ("kind",), "Background jobs that are not due yet: scheduled or postponed."
-    ),
-    MetricDefinition(
-        "jobs_last_run_seconds",
-        MetricKind.GAUGE,
-        ("kind",),
-        "When the last one ended, successful or not, in seconds since 1970.",
-    ),
-    MetricDefinition("background_tokens", MetricKind.GAUGE, (), "Tokens that background jobs have used today."),
-    MetricDefinition(
-        "background_tokens_limit", MetricKind.GAUGE, (), "Tokens that background jobs may use per day; 0 = no limit."
-    ),
-    MetricDefinition("delivered", MetricKind.COUNT, ("channel",), "Message parts delivered."),
-    MetricDefinition(
-        "delivery_retries", MetricKind.COUNT, ("channel", "reason"), "Message parts sent again: later, unknown, format."
-    ),
-    MetricDefinition("delivery_dead", MetricKind.COUNT, ("channel",), "Message parts dead-lettered."),
-    MetricDefinition(
-        "delivery_seconds", MetricKind.TIME, ("channel",), "From commit to the platform's delivery receipt."
-    ),
-    MetricDefinition("preview_edits", MetricKind.COUNT, ("channel",), "Edits of streaming previews."),
-    MetricDefinition("channel_restarts", MetricKind.COUNT, ("channel",), "Restarts of a channel."),
-    MetricDefinition(
-        "channel_stalls", MetricKind.COUNT, ("channel",), "Times a running channel received nothing for five minutes."
-    ),
-    MetricDefinition("channel_ready", MetricKind.GAUGE, ("channel",), "1 if the channel is connected."),
-    MetricDefinition("alerts", MetricKind.COUNT, ("cause", "news"), "Notices to owners: trouble, over, happened."),
-    MetricDefinition("alert_posts", MetricKind.COUNT, ("outcome",), "Posts to the alert webhook: arrived, failed."),
-    MetricDefinition("queued", MetricKind.GAUGE, (), "Accepted messages without an outcome yet."),
-    MetricDefinition("queue_age_seconds", MetricKind.GAUGE, (), "Age of the oldest of them."),
-    MetricDefinition("undelivered", MetricKind.GAUGE, (), "Message parts not delivered yet."),
-    MetricDefinition("dead_letters", MetricKind.GAUGE, (), "Dead letters kept."),
-    MetricDefinition(
-        "transcripts_pending", MetricKind.GAUGE, (), "Committed turns that are in no transcript file yet."
-    ),
+# Name: its text, and its labels.
+_COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "accepted": ("Messages offered to the journal: new, duplicate, edited, noted, full.", "outcome"),
+    "rejected": ("Messages that were not admitted.", "reason"),
+    "quarantined": ("Platform events that could not be parsed, or that caused a crash.", "channel"),
+    "turns": ("Turns by end state.", "outcome"),
+    "turn_failures": ("Turns that ended with an error notice instead of an answer.", "failure"),
+    "model_calls": ("Model calls by outcome.", "purpose", "outcome"),
+    "model_tokens": ("Tokens: input, output, and the cached part of the input.", "direction"),
+    "model_cost_dollars": ("Cost of model calls whose price is known, in US dollars.",),
+    "model_unpriced": ("Model calls whose price is unknown.",),
+    "cap_refusals": ("Messages that a cap left unanswered; tool calls that it refused.", "cap"),
+    "model_cache_hits": ("Model calls whose prompt was found in the provider's cache.",),
+    "tool_calls": ("Tool calls by tool and outcome.", "tool", "outcome"),
+    "tool_questions": ("Questions about tool calls: allowed, denied, lapsed.", "state"),
+    "reminders": ("Reminders: fired, late (over a day), paused.", "state"),
+    "jobs": ("Background jobs: done, failed, put_off (postponed).", "kind", "outcome"),
+    "delivered": ("Message parts delivered.", "channel"),
+    "delivery_retries": ("Message parts sent again: later, unknown, format.", "channel", "reason"),
+    "delivery_dead": ("Message parts dead-lettered.", "channel"),
+    "preview_edits": ("Edits of streaming previews.", "channel"),
+    "channel_restarts": ("Restarts of a channel.", "channel"),
+    "channel_stalls": ("Times a running channel received nothing for five minutes.", "channel"),
+    "alerts": ("Notices to owners: trouble, over, happened.", "cause", "news"),
+    "alert_posts": ("Posts to the alert webhook: arrived, failed.", "outcome"),
+}
+_GAUGES: Mapping[str, tuple[str, ...]] = {
+    "jobs_running": ("Background jobs that are running.", "kind"),
+    "jobs_waiting": ("Background jobs that are due but not running.", "kind"),
+    "jobs_lag_seconds": ("Time since the oldest of them was due.", "kind"),
+    "jobs_scheduled": ("Background jobs that are not due yet: scheduled or postponed.", "kind"),
+    "jobs_last_run_seconds": ("When the last one ended, successful or not, in seconds since 1970.", "kind"),
+    "background_tokens": ("Tokens that background jobs have used today.",),
+    "background_tokens_limit": ("Tokens that background jobs may use per day; 0 = no limit.",),
+    "channel_ready": ("1 if the channel is connected.", "channel"),
+    "queued": ("Accepted messages without an outcome yet.",),
+    "queue_age_seconds": ("Age of the oldest of them.",),
+    "undelivered": ("Message parts not delivered yet.",),
+    "dead_letters": ("Dead letters kept.",),
+    "transcripts_pending": ("Committed turns that are in no transcript file yet.",),
+}
+_TIMES: Mapping[str, tuple[str, ...]] = {
+    "turn_seconds": ("From claim to commit.",),
+    "model_seconds": ("From request to the end of the answer.", "purpose"),
+    "model_first_token_seconds": ("From request to the first token.", "purpose"),
+    "tool_seconds": ("Duration of tool calls.", "tool"),
+    "delivery_seconds": ("From commit to the platform's delivery receipt.", "channel"),
+}
+METRICS = tuple(
+    MetricDefinition(name, kind, tuple(labels), text)
+    for kind, table in ((MetricKind.COUNT, _COUNTERS), (MetricKind.GAUGE, _GAUGES), (MetricKind.TIME, _TIMES))
+    for name, (text, *labels) in table.items()
 )
 # The journal's own words (Journal.depth) and the gauges they are.
 DEPTH = {
