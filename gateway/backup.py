@@ -68,21 +68,27 @@ async def backup(
     copy_journal: Callable[[Path], Awaitable[None]] | None,
     target: Path,
     *,
+    fetch: Callable[[], Awaitable[None]] | None = None,
     still: AbstractAsyncContextManager[object] | None = None,
     progress: BackupProgress | None = None,
 ) -> BackupResult:
     """Write an archive of the home to *target*, 0600, replacing nothing. Raises UserError when it cannot be written.
 
     *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
+    *fetch* brings the home up to date with what other gateways write. They do not stop, so it comes behind the journal:
+    each turn of the archive's journal has its lines. Turns that are newer have lines alone, which `restore` allows.
     *still* is held while the files are linked: inside it the projector has written what was committed and, like every
     job, writes no file. Journal commits continue. *progress* is updated after each file.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
     try:
+        if copy_journal is not None and fetch is not None:
+            await copy_journal(staging / home.journal.name)
+            await fetch()
         async with still or nullcontext():
             lengths = await asyncio.to_thread(_link_tree, home.path, staging, with_journal=copy_journal is None)
-            if copy_journal is not None:
+            if copy_journal is not None and fetch is None:
                 await copy_journal(staging / home.journal.name)
         schema = schema_of(home) or SCHEMA
         return await asyncio.to_thread(

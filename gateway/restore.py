@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -22,6 +22,7 @@ from gateway.errors import SchemaTooNew, UserError
 from gateway.git_folders import defuse_repositories
 from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging, sync_folder, write_private
 from gateway.journal_file import OpenChoice, journal_fault
+from gateway.ports.journal import SessionRow
 from gateway.settings.sources import FILE_NAMES
 from gateway.store.adoption import OpenWork
 from gateway.store.sqlite.closed_journal import mark_adopted
@@ -62,13 +63,15 @@ def restore(
     force: bool = False,
     choice: OpenChoice = OpenChoice.ANSWER,
     confirm: Callable[[BackupContents], None] = lambda _: None,
+    fit: Callable[[Home], Iterable[SessionRow]] = lambda _: (),
     limits: RestoreLimits | None = None,
 ) -> int:
     """Restore a backup into the home *path*; return the number of files.
 
     The home must be empty, or *force* given: then its files move to backups/replaced-<time>/. Secrets, backups and an
     existing settings file remain. Everything is unpacked and verified first. Then *confirm* receives the contents and
-    may raise; until then nothing is changed. *choice* decides about open messages and undelivered replies.
+    may raise; until then nothing is changed. *choice* decides about open messages and undelivered replies. *fit*
+    returns the sessions of the unpacked journal, corrected from the transcripts, which may have newer turns.
     Raises UserError, HomeInUse or SchemaTooNew.
     """
     os.umask(0o077)
@@ -83,7 +86,7 @@ def restore(
         staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=path))
         try:
             unpacked = _unpack(source, staging, limits or RestoreLimits())
-            contents = _adopt(unpacked, home, staging, choice)
+            contents = _adopt(unpacked, home, staging, choice, fit)
             confirm(contents)
             os.sync()  # files were synced one by one, the names of the folders between them were not
             _swap(home, staging)
@@ -227,13 +230,19 @@ def _verify(unpacked: _UnpackedArchive, staging: Path) -> None:
         raise UserError(f"{source} contains a damaged journal; {again}")
 
 
-def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenChoice) -> BackupContents:
+def _adopt(
+    unpacked: _UnpackedArchive,
+    home: Home,
+    staging: Path,
+    choice: OpenChoice,
+    fit: Callable[[Home], Iterable[SessionRow]],
+) -> BackupContents:
     """Make what was unpacked ours: nothing in it runs by itself, and its open work is of unknown outcome."""
     defused = defuse_repositories(staging)
     journal, work = staging / home.journal.name, OpenWork(0, 0)
     try:
         if journal.exists():
-            work = mark_adopted(journal, choice)
+            work = mark_adopted(journal, choice, fit(Home(staging)))
     except sqlite3.Error as error:
         raise UserError(f"{unpacked.source} contains a damaged journal ({error}); nothing was changed") from None
     own = tuple(name for name in FILE_NAMES if (home.path / name).exists())

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -36,6 +37,7 @@ from gateway.app.context import ChannelPlatforms
 from gateway.app.orphaned_reminders import count_orphaned_reminders
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.usage import UsageServices
+from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
@@ -123,6 +125,14 @@ class GatewayApp:
         """Project committed turns, then hold jobs and projector, so that no file changes while the context is open."""
         async with self.memory_jobs.still(), self.projector.pause_writes():
             yield
+
+    async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:
+        """Write a backup of the home, and of everything that other gateways of its database have written."""
+        files = self.scope_files if self.store.connections is not None else None
+        fetch = None if files is None else files.fetch_all
+        return await backup(
+            self.home, self.store.backup, target, fetch=fetch, still=self.pause_writes(), progress=progress
+        )
 
     async def submit(self, key: SessionKey, text: str) -> str:
         """Accept *text* as a job in the session *key* and return the id of its turn.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.access.refusal_log import ChannelRefusals
 from gateway.app.operation_group import OperationGroup, operation, plain
-from gateway.backup import backup
 from gateway.control import ControlConnection, Line
 from gateway.errors import UserError
 from gateway.events import SessionKey, short_turn_id
@@ -102,7 +101,7 @@ class GatewayOperations(OperationGroup):
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
             raise UserError("no file was given; name the file to write")
-        result = await backup(self._app.home, self._app.store.backup, target, still=self._app.pause_writes())
+        result = await self._app.backup(target)
         yield {
             "file": str(result.target),
             "files": result.files,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.app.operation_group import OperationGroup, operation, plain
-from gateway.backup import BackupProgress, BackupResult, backup
+from gateway.backup import BackupProgress, BackupResult
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.home import make_private
@@ -102,10 +102,7 @@ class MachineOperations(OperationGroup):
         home, progress = self._app.home, BackupProgress()
         await asyncio.to_thread(make_private, home.backups)
         name = f"parlour-{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}-{secrets.token_hex(2)}.tar.gz"
-        writing = backup(
-            home, self._app.store.backup, home.backups / name, still=self._app.pause_writes(), progress=progress
-        )
-        self._writing = task = asyncio.create_task(writing, name="backup")
+        self._writing = task = asyncio.create_task(self._app.backup(home.backups / name, progress), name="backup")
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=_PROGRESS_EVERY)

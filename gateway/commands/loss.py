@@ -56,7 +56,7 @@ def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
     if is_damaged or is_missing(home.journal):
         typer.echo(_begin_anew(home))
     else:
-        work = mark_adopted(home.journal, choice, _fit_sessions(home, ""))
+        work = mark_adopted(home.journal, choice, fit_sessions(home))
         typer.echo(f"the next start uses the journal as it is; {work.describe(choice)}")
     remove_stamp(home.journal)
 
@@ -70,7 +70,7 @@ def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure:
     _ask(lost, is_sure=is_sure)
     from gateway.store.postgres.schema import adopt_database
 
-    work = adopt_database(url, choice, _fit_sessions(home, url))
+    work = adopt_database(url, choice, fit_sessions(home, url))
     typer.echo(f"the next start uses the database as it is; {work.describe(choice)}")
 
 
@@ -87,7 +87,7 @@ def _lost_turns(home: Home, url: str) -> str:
     return describe_leads(home.path, read_sessions(home.journal, url))
 
 
-def _fit_sessions(home: Home, url: str) -> list[SessionRow]:
+def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
     """Return the store's sessions, corrected from the transcripts."""
     from agent.memory.storage.transcript_lead import fit_session
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from gateway.commands.control_client import strip_control_characters
+from gateway.commands.loss import fit_sessions
 from gateway.errors import SettingsError, UserError
 from gateway.journal_file import OpenChoice
 from gateway.restore import BackupContents, restore
@@ -48,7 +49,7 @@ def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> N
         if not is_sure and not typer.confirm(f"Restore this into {home}?"):
             raise UserError("nothing was changed; use --yes to restore without confirmation")
 
-    count = restore(file.absolute(), home, force=force, choice=choice, confirm=confirm)
+    count = restore(file.absolute(), home, force=force, choice=choice, confirm=confirm, fit=fit_sessions)
     typer.echo(
         f"{count} files restored into {home}; backups contain no secrets: put them back, then run `parlour doctor`"
     )

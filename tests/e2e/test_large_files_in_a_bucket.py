@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.backup import backup
+from gateway.commands.loss import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
 from gateway.home_migration import open_home
+from gateway.restore import restore
 from gateway.store.postgres import schema
 from gateway.store.workers import WorkerIdentity
 from tests.e2e.agent.test_purge import wait_until_purged
@@ -19,6 +23,7 @@ from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, open_s3_server
+from tests.fakes.slack_gateway import transcripts
 
 PHOTO = os.urandom(400_000)
 
@@ -112,3 +117,67 @@ async def test_a_home_that_is_moved_away_and_back_takes_its_objects_along(
         await parlour.app.store.scope_files.remove_unused()
     assert list(server.objects.values()) == [PHOTO]
     assert not before & set(server.objects)
+
+
+def messages_of(home: Path) -> list[tuple[int, str]]:
+    """Return number and text of each message of the person, in the transcripts of a home."""
+    lines = map(json.loads, transcripts(home).splitlines())
+    return [(line["i"], line["content"]) for line in lines if line.get("role") == "user"]
+
+
+async def test_a_backup_has_the_objects_and_goes_into_an_empty_database(
+    tmp_path: Path, environment: Mapping[str, str], server: S3Server, postgres: PostgresServer
+) -> None:
+    """Restored without the bucket, moved into a database without rows with a bucket of its own, and read from there.
+
+    A turn that is answered while the archive is written, as by another gateway, has its lines in it and is not lost.
+    """
+    sources, archive, restored = PlatformFiles(), tmp_path / "backup.tar.gz", tmp_path / "restored"
+    kind = InProcessFilePlugin(sources)
+    async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
+        await parlour.channel.ask("ann", "look", attachments=[sources.put("a.bin", PHOTO)])
+
+        async def answer_more() -> None:
+            await parlour.channel.ask("ann", "meanwhile")
+
+        app = parlour.app
+        await backup(app.home, app.store.backup, archive, fetch=answer_more, still=app.pause_writes())
+    server.is_away = True
+    await asyncio.to_thread(restore, archive, restored, fit=fit_sessions)
+    postgres.empty()
+    with (
+        open_home(restored) as home,
+        closing(schema.connect(postgres.url, WorkerIdentity(), wait=schema.LOCK_SECONDS)) as connection,
+    ):
+        await asyncio.to_thread(move_to_database, home, connection)
+    server.is_away = False
+    earlier = dict(server.objects)
+    own = {**environment, "PARLOUR_STORE__OBJECTS__URL": f"s3://{BUCKET}/restored"}
+    async with gateway(home=restored, model=InstantModel(), environment=own) as parlour:
+        await parlour.channel.ask("ann", "afterwards")
+        await parlour.idle()
+    assert earlier.items() <= server.objects.items()
+    assert [data for name, data in server.objects.items() if name.startswith("restored/")] == [PHOTO]
+    async with gateway(home=tmp_path / "empty", model=InstantModel(), environment=own):
+        assert has_photo(tmp_path / "empty")
+        assert messages_of(tmp_path / "empty") == [(0, "look"), (2, "meanwhile"), (4, "afterwards")]
+
+
+async def test_a_dump_with_a_copy_of_the_bucket_is_a_whole_backup(
+    tmp_path: Path, environment: Mapping[str, str], server: S3Server, postgres: PostgresServer
+) -> None:
+    """The bucket is copied after pg_dump; a gateway with an empty home has the conversation and the file."""
+    sources, dump = PlatformFiles(), tmp_path / "parlour.dump"
+    kind = InProcessFilePlugin(sources)
+    async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
+        await parlour.channel.ask("ann", "look", attachments=[sources.put("a.bin", PHOTO)])
+        await asyncio.to_thread(postgres.dump, dump)
+        await parlour.channel.ask("ann", "later", attachments=[sources.put("b.bin", PHOTO[::-1])])
+        server.objects |= {name.replace("parlour/", "copy/"): data for name, data in server.objects.items()}
+    address = await asyncio.to_thread(postgres.restore_dump, dump)
+    copied = {**environment, "PARLOUR_STORE__URL": address, "PARLOUR_STORE__OBJECTS__URL": f"s3://{BUCKET}/copy"}
+    async with gateway(home=tmp_path / "empty", model=InstantModel(), environment=copied) as parlour:
+        assert has_photo(tmp_path / "empty")
+        await parlour.channel.ask("ann", "afterwards")
+        await parlour.idle()
+        assert messages_of(tmp_path / "empty") == [(0, "look"), (2, "afterwards")]

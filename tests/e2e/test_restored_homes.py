@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backup import backup
 from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
@@ -93,7 +92,7 @@ async def answered_after_the_backup(scene: PrivateChatScene, folder: Path) -> Pa
     async with scene.live(home, model) as parlour:
         scene.ask("What did we decide?")
         await model.asked.wait()
-        await backup(parlour.app.home, parlour.app.store.backup, target, still=parlour.app.pause_writes())
+        await parlour.app.backup(target)
         model.go_on.set()
         await parlour.idle()
     assert len(scene.shown()) == 1

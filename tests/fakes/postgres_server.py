@@ -81,6 +81,11 @@ class PostgresServer:
         command = [*self._user, str(self._programs / program), *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")  # noqa: S603 - our own command
 
+    def _run_tool(self, program: str, *words: str) -> None:
+        folder = _programs()
+        command = [str(folder / program) if folder is not None else program, *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
+
     @property
     def is_ours(self) -> bool:
         """Return True for a server that a test may kill, and whose files it may read."""
@@ -96,8 +101,10 @@ class PostgresServer:
     @property
     def address(self) -> str:
         """Return the address as `store.url` has it."""
-        parts = conninfo_to_dict(self.url)
-        name = parts.pop("dbname", "")
+        return self._address_of(str(conninfo_to_dict(self.url)["dbname"]))
+
+    def _address_of(self, name: str) -> str:
+        parts = {key: value for key, value in conninfo_to_dict(self.url).items() if key != "dbname"}
         return f"postgresql:///{name}?{urlencode(parts)}"
 
     def cpu_seconds(self) -> float:
@@ -174,6 +181,18 @@ class PostgresServer:
         ((statements,),) = self.query(EMPTY)
         if statements:
             self.query(statements)
+
+    def dump(self, file: Path) -> None:
+        """Write a dump of the database, as an operator does."""
+        self._run_tool("pg_dump", "--format=custom", f"--file={file}", f"--dbname={self.url}")
+
+    def restore_dump(self, file: Path) -> str:
+        """Make a database of a dump, which a later call replaces; return its address."""
+        name = f"{self._name}_restored"
+        for statement in (_DROP, "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'"):
+            self.query(statement.format(name))
+        self._run_tool("pg_restore", f"--dbname={make_conninfo(self.url, dbname=name)}", str(file))
+        return self._address_of(name)
 
     def cut(self) -> None:
         """End the sessions of every gateway, and return when they have ended."""

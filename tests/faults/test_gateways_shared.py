@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,6 +49,13 @@ async def until(server: PostgresServer, query: str, expected: list[tuple[object,
     raise AssertionError(f"{query}: {found}")
 
 
+def said_in(archive: Path) -> str:
+    """Return the transcripts in a backup."""
+    with tarfile.open(archive) as files:
+        names = [name for name in files.getnames() if name.endswith(".jsonl")]
+        return "".join(found.read().decode() for name in names if (found := files.extractfile(name)))
+
+
 @pytest.fixture
 def server(postgres: PostgresServer) -> PostgresServer:
     """Return a server with empty tables."""
@@ -78,6 +86,10 @@ async def test_a_conversation_goes_on_at_every_gateway(
             await until(server, _ENDED, [(number + 1,)])
             prompt = str(model.requests[-1])
             assert [f"canary{each}" in prompt for each in range(number + 1)] == [True] * (number + 1)
+        for number, gateway in enumerate(gateways):
+            archive = tmp_path / f"{number}.tar.gz"
+            await gateway.command("backup", str(archive))
+            assert [f"canary{each}" in said_in(archive) for each in range(6)] == [True] * 6
         latency = 30.0
         asked.clear()
         await gateways[0].command("send", KEYS[0], "canary6")

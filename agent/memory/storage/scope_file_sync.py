@@ -107,6 +107,11 @@ class ScopeFileSync:
                 await self._catch_up(scope)
         return [scope for scope, look in looks.items() if look.has_jobs]
 
+    async def fetch_all(self) -> None:
+        """Bring the home's copies of every scope up to date, also of those that it has never had."""
+        versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
+        await self.fetch(*(scope for scope in {*versions, *here} if versions.get(scope) != here.get(scope)))
+
     async def save(self, scopes: Collection[str] | None = None) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database; None = those in use.
 
@@ -241,7 +246,7 @@ class ScopeFileSync:
             await self._store_home(local)
             await self._store.set_state(f"{STORED}:{id_}")
         else:
-            await self._fetch_all(local)
+            await self._fetch_first(local)
         self._has_started = True
 
     async def close(self) -> None:
@@ -275,7 +280,7 @@ class ScopeFileSync:
                 await self._fetch(scope, versions[scope], is_known=False)
         log.info("memory.stored", scopes=len(local))
 
-    async def _fetch_all(self, local: Sequence[str]) -> None:
+    async def _fetch_first(self, local: Sequence[str]) -> None:
         known = self._cache_file()
         versions, here = await self._store.versions(), await asyncio.to_thread(known.versions)
         limit = asyncio.Semaphore(_SCOPES_AT_ONCE)
