@@ -49,6 +49,7 @@ from agent.files.workspace_disk import (
 )
 from agent.files.workspace_names import RECEIVED, InvalidFileName, disk_files, is_marked, parse_name, shown_name
 from agent.memory.storage.disk import FILE_MODE
+from agent.memory.storage.written_files import note_writes
 from agent.short_id import short_id
 
 log = structlog.get_logger(__name__)
@@ -281,7 +282,7 @@ class FileWorkspace:
 
     @contextmanager
     def _open_for_change(self) -> Iterator[int]:
-        with open_root(self._root) as root:
+        with note_writes(self._root, is_tree=True), open_root(self._root) as root:
             lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=root)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)

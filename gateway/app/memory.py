@@ -145,17 +145,20 @@ def build_memory(
         for scope in await files.fetch(*scopes):
             jobs.unsettle(scope)  # another gateway may have been asked to remember something
 
-    scope_lock = ScopeLock(on_use=files.touch, fetch=fetch) if files is not None else ScopeLock()
+    scope_lock = ScopeLock(on_move=files.touch, fetch=fetch) if files is not None else ScopeLock()
 
-    def reopen(scope: str) -> None:
-        if files is not None:
-            files.touch(scope)
+    def forget_cached(scope: str) -> None:
         conversations.forget_scope(scope)
         jobs.unsettle(scope)
         sessions.forget_scope(scope)
 
+    def reopen(scope: str) -> None:
+        if files is not None:
+            files.touch(scope)
+        forget_cached(scope)
+
     def when_fetched(scope: str) -> None:
-        reopen(scope)
+        forget_cached(scope)
         index.note(scope)
 
     if files is not None:

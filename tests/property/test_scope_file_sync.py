@@ -18,6 +18,7 @@ from agent.memory.storage.cached_scopes import FILE
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.scope_scan import scan_scope
+from agent.memory.storage.written_files import note_writes
 from gateway.errors import StoreUnavailable, UserError
 from gateway.ports.objects import ObjectStore
 from gateway.ports.scope_files import SaveScopes, ScopeChange, ScopeDelta, ScopeLook, StoredFile
@@ -157,20 +158,23 @@ steps = st.tuples(
 
 def play(home: Path, kind: str, scope: str, path: str, data: bytes) -> None:
     """Change files."""
-    file = home / scope / path
+    file, disk = home / scope / path, Disk()
     if kind == "put":
         put(home, scope, path, data)
     elif kind == "append":
         append(home, scope, path, data)
     elif kind == "remove":
-        file.unlink(missing_ok=True)
+        disk.remove(file)
     elif kind == "torn" and file.exists():  # a failed write is cut off again
-        os.truncate(file, max(file.stat().st_size - 1, 0))
+        fd = disk.open_append(file)
+        disk.truncate(fd, max(file.stat().st_size - 1, 0))
+        disk.close(fd)
     elif kind == "move" and (home / scope).exists():
         target = home / (BOB if scope == ANN else ANN)
-        shutil.rmtree(target, ignore_errors=True)
-        target.parent.mkdir(exist_ok=True)
-        (home / scope).rename(target)
+        with note_writes(home / scope, target, is_tree=True):
+            shutil.rmtree(target, ignore_errors=True)
+            target.parent.mkdir(exist_ok=True)
+            (home / scope).rename(target)
 
 
 @settings(max_examples=60)
@@ -330,7 +334,7 @@ async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(
         await first.save((ANN,))
         await second.fetch(ANN)
         put(tmp_path / "b", ANN, "index.db", b"secret")
-        shutil.rmtree(tmp_path / "a" / ANN)
+        Disk().remove_folder(tmp_path / "a" / ANN)
         await first.save((ANN,))
         for name in ("_EVERY", "_ALL_EVERY"):
             monkeypatch.setattr(f"agent.memory.storage.scope_file_sync.{name}", 0.0)
@@ -453,14 +457,12 @@ async def test_a_start_fetches_what_grows_at_another_gateway(tmp_path: Path) -> 
     """A transcript that is written between its listing and its reading is listed again, and fetched whole."""
     async with database(tmp_path) as store:
         writer = await opened(tmp_path / "first", store)
-        transcript = tmp_path / "first" / "people" / "ann" / "sessions" / "ann.jsonl"
-        transcript.parent.mkdir(parents=True)
-        transcript.write_text("one\n")
+        transcript = ("people/ann", "sessions/ann.jsonl")
+        append(tmp_path / "first", *transcript, b"one\n")
         await writer.save(["people/ann"])
 
         async def grow() -> None:
-            with transcript.open("a") as file:
-                file.write("two\n")
+            append(tmp_path / "first", *transcript, b"two\n")
             store.when_listed = None
             await writer.save(["people/ann"])
 

@@ -21,14 +21,14 @@ class ScopeLock:
 
     def __init__(
         self,
-        on_use: Callable[..., object] = lambda *_: None,
+        on_move: Callable[..., object] = lambda *_: None,
         fetch: Callable[..., Awaitable[object]] | None = None,
     ) -> None:
-        """*on_use* is called with the scopes of a lock when it is taken, and when it is released.
+        """*on_move* is called with the scopes of an exclusive lock when it is taken, and when it is released.
 
         *fetch* is awaited with them before: it brings their files up to date. It may raise StoreUnavailable.
         """
-        self._on_use = on_use
+        self._on_move = on_move
         self._fetch = fetch
         self._users: Counter[str] = Counter()
         self._locked: set[str] = set()
@@ -50,12 +50,10 @@ class ScopeLock:
                 fetched = scope
             scope = resolve()  # moving the files may have changed the scope
         self._users[scope] += 1
-        self._on_use(scope)
         try:
             yield scope
         finally:
             self._users[scope] -= 1
-            self._on_use(scope)
             if not self._users[scope]:
                 del self._users[scope]
             self._wake()
@@ -89,12 +87,12 @@ class ScopeLock:
                 await self._fetch(*scopes)
             is_fetched = not is_used or self._fetch is None
         self._locked.update(scopes)
-        self._on_use(*scopes)
+        self._on_move(*scopes)
         try:
             yield
         finally:
             self._locked.difference_update(scopes)
-            self._on_use(*scopes)
+            self._on_move(*scopes)
             self._wake()
 
     async def _wait_changed(self) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from agent.memory.storage.written_files import note_writes
+
 if TYPE_CHECKING:
     from dulwich.objects import Commit
     from dulwich.repo import Repo
@@ -58,7 +60,8 @@ def open_repo(path: Path) -> Iterator[Repo]:
         read_tree(repo, head_of(repo))
     except (NotGitRepository, FileFormatException, ChecksumMismatch, KeyError, ValueError, zlib.error):
         aside = path.with_name(f".git.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-        path.rename(aside)
+        with note_writes(path.parent, is_tree=True):
+            path.rename(aside)
         log.exception("versions.set_aside", folder=aside.name)
         repo = _init(path)
     try:
@@ -77,6 +80,11 @@ def sync(folder: Path) -> None:
 
 
 def _init(path: Path) -> Repo:
+    with note_writes(path.parent, is_tree=True):
+        return _init_bare(path)
+
+
+def _init_bare(path: Path) -> Repo:
     from dulwich.repo import Repo
 
     path.mkdir(mode=0o700, parents=True)
@@ -145,8 +153,12 @@ def write_commit(
     from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
     from dulwich.refs import Ref
 
+    folder = Path(repo.controldir())
+
     def put(each: ShaFile) -> None:
-        _write(lambda: repo.object_store.add_object(each))
+        name = each.id.decode()
+        with note_writes(folder / "objects" / name[:2] / name[2:]):
+            _write(lambda: repo.object_store.add_object(each))
 
     tree = Tree()
     for name, text in texts.items():
@@ -166,9 +178,11 @@ def write_commit(
     put(commit)
     newest = instead or parent
     before = ObjectID(newest) if newest else None
-    if not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, commit.id)):
-        raise OSError("somebody else kept a version at the same moment")
-    Path(repo.controldir(), _BRANCH.decode()).chmod(0o600)  # the library leaves refs to the umask
+    branch = folder / _BRANCH.decode()
+    with note_writes(branch):
+        if not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, commit.id)):
+            raise OSError("somebody else kept a version at the same moment")
+    branch.chmod(0o600)  # the library leaves refs to the umask
     return commit.id.decode()
 
 

@@ -29,6 +29,7 @@ from agent.memory.documents.git_repository import (
     write_commit,
 )
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.written_files import note_writes
 
 if TYPE_CHECKING:
     from dulwich.repo import Repo
@@ -161,12 +162,13 @@ class VersionStore:
             changed += sum(after[name] != before[name] for name in before)
             states.append((after, change(version.why), "" if version.by in anonymous else version.by, version.at))
         path = self._path(scope)
-        if path.exists():
-            beside = path.with_name(".git.new")
-            shutil.rmtree(beside, ignore_errors=True)
-            write_history(beside, states)
-            self._swap(scope, beside)
-        shutil.rmtree(path.with_name(".git.old"), ignore_errors=True)  # a crash came behind the swap
+        with note_writes(path.parent, is_tree=True):
+            if path.exists():
+                beside = path.with_name(".git.new")
+                shutil.rmtree(beside, ignore_errors=True)
+                write_history(beside, states)
+                self._swap(scope, beside)
+            shutil.rmtree(path.with_name(".git.old"), ignore_errors=True)  # a crash came behind the swap
         return changed
 
     def line_authors(self, scope: str) -> Mapping[str, Mapping[str, str]]:
@@ -185,8 +187,10 @@ class VersionStore:
 
     def drop_broken(self, scope: str) -> None:
         """Remove repositories that could not be read and were set aside."""
-        for aside in self._path(scope).parent.glob(".git.corrupt-*"):
-            shutil.rmtree(aside)
+        memory = self._path(scope).parent
+        with note_writes(memory, is_tree=True):
+            for aside in memory.glob(".git.corrupt-*"):
+                shutil.rmtree(aside)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -207,7 +211,8 @@ class VersionStore:
         path = self._path(scope)
         gone = path.with_name(".git.old")
         if not path.exists() and gone.exists():  # a crash between the two renames of a swap
-            gone.rename(path)
+            with note_writes(path.parent, is_tree=True):
+                gone.rename(path)
         if not path.exists() and not make:
             yield None
             return

@@ -29,7 +29,7 @@ class AttachmentBlobStore:
             if self._disk.size(path) != len(data):
                 self._disk.replace(path, data)
             else:
-                path.touch()  # a file that is sent again is kept as long as a new one
+                self._disk.touch(path)  # a file that is sent again is kept as long as a new one
             return digest
 
         return f"{scope}/{await asyncio.to_thread(write)}"

@@ -10,12 +10,11 @@ import sqlite3
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from agent.memory.storage.disk import FILE_MODE
-from agent.memory.storage.scope_scan import FileSignature
+from agent.memory.storage.scope_scan import CachedFile, FileSignature
 
 FILE = "memory-cache.db"
 STORED, ADOPTING = "stored", "adopting"  # states of a database; then a colon and the id of its memory
@@ -28,15 +27,6 @@ CREATE TABLE IF NOT EXISTS file (
     replaced TEXT NOT NULL, tail INTEGER NOT NULL, PRIMARY KEY (scope, path)
 ) WITHOUT ROWID;
 """
-
-
-@dataclass(frozen=True, slots=True)
-class CachedFile:
-    """A file that is the same here and in the database."""
-
-    signature: FileSignature
-    replaced: str  # as `StoredFile` has it
-    tail: int = 0  # checksum of its last bytes, if it may grow
 
 
 class CachedScopes:

@@ -12,16 +12,21 @@ import fcntl
 import glob
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import structlog
+
+from agent.memory.storage.written_files import note_writes
 
 log = structlog.get_logger(__name__)
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 _RUN = secrets.token_hex(4)  # in the names of this process's temporary files
+_appended: dict[int, Path] = {}  # files that are open for appending, by descriptor
 
 
 def is_half_made(path: Path) -> bool:
@@ -30,7 +35,7 @@ def is_half_made(path: Path) -> bool:
 
 
 class Disk:
-    """The real disk."""
+    """The real disk. Every change is noted (`note_writes`), so that it is stored where a database has the files."""
 
     def size(self, path: Path) -> int | None:
         """Return the file's size in bytes, None if it does not exist."""
@@ -62,7 +67,8 @@ class Disk:
         is_new = self.size(path) is None
         if is_new:
             self.make_folder(path.parent)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        with note_writes(path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         try:
             if is_new:
                 os.fchmod(fd, FILE_MODE)
@@ -70,13 +76,15 @@ class Disk:
         except OSError:
             os.close(fd)
             raise
+        _appended[fd] = path
         return fd
 
     def write(self, fd: int, data: bytes) -> None:
         """Write all of *data*."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        with _note_append(fd):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
         """Flush the file to the disk."""
@@ -84,15 +92,23 @@ class Disk:
 
     def close(self, fd: int) -> None:
         """Close an open file."""
+        _appended.pop(fd, None)
         os.close(fd)
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to *size* bytes."""
-        os.ftruncate(fd, size)
+        with _note_append(fd):
+            os.ftruncate(fd, size)
+
+    def touch(self, path: Path) -> None:
+        """Give a file the current time."""
+        with note_writes(path):
+            path.touch()
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file within its folder, durably."""
-        old.rename(new)
+        with note_writes(old, new):
+            old.rename(new)
         self.sync_folder(new.parent)
 
     def replace(self, path: Path, data: bytes) -> None:
@@ -118,7 +134,8 @@ class Disk:
             finally:
                 self.close(fd)
             if is_put := should_replace():
-                beside.replace(path)
+                with note_writes(path):
+                    beside.replace(path)
             else:
                 beside.unlink()
         except BaseException:
@@ -137,9 +154,16 @@ class Disk:
     def remove(self, path: Path) -> None:
         """Remove a file durably; a missing file is not an error."""
         try:
-            path.unlink()
+            with note_writes(path):
+                path.unlink()
         except FileNotFoundError:
             return
+        self.sync_folder(path.parent)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder and all that is in it, durably."""
+        with note_writes(path, is_tree=True):
+            shutil.rmtree(path)
         self.sync_folder(path.parent)
 
     def make_folder(self, path: Path) -> None:
@@ -168,6 +192,11 @@ class Disk:
             yield
         finally:
             self.close(fd)
+
+
+def _note_append(fd: int) -> AbstractContextManager[None]:
+    path = _appended.get(fd)
+    return contextlib.nullcontext() if path is None else note_writes(path)
 
 
 def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:

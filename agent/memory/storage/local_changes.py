@@ -1,6 +1,7 @@
 """Find what has changed in the folders of scopes since the database last had their files. Blocks; call it in a thread.
 
-Nothing marks what it writes: changes are found by looking (docs/adr/0083-memory-in-the-database.md).
+Looked at are the files that were noted as written, and the documents that people edit; or all of a scope
+(docs/adr/0120-writes-are-noted.md).
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.cached_scopes import CachedFile
 from agent.memory.storage.scope_scan import (
+    BY_HAND,
     DOCUMENTS,
     WORKSPACE,
+    CachedFile,
     FileSignature,
     is_immutable,
+    known_noted,
     may_grow,
+    scan_noted,
     scan_scope,
-    scan_units,
     unit_of,
 )
+from agent.memory.storage.written_files import WrittenFiles
 from gateway.errors import StoreUnavailable
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 
@@ -43,6 +47,7 @@ class KnownScope:
     scope: str
     version: str
     files: dict[str, CachedFile]  # those that both had, by path
+    is_unsure: bool = False  # all of its files are to be looked at
 
 
 class LocalChange(NamedTuple):
@@ -52,50 +57,68 @@ class LocalChange(NamedTuple):
     after: Mapping[str, CachedFile]  # the new and changed files
 
 
+class LocalFiles(NamedTuple):
+    """The files of a scope that were looked at."""
+
+    actual: Mapping[str, FileSignature]  # that are here
+    changed: Mapping[str, FileSignature]  # the new and changed ones of these
+    gone: Collection[str]
+
+
 class _TornFile(Exception):
     """A file has changed while it was read."""
 
 
-def scan_local(home: Path, copy: KnownScope, paths: Collection[str] | None = None) -> dict[str, FileSignature]:
-    """Return the files of a scope that are here; those that mean something only with one of *paths*, if given."""
-    folder, signatures = scope_folder(home, copy.scope), {path: each.signature for path, each in copy.files.items()}
-    if paths is None:
-        return scan_scope(folder, signatures, is_home=not copy.scope)
-    return scan_units(folder, signatures, paths, is_home=not copy.scope)
-
-
-def changed_paths(copy: KnownScope, actual: Mapping[str, FileSignature]) -> list[str]:
-    """Return the new and changed files."""
-    return [
-        path
+def look_at_files(home: Path, copy: KnownScope, notes: Collection[str]) -> LocalFiles:
+    """Look at the files of a scope that *notes* name, and at documents; at all of its files if it is unsure."""
+    folder, known, is_home = scope_folder(home, copy.scope), copy.files, not copy.scope
+    if copy.is_unsure or "" in notes:
+        actual = scan_scope(folder, known, is_home=is_home)
+        among: Collection[str] = known.keys()
+    else:
+        named = {*notes, *BY_HAND}
+        actual = scan_noted(folder, known, named, is_home=is_home)
+        among = known_noted(known, named)
+    changed = {
+        path: signature
         for path, signature in actual.items()
-        if (cached := copy.files.get(path)) is None or cached.signature != signature
-    ]
+        if (cached := known.get(path)) is None or cached.signature != signature
+    }
+    return LocalFiles(actual, changed, {path for path in among if path not in actual})
 
 
-def find_changes(home: Path, scopes: Sequence[KnownScope]) -> tuple[dict[str, LocalChange], bool]:
-    """Return the changes of each scope, as of one moment, and True if that is all of them.
+def find_changes(
+    home: Path, scopes: Sequence[KnownScope], written: WrittenFiles
+) -> tuple[dict[str, LocalChange], int | None]:
+    """Return the changes of each scope, as of one moment, and the count of writes then; None if that is not all.
 
     Raises StoreUnavailable if the files keep changing.
     """
     until = time.monotonic() + _SECONDS_TO_REST
     while True:
-        before = {each.scope: scan_local(home, each) for each in scopes}
-        changed = {each.scope: changed_paths(each, before[each.scope]) for each in scopes}
-        removed = {each.scope: each.files.keys() - before[each.scope].keys() for each in scopes}
-        is_rest = _select(before, changed)
+        count = written.count()
+        before = {each.scope: look_at_files(home, each, written.notes(each.scope)) for each in scopes}
+        changed = {scope: list(files.changed) for scope, files in before.items()}
+        is_rest = _select({scope: files.changed for scope, files in before.items()}, changed)
         found: dict[str, LocalChange] = {}
         with contextlib.suppress(FileNotFoundError, _TornFile):
             for each in scopes:
-                if changed[each.scope] or (is_rest and removed[each.scope]):
-                    gone = removed[each.scope] if is_rest else ()
-                    found[each.scope] = _read_change(home, each, before[each.scope], changed[each.scope], gone)
+                files = before[each.scope]
+                if changed[each.scope] or (is_rest and files.gone):
+                    gone = files.gone if is_rest else ()
+                    found[each.scope] = _read_change(home, each, files.changed, changed[each.scope], gone)
             # Without this, a file could be stored without the one that was written before it.
-            if not found or all(scan_local(home, each) == before[each.scope] for each in scopes):
-                return found, is_rest
+            if not found or all(
+                _is_same(before[each.scope], look_at_files(home, each, written.notes(each.scope))) for each in scopes
+            ):
+                return found, count if is_rest else None
         if time.monotonic() > until:
             raise StoreUnavailable("the files of the memory keep changing")
         time.sleep(0.002)  # in a thread; writing a file takes about as long
+
+
+def _is_same(before: LocalFiles, now: LocalFiles) -> bool:
+    return before.changed == now.changed and before.gone == now.gone
 
 
 def tail_of(path: Path, size: int) -> int:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.cached_scopes import CachedFile
 from agent.memory.storage.disk import FILE_MODE, FOLDER_MODE
 from agent.memory.storage.local_changes import tail_of
-from agent.memory.storage.scope_scan import FileSignature, may_grow
+from agent.memory.storage.scope_scan import CachedFile, FileSignature, may_grow
 from gateway.errors import StoreUnavailable
 from gateway.ports.scope_files import ScopeFileStore, StoredFile
 

@@ -1,8 +1,9 @@
 """Keep the files of a home and of the database the same: the database is what is true, the home is a cache of it.
 
 Everything in `agent.memory` writes files as it does without a database. Before the store commits what promises
-something about them, `save` looks which files of the scope have changed and stores them in one transaction. A start
-fetches what has changed elsewhere, and removes what is not in the database (docs/adr/0083-memory-in-the-database.md).
+something about them, `save` looks at the files of the scope that were written and stores them in one transaction. A
+start fetches what has changed elsewhere, and removes what is not in the database
+(docs/adr/0083-memory-in-the-database.md, docs/adr/0120-writes-are-noted.md).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import structlog
 
 from agent.memory.scope_names import SHARED
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedFile, CachedScopes
-from agent.memory.storage.local_changes import KnownScope, LocalChange, changed_paths, find_changes, scan_local
+from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedScopes
+from agent.memory.storage.local_changes import KnownScope, LocalChange, find_changes, look_at_files
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
-from agent.memory.storage.scope_scan import FileSignature, is_immutable, unit_of
+from agent.memory.storage.scope_scan import CachedFile, FileSignature, is_immutable, scan_scope, unit_of
+from agent.memory.storage.written_files import WrittenFiles
 from gateway.errors import ScopeReplaced, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
 
@@ -48,6 +50,12 @@ class _OpenScope(KnownScope):
     users: int = 0  # calls that have or await its lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def is_settled(self) -> bool:
+        """True if nobody uses it, and what is known of it is what the database had."""
+        is_used = self.users or self.unsure or self.is_behind or self.is_undone
+        return not (is_used or self.is_unsure)
+
 
 class ScopeFileSync:
     """Saves and fetches the scopes of one home; one process has it."""
@@ -60,6 +68,7 @@ class ScopeFileSync:
         self._with_home = with_home
         self._cache: CachedScopes | None = None
         self._scopes: dict[str, _OpenScope] = {}
+        self._written = WrittenFiles(home)
         self._touched: set[str] = set()
         self._together: dict[str, frozenset[str]] = {}
         self._in_use: Callable[[], Collection[str]] = tuple
@@ -72,7 +81,10 @@ class ScopeFileSync:
     # -- saving ------------------------------------------------------------------------------------
 
     def touch(self, *scopes: str) -> None:
-        """Note that files of *scopes* may change; several are saved together from now on: files move between them."""
+        """Have the next save look at every file of *scopes*; several are saved together from now on.
+
+        Call it when files move between scopes, or are changed where no note is made of it.
+        """
         self._touched.update(scopes)
         if len(scopes) > 1:
             group = frozenset(scopes).union(*(self._together.get(each, ()) for each in scopes))
@@ -84,7 +96,7 @@ class ScopeFileSync:
         hold_still: Callable[[Path], AbstractAsyncContextManager[None]],
         when_fetched: Callable[[str], object],
     ) -> None:
-        """Take the scopes that *in_use* returns for touched.
+        """Take *in_use* for what returns the scopes that are in use.
 
         Files of a folder are replaced inside its *hold_still*; *when_fetched* is called with a scope afterwards.
         """
@@ -113,21 +125,40 @@ class ScopeFileSync:
         await self.fetch(*(scope for scope in {*versions, *here} if versions.get(scope) != here.get(scope)))
 
     async def save(self, scopes: Collection[str] | None = None) -> None:
-        """Return when every change made so far to files of *scopes* is durable in the database; None = those in use.
+        """Return when every change made so far to files of *scopes* is durable in the database.
 
-        Raises StoreUnavailable, also when another gateway has changed one of the scopes: it is fetched, and the
-        caller tries again.
+        None = those in use; all of their files are looked at. Raises StoreUnavailable, also when another gateway has
+        changed one of the scopes: it is fetched, and the caller tries again.
         """
         named = {each for each in scopes or () if each or self._with_home}
+        if scopes is None:
+            self._touched.update(self._in_use())
         if scopes is None or len(named) < len(set(scopes)):
-            named |= self._touched | set(self._in_use())
-        named = {each for each in named if each or self._with_home} | {SHARED}
-        await self._save(named.union(*(self._together.get(each, ()) for each in named)))
+            named |= self._changed_scopes()
+        await self._save_changed(named)
+
+    async def _save_changed(self, named: Collection[str]) -> None:
+        """Save those of *named* that have changed, and with them what is saved together, or shared."""
+        changed = {SHARED, *named}.union(*(self._together.get(each, ()) for each in named))
+        changed = {each for each in changed if self._may_differ(each)}
+        if changed:
+            await self._save(changed)
+            if SHARED not in changed and self._written.has(SHARED):  # edited by hand
+                await self._save({SHARED})
+
+    def _changed_scopes(self) -> set[str]:
+        return {each for each in {*self._written.scopes(), *self._touched} if each or self._with_home}
+
+    def _may_differ(self, scope: str) -> bool:
+        """Return True if something of *scope* may have to be stored, or is being stored now."""
+        cached = self._scopes.get(scope)
+        return self._written.has(scope) or scope in self._touched or (cached is not None and not cached.is_settled)
 
     async def save_all(self) -> None:
         """Save every scope of the home, also those that only an editor has touched."""
-        found = {*await asyncio.to_thread(self._local_scopes), *self._cache_file().versions(), *self._touched}
+        found = {*await asyncio.to_thread(self._local_scopes), *self._cache_file().versions(), *self._changed_scopes()}
         for scope in sorted(each for each in found if each or self._with_home):
+            self._touched.add(scope)
             await self._save({scope, *self._together.get(scope, ())})
 
     async def run(self) -> None:
@@ -144,7 +175,7 @@ class ScopeFileSync:
             try:
                 await self.fetch(*(scope for scope, each in self._scopes.items() if each.is_behind))
                 if time.monotonic() < next_all:
-                    await self.save()
+                    await self._save_changed(self._changed_scopes())
                 else:
                     next_all = time.monotonic() + _ALL_EVERY
                     await self._store.remove_unused()
@@ -156,20 +187,31 @@ class ScopeFileSync:
                 log.warning("memory.not_saved", error=error.strerror)
 
     async def _save(self, scopes: Collection[str]) -> None:
-        self._touched -= set(scopes)
         async with AsyncExitStack() as stack:
             cached = [await stack.enter_async_context(self._hold(each)) for each in sorted(scopes)]
-            try:
-                for each in cached:
-                    await self._require_current(each)
-                is_rest = False
-                while not is_rest:
-                    found, is_rest = await asyncio.to_thread(find_changes, self._home, cached)
-                    if found:
-                        await self._store_changes(found)
-            except BaseException:
-                self._touched |= {each.scope for each in cached}
-                raise
+            for each in cached:
+                await self._require_current(each)
+                self._take_touched(each)
+            count = None
+            while count is None:
+                found, count = await asyncio.to_thread(self._find_changes, cached)
+                if found:
+                    await self._store_changes(found)
+            for each in cached:  # not before: what failed is looked at again
+                self._written.forget(each.scope, count)
+                each.is_unsure = False
+
+    def _take_touched(self, cached: _OpenScope) -> None:
+        cached.is_unsure = cached.is_unsure or cached.scope in self._touched
+        self._touched.discard(cached.scope)
+
+    def _find_changes(self, scopes: Sequence[_OpenScope]) -> tuple[dict[str, LocalChange], int | None]:
+        shared = self._scopes.get(SHARED)
+        if shared is not None and shared not in scopes:
+            documents = look_at_files(self._home, KnownScope(SHARED, shared.version, shared.files), ())
+            for path in {*documents.changed, *documents.gone}:
+                self._written.add(SHARED, path)
+        return find_changes(self._home, scopes, self._written)
 
     async def _store_changes(self, changes: Mapping[str, LocalChange]) -> None:
         for scope, local in changes.items():
@@ -274,6 +316,7 @@ class ScopeFileSync:
             if cached.version != versions.get(scope, ""):
                 cached.version, stored = await self._store.files(scope)
                 cached.files = {each.path: CachedFile(FileSignature(-1, -1, 0), "") for each in stored}
+            self.touch(scope)
             await self._save((scope,))
         for scope in versions.keys() - set(local):  # the home takes over from an older copy of the database
             if scope or self._with_home:
@@ -310,9 +353,12 @@ class ScopeFileSync:
                 return False  # made by hand while no gateway ran
             await asyncio.to_thread(self._remove_scope, cached)
             return True
-        if cached.files and _local_changes(cached, await asyncio.to_thread(scan_local, self._home, cached)):
+        cached.is_unsure = True
+        local = await asyncio.to_thread(look_at_files, self._home, cached, ())
+        if cached.files and (local.changed or local.gone):
             log.warning("memory.edits_dropped", scope=scope)  # another gateway, or a kill, came after them
         elif cached.files and cached.version == version:
+            cached.is_unsure = False
             return False
         await self._replace(cached, drops_edits=True)
         return True
@@ -341,12 +387,15 @@ class ScopeFileSync:
         scope, folder = cached.scope, scope_folder(self._home, cached.scope)
         cached.is_behind, self._has_fetched = True, True
         delta = await self._read_delta(cached)
-        among = None if drops_edits or not delta.version else {*delta.removed, *(each.path for each in delta.files)}
-        actual = await asyncio.to_thread(scan_local, self._home, cached, among)
-        ours = _local_changes(cached, actual, among)
+        self._take_touched(cached)
+        cached.is_unsure = cached.is_unsure or drops_edits or not delta.version
+        notes = {*self._written.notes(scope), *delta.removed, *(each.path for each in delta.files)}
+        actual, *different = await asyncio.to_thread(look_at_files, self._home, cached, notes)
+        ours = set().union(*different)
         if not delta.version:
             await asyncio.to_thread(self._remove_scope, cached)
             cached.is_behind, cached.is_undone = False, bool(ours) and scope in self._in_use()
+            cached.is_unsure = False
             return
         gone = cached.files.keys() & set(delta.removed)
         changed = gone | {each.path for each in delta.files if _differs(each, cached.files.get(each.path))}
@@ -366,6 +415,7 @@ class ScopeFileSync:
         cached.version = delta.version
         await asyncio.to_thread(self._cache_file().save, scope, cached.version, fetched, gone)
         cached.is_behind = False
+        cached.is_unsure = cached.is_unsure and not drops_edits
         if undone and not drops_edits:
             cached.is_undone = scope in self._in_use()
             log.info("memory.undone", scope=scope, files=len(undone))
@@ -386,7 +436,7 @@ class ScopeFileSync:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             _remove_index(folder)
-            remove_files(folder, scan_local(self._home, cached))
+            remove_files(folder, scan_scope(folder, {}, is_home=True))
         cached.version, cached.files = "", {}
         self._cache_file().save(cached.scope, "", {})
 
@@ -406,7 +456,7 @@ class ScopeFileSync:
                 yield cached
         finally:
             cached.users -= 1
-            if len(self._scopes) > _MOST_OPEN and not cached.users and cached.unsure is None and not cached.is_undone:
+            if len(self._scopes) > _MOST_OPEN and cached.is_settled:
                 del self._scopes[scope]
 
     def _open(self, scope: str) -> _OpenScope:
@@ -434,17 +484,6 @@ def _stored_file(path: str, cached: CachedFile) -> StoredFile:
     """Return the row of a file that the database has not changed since it was cached."""
     size, modified, _ = cached.signature
     return StoredFile(path=path, size=size, replaced=cached.replaced, modified=modified)
-
-
-def _local_changes(
-    copy: KnownScope, actual: Mapping[str, FileSignature], among: Collection[str] | None = None
-) -> set[str]:
-    """Return the files that are new, changed or gone here; of those that `scan_local` returns for *among*."""
-    gone = copy.files.keys() - actual.keys()
-    if among is not None:
-        units = {unit_of(path) for path in among}
-        gone = {path for path in gone if unit_of(path) in units}
-    return {*changed_paths(copy, actual), *gone}
 
 
 def _conflicting(ours: Collection[str], theirs: Collection[str]) -> set[str]:

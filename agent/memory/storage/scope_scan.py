@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 WORKSPACE = "files"
+BY_HAND = ("SOUL.md", "USER.md", "memory/MEMORY.md")  # which people edit while the gateway runs
 _INDEX = ("index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 # With `memory.isolation: shared`, the home is a scope among other things.
 _IN_THE_HOME = frozenset(
@@ -33,7 +35,16 @@ class FileSignature(NamedTuple):
     inode: int
 
 
-def scan_scope(folder: Path, cached: Mapping[str, FileSignature], *, is_home: bool = False) -> dict[str, FileSignature]:
+@dataclass(frozen=True, slots=True)
+class CachedFile:
+    """A file that is the same here and in the database."""
+
+    signature: FileSignature
+    replaced: str  # as `StoredFile` has it
+    tail: int = 0  # checksum of its last bytes, if it may grow
+
+
+def scan_scope(folder: Path, cached: Mapping[str, CachedFile], *, is_home: bool = False) -> dict[str, FileSignature]:
     """Return the stored files of a scope by their path in it; {} without a folder.
 
     The search index, locks and unfinished files are not stored. Objects of a git repository are listed when its branch
@@ -42,14 +53,27 @@ def scan_scope(folder: Path, cached: Mapping[str, FileSignature], *, is_home: bo
     return dict(_scan(str(folder), "", cached, is_home=is_home))
 
 
-def scan_units(
-    folder: Path, cached: Mapping[str, FileSignature], paths: Collection[str], *, is_home: bool = False
+def scan_noted(
+    folder: Path, cached: Mapping[str, CachedFile], notes: Collection[str], *, is_home: bool = False
 ) -> dict[str, FileSignature]:
-    """Return the files that mean something only with one of *paths*, as `scan_scope` does, and look at no others."""
-    files = {path: signature for path in paths if (signature := _sign_file(folder / path)) is not None}
-    if any(unit_of(path) == DOCUMENTS for path in paths):
-        files |= _scan(str(folder), "", cached, is_home=is_home, omitted=_INDEPENDENT)
-    return files
+    """Return the stored files that *notes* name, as `WrittenFiles` has them, and look at no others."""
+    found: dict[str, FileSignature] = {}
+    for note in notes:
+        names = note.strip("/").split("/")
+        if any(_is_left_out(note, name) for name in names) or (is_home and names[0] not in _IN_THE_HOME):
+            continue
+        if note.endswith("/"):
+            found |= _scan(str(folder / note), note, cached)
+        elif (signature := _sign_file(folder / note)) is not None:
+            found[note] = signature
+    return found
+
+
+def known_noted(known: Collection[str], notes: Collection[str]) -> set[str]:
+    """Return those of the *known* paths that *notes* name."""
+    trees = tuple(note for note in notes if note.endswith("/"))
+    found = {note for note in notes if note in known}
+    return found | {path for path in known if path.startswith(trees)} if trees else found
 
 
 def unit_of(path: str) -> str:
@@ -68,10 +92,9 @@ def _sign_file(path: Path) -> FileSignature | None:
 def _scan(
     folder: str,
     prefix: str,
-    cached: Mapping[str, FileSignature],
+    cached: Mapping[str, CachedFile],
     *,
     is_home: bool = False,
-    omitted: Collection[str] = (),
 ) -> Iterator[tuple[str, FileSignature]]:
     try:
         entries = list(os.scandir(folder))
@@ -79,7 +102,7 @@ def _scan(
         return
     for entry in entries:
         path = prefix + entry.name
-        if entry.name in omitted or _is_left_out(path, entry.name) or (is_home and entry.name not in _IN_THE_HOME):
+        if _is_left_out(path, entry.name) or (is_home and entry.name not in _IN_THE_HOME):
             continue
         try:
             if entry.is_dir(follow_symlinks=False):
@@ -93,19 +116,18 @@ def _scan(
             continue
 
 
-def _scan_repository(
-    folder: str, prefix: str, cached: Mapping[str, FileSignature]
-) -> Iterator[tuple[str, FileSignature]]:
+def _scan_repository(folder: str, prefix: str, cached: Mapping[str, CachedFile]) -> Iterator[tuple[str, FileSignature]]:
     # The branch first: the objects that it refers to are there before it.
     try:
         newest = _signature(Path(folder, _NEWEST).stat())
     except FileNotFoundError:
         newest = None
     objects = f"{prefix}objects/"
-    is_known = newest is not None and cached.get(prefix + _NEWEST) == newest
+    branch = cached.get(prefix + _NEWEST)
+    is_known = branch is not None and branch.signature == newest
     for entry in os.scandir(folder):
         if is_known and entry.name == "objects":
-            yield from ((path, each) for path, each in cached.items() if path.startswith(objects))
+            yield from ((path, each.signature) for path, each in cached.items() if path.startswith(objects))
         elif entry.is_dir(follow_symlinks=False):
             yield from _scan(entry.path, f"{prefix}{entry.name}/", cached)
         elif entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -301,8 +300,7 @@ class TranscriptProjector:
             for path in [each for each in self._files if each == top or top in each.parents]:
                 self._discard(path)
             if top.is_dir():
-                shutil.rmtree(top)
-                self._disk.sync_folder(top.parent)
+                self._disk.remove_folder(top)
             else:
                 self._disk.remove(top)
 

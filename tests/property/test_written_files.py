@@ -1,0 +1,226 @@
+"""Whatever writes files of a scope, a save stores them; it looks at what was written, and not at the scope."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.files.file_workspace import FileWorkspace
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.history.history_log import HistoryEntry, HistoryLog, redact_history
+from agent.memory.storage import scope_scan
+from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.text_blobs import digest_of, put_blobs
+from agent.memory.storage.written_files import note_writes
+from agent.tools.result_pages import ToolResultPages
+from gateway.errors import StoreUnavailable
+from tests.property.test_scope_file_sync import ANN, BOB, append, database, die, opened, put, stored, tree
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+AREAS = ("sessions", "attachments", "blobs", "results", "files", "memory")
+
+
+class ScopeWriters:
+    """Every part of the program that writes into a scope, over one home."""
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._disk = home, Disk()
+        self._versions = VersionStore(home)
+        keeper = VersionKeeper(home, self._disk, self._versions, now=lambda: NOW)
+        self._documents = FileDocumentStore(home, keeper=keeper)
+        self._staging = StagedChangeStore(home, self._documents, now=lambda: NOW)
+        self._attachments = AttachmentBlobStore(home)
+        self._results = ToolResultPages(home)
+
+    async def write(self, kind: str, scope: str, text: str) -> None:
+        """Let the part *kind* write, change or remove something."""
+        blocking = self._blocking(scope, text).get(kind)
+        if blocking is not None:
+            await asyncio.to_thread(blocking)
+        elif kind == "document":
+            was = (await self._documents.read(scope, "MEMORY.md")).rev
+            await self._documents.write(scope, "MEMORY.md", f"- {text}\n", was=was, why="a test")
+        elif kind == "edit":  # a person's, which the next turn notices
+            path = document_path(self._home, scope, "USER.md")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            await self._documents.notice(scope)
+        elif kind == "attachment":
+            await self._attachments.put(scope, text.encode())
+        elif kind == "hold":
+            await self._staging.hold(scope, text, f"- {text}", session="", person="")
+        else:
+            for each in await self._staging.pending_changes(scope):
+                await self._staging.discard(scope, each.name)
+
+    def _blocking(self, scope: str, text: str) -> Mapping[str, Callable[[], object]]:
+        folder, name = self._home / scope, f"{len(text)}.md"
+        files = FileWorkspace(folder / "files", most_bytes=1_000_000, now=lambda: NOW)
+        log = HistoryLog(folder / "memory", now=lambda: NOW)
+        return {
+            "transcript": lambda: append(self._home, scope, "sessions/x.jsonl", f"{text}\n".encode()),
+            "segment": lambda: self._roll(folder / "sessions/x.jsonl", len(text)),
+            "text": lambda: put_blobs(self._disk, self._home, scope, {digest_of(text): text}),
+            "result": lambda: self._results._keep(scope, text),
+            "history": lambda: log.append(HistoryEntry(timestamp="2026-01-01 00:00", content=text, entry=text)),
+            "redact": lambda: redact_history(folder / "memory", self._disk, lambda line: line.replace("a", "b")),
+            "rewrite": lambda: self._versions.rewrite(scope, lambda data, _: data.replace(b"a", b"b")),
+            "create": lambda: files.create(f"new/{name}", text.encode(), is_untrusted=False),
+            "replace": lambda: files.replace(f"new/{name}", text.encode(), key=text, is_untrusted=bool(text)),
+            "append": lambda: files.append(f"new/{name}", text.encode(), key=text, is_untrusted=False),
+            "delete": lambda: files.delete(f"new/{name}", key=text),
+            "restore": lambda: [files.restore(each.id) for each in files.deleted_files()],
+            "erase": lambda: files.erase(lambda _, data: data.replace(b"a", b"") or None),
+            "expire": lambda: files.expire_trash(age=timedelta(0)),
+            "remove area": lambda: self._remove(folder / AREAS[len(text) % len(AREAS)]),
+        }
+
+    def _roll(self, path: Path, number: int) -> None:
+        if path.exists():
+            self._disk.rename(path, path.with_name(f"x.{number}.jsonl"))
+
+    def _remove(self, folder: Path) -> None:
+        if folder.exists():
+            self._disk.remove_folder(folder)
+
+
+KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "edit", "attachment", "hold", "discard"])
+writes = st.tuples(
+    st.sampled_from([*KINDS, "save", "save", "save both"]), st.sampled_from([ANN, BOB]), st.text("ab", max_size=4)
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(writes, max_size=25))
+def test_a_save_stores_what_any_part_has_written(script: list[tuple[str, str, str]]) -> None:
+    """After each save the database has exactly the files that listing the whole scope finds."""
+
+    async def run(folder: Path) -> None:
+        async with database(folder) as store:
+            home = folder / "a"
+            sync, writers = await opened(home, store), ScopeWriters(home)
+            for n, (kind, scope, text) in enumerate([*script, ("save both", ANN, "")]):
+                if kind.startswith("save"):
+                    scopes = (scope,) if kind == "save" else (ANN, BOB)
+                    await sync.save(scopes)
+                    found = await stored(folder / f"look{n}", store)
+                    assert tree(home, scopes) == {k: v for k, v in found.items() if k.startswith(scopes)}
+                else:
+                    await writers.write(kind, scope, text)
+            die(sync)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
+async def test_saves_beside_running_writers_miss_nothing(tmp_path: Path) -> None:
+    """Threads write while saves look; the save after the last write has everything, without listing the scope."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        begun = threading.Barrier(5)
+
+        def write(number: int) -> None:
+            begun.wait()
+            for n in range(40):
+                append(home, ANN, f"sessions/{number}.jsonl", b"x" * n + b"\n")
+                put(home, ANN, f"memory/{number}.{n % 3}.json", b"%d" % n)
+                Disk().remove(home / ANN / f"memory/{number}.{(n + 1) % 3}.json")
+
+        running = [asyncio.create_task(asyncio.to_thread(write, number)) for number in range(4)]
+        await asyncio.to_thread(begun.wait)
+        while not all(each.done() for each in running):
+            await sync.save((ANN,))
+        await asyncio.gather(*running)
+        await sync.save((ANN,))
+        assert await stored(tmp_path / "b", store) == tree(home)
+        die(sync)
+
+
+async def test_a_write_that_ends_after_a_save_is_stored_by_the_next(tmp_path: Path) -> None:
+    """A save that looks in the middle of a write, fails, or is cancelled leaves the file to the next one."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        put(home, ANN, "sessions/x.jsonl", b"one\n")
+        with note_writes(home / ANN / "sessions/x.jsonl"):
+            await sync.save((ANN,))
+            (home / ANN / "sessions/x.jsonl").write_bytes(b"another\n")
+        await sync.save((ANN,))
+        assert await stored(tmp_path / "b", store) == tree(home)
+        put(home, ANN, "USER.md", b"1")
+        store.fails_at = store.saves + 1
+        with pytest.raises(StoreUnavailable):
+            await sync.save((ANN,))
+        put(home, ANN, "files/x", b"2")
+        cancelled = asyncio.create_task(sync.save((ANN,)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        await sync.save((ANN,))
+        assert await stored(tmp_path / "c", store) == tree(home)
+        die(sync)
+
+
+async def test_a_save_looks_at_what_was_written_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1,000 files in the scope a line of a transcript costs a few looks, and a save without a change none."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        for n in range(1_000):
+            path = home / ANN / "attachments" / f"{n:04}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"%d" % n)
+        await sync.save_all()
+        looks: list[object] = []
+        for module, name in ((os, "scandir"), (scope_scan, "_sign_file")):
+            original = getattr(module, name)
+            monkeypatch.setattr(module, name, lambda path, look=original: (looks.append(path), look(path))[1])
+        append(home, ANN, "sessions/x.jsonl", b"one\n")
+        await sync.save((ANN,))
+        assert 0 < len(looks) < 20
+        looks.clear()
+        await sync.save((ANN,))
+        assert not looks
+        monkeypatch.undo()
+        assert await stored(tmp_path / "b", store) == tree(home)
+        die(sync)
+
+
+async def test_documents_edited_by_hand_are_stored_with_the_next_turn(tmp_path: Path) -> None:
+    """A turn's transcript is written; with it, an editor's documents of the scope and of all are looked at."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync = await opened(home, store)
+        await sync.fetch(ANN)
+        for scope, name in ((ANN, "USER.md"), (ANN, "memory/MEMORY.md"), ("shared", "SOUL.md")):
+            path = home / scope / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("by hand")
+        append(home, ANN, "sessions/x.jsonl", b"one\n")
+        await sync.save((ANN,))
+        assert await stored(tmp_path / "b", store) == tree(home)
+        (home / ANN / "USER.md").unlink()
+        (home / ANN / "files").mkdir()
+        (home / ANN / "files/by hand.txt").write_text("another file")
+        append(home, ANN, "sessions/x.jsonl", b"two\n")
+        await sync.save((ANN,))
+        found = await stored(tmp_path / "c", store)
+        assert f"{ANN}/USER.md" not in found
+        assert f"{ANN}/files/by hand.txt" not in found
+        await sync.save_all()  # which the gateway does once a minute
+        assert await stored(tmp_path / "d", store) == tree(home)
+        die(sync)
