@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agent.memory.scopes import attachment_path
+from agent.memory.storage.disk import Disk
+from gateway.events import PlatformAccount
 from gateway.logs import configure_logs
 from tests.benchmarks import turns
 from tests.benchmarks.harness import cores, row
@@ -19,6 +22,7 @@ from tests.fakes.postgres_server import PostgresServer, open_server
 CHATS, EACH = 100, 12  # of all gateways together
 WARM_CHATS = 8  # of each gateway
 IDLE_CHATS = 10_000
+FILES = 1_000  # in one person's scope
 _TICK = os.sysconf("SC_CLK_TCK")
 _OPEN = (
     "SELECT (SELECT count(*) FROM inbox WHERE ended_at IS NULL) + (SELECT count(*) FROM outbox WHERE open IS NOT NULL)"
@@ -36,7 +40,8 @@ _IDLE = {
 async def run_gateway(url: str, name: str) -> None:
     """Run one gateway: a line `CHATS EACH SENDER` on standard input is a burst; the end of the input ends it.
 
-    Without a sender, each chat has its own: a person's direct chats share one memory scope.
+    Without a sender, each chat has its own: a person's direct chats share one memory scope. A line `files COUNT SENDER`
+    writes as many files into that.
     """
     environment = {
         "PARLOUR_STORE__URL": url, "PARLOUR_STORE__SHARED": "true", "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "0",
@@ -46,6 +51,11 @@ async def run_gateway(url: str, name: str) -> None:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             chats, each, *sender = line.split()
+            if chats == "files":
+                scope = f"people/{PlatformAccount(kind=bench.channel.name, team='', id=sender[0]).name}"
+                for number in range(int(each)):
+                    Disk().replace(attachment_path(bench.home, scope, f"{number:064x}"), b"a picture")
+                continue
             # Whichever gateway has a chat answers in it, so that only acceptance is seen here.
             keys = [f"{name}c{chat}" for chat in range(int(chats))]
             await asyncio.gather(*(_say(bench.channel, key, int(each), *(sender or [key])) for key in keys))
@@ -100,10 +110,12 @@ def _cpu_seconds(process: asyncio.subprocess.Process) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-async def _measure(server: PostgresServer, count: int, *, idle: int = 0, sender: str = "") -> None:
+async def _measure(server: PostgresServer, count: int, *, idle: int = 0, sender: str = "", files: int = 0) -> None:
     server.empty()
     async with _gateways(server.address, count) as processes:
-        await _burst(server, processes, WARM_CHATS, 1)
+        if files and (first := processes[0].stdin) is not None:
+            first.write(f"files {files} {sender}\n".encode())
+        await _burst(server, processes, WARM_CHATS, 1, sender)
         for table, changed in _IDLE.items() if idle else ():
             server.query(
                 f"INSERT INTO {table} SELECT (jsonb_populate_record(t, {changed})).* "  # noqa: S608 - our own
@@ -118,6 +130,7 @@ async def _measure(server: PostgresServer, count: int, *, idle: int = 0, sender:
         ((after,),) = server.query("SELECT count(*) FROM record")
         done = after - before
         details = (f", {idle} idle chats" if idle else "") + (", one person" if sender else "")
+        details += f" with {files} files" if files else ""
         row(
             f"gateways on PostgreSQL: {count}{details}",
             turns=done,
@@ -129,13 +142,14 @@ async def _measure(server: PostgresServer, count: int, *, idle: int = 0, sender:
 
 
 async def compare() -> None:
-    """Print SQLite, then 1, 2 and 4 gateways on one server, 2 with one person's chats, 4 beside idle chats."""
+    """Print SQLite, then 1, 2 and 4 gateways on one server, 2 with chats of one person, 4 beside idle chats."""
     await turns.throughput()
     server = open_server()
     try:
         for count in (1, 2, 4):
             await _measure(server, count)
         await _measure(server, 2, sender="ann")
+        await _measure(server, 2, sender="ann", files=FILES)
         await _measure(server, 4, idle=IDLE_CHATS)
     finally:
         server.close()

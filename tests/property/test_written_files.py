@@ -185,10 +185,19 @@ async def test_a_save_looks_at_what_was_written_only(tmp_path: Path, monkeypatch
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"%d" % n)
         await sync.save_all()
-        looks: list[object] = []
-        for module, name in ((os, "scandir"), (scope_scan, "_sign_file")):
+        looks: list[Path] = []
+
+        def count(module: object, name: str) -> None:
             original = getattr(module, name)
-            monkeypatch.setattr(module, name, lambda path, look=original: (looks.append(path), look(path))[1])
+
+            def look(path: Path) -> object:
+                looks.append(path)
+                return original(path)
+
+            monkeypatch.setattr(module, name, look)
+
+        count(os, "scandir")
+        count(scope_scan, "_sign_file")
         append(home, ANN, "sessions/x.jsonl", b"one\n")
         await sync.save((ANN,))
         assert 0 < len(looks) < 20

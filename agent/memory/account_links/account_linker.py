@@ -22,6 +22,7 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.written_files import note_writes
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, Job, ScopeMove, TurnRecordStore
 
@@ -162,11 +163,16 @@ class AccountLinker:
 
     async def _move(self, move: ScopeMove) -> None:
         folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
+
+        def move_files() -> None:
+            with note_writes(*folders, is_tree=True):
+                self._move_files(move)
+
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
                 await self.close_files(scope)
-            await self.projector.rearrange(folders, lambda: self._move_files(move))
+            await self.projector.rearrange(folders, move_files)
         for scope in (move.source, move.target):
             self.reopen(scope)
         await self.links.mark_moved(move)

@@ -240,7 +240,7 @@ async def test_catching_up_reads_what_has_changed_and_not_the_scope(
     await second.start()
     Disk().replace(homes[0] / ANN / "files/7.txt", b"changed")
     Disk().replace(homes[0] / ANN / "USER.md", b"new")
-    (homes[0] / ANN / "files/8.txt").unlink()
+    Disk().remove(homes[0] / ANN / "files/8.txt")
     await first.save([ANN])
     counted: list[CountedRows] = []
     writer = files._engine.writer
