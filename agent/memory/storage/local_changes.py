@@ -24,10 +24,10 @@ from agent.memory.storage.scope_scan import (
     CachedFile,
     FileSignature,
     is_immutable,
-    known_noted,
     may_grow,
     scan_noted,
     scan_scope,
+    select_noted,
     unit_of,
 )
 from agent.memory.storage.written_files import WrittenFiles
@@ -78,7 +78,7 @@ def look_at_files(home: Path, copy: KnownScope, notes: Collection[str]) -> Local
     else:
         named = {*notes, *BY_HAND}
         actual = scan_noted(folder, known, named, is_home=is_home)
-        among = known_noted(known, named)
+        among = select_noted(known, named)
     changed = {
         path: signature
         for path, signature in actual.items()
@@ -88,7 +88,7 @@ def look_at_files(home: Path, copy: KnownScope, notes: Collection[str]) -> Local
 
 
 def find_changes(
-    home: Path, scopes: Sequence[KnownScope], written: WrittenFiles
+    home: Path, scopes: Sequence[KnownScope], writes: WrittenFiles
 ) -> tuple[dict[str, LocalChange], int | None]:
     """Return the changes of each scope, as of one moment, and the count of writes then; None if that is not all.
 
@@ -96,8 +96,8 @@ def find_changes(
     """
     until = time.monotonic() + _SECONDS_TO_REST
     while True:
-        count = written.count()
-        before = {each.scope: look_at_files(home, each, written.notes(each.scope)) for each in scopes}
+        count = writes.count()
+        before = {each.scope: look_at_files(home, each, writes.notes(each.scope)) for each in scopes}
         changed = {scope: list(files.changed) for scope, files in before.items()}
         is_rest = _select({scope: files.changed for scope, files in before.items()}, changed)
         found: dict[str, LocalChange] = {}
@@ -109,7 +109,7 @@ def find_changes(
                     found[each.scope] = _read_change(home, each, files.changed, changed[each.scope], gone)
             # Without this, a file could be stored without the one that was written before it.
             if not found or all(
-                _is_same(before[each.scope], look_at_files(home, each, written.notes(each.scope))) for each in scopes
+                _is_same(before[each.scope], look_at_files(home, each, writes.notes(each.scope))) for each in scopes
             ):
                 return found, count if is_rest else None
         if time.monotonic() > until:

@@ -137,9 +137,9 @@ class ScopeFileSync:
             named |= self._changed_scopes()
         await self._save_changed(named)
 
-    async def _save_changed(self, named: Collection[str]) -> None:
-        """Save those of *named* that have changed, and with them what is saved together, or shared."""
-        changed = {SHARED, *named}.union(*(self._together.get(each, ()) for each in named))
+    async def _save_changed(self, scopes: Collection[str]) -> None:
+        """Save those of *scopes* that have changed, and with them what is saved together, or shared."""
+        changed = {SHARED, *scopes}.union(*(self._together.get(each, ()) for each in scopes))
         changed = {each for each in changed if self._may_differ(each)}
         if changed:
             await self._save(changed)

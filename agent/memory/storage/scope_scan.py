@@ -69,11 +69,11 @@ def scan_noted(
     return found
 
 
-def known_noted(known: Collection[str], notes: Collection[str]) -> set[str]:
-    """Return those of the *known* paths that *notes* name."""
+def select_noted(paths: Collection[str], notes: Collection[str]) -> set[str]:
+    """Return those of *paths* that *notes* name."""
     trees = tuple(note for note in notes if note.endswith("/"))
-    found = {note for note in notes if note in known}
-    return found | {path for path in known if path.startswith(trees)} if trees else found
+    found = {note for note in notes if note in paths}
+    return found | {path for path in paths if path.startswith(trees)} if trees else found
 
 
 def unit_of(path: str) -> str:
