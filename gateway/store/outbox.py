@@ -160,8 +160,7 @@ _OPEN = (
     "FROM outbox o WHERE key = ? AND open IN (1, 3)"
 )
 _ORDER = "ORDER BY open, seq"
-_FIRST = sql(_OPEN, _ORDER, "LIMIT 1")
-_FIRST_IF_HELD = sql(_OPEN, "AND EXISTS (", IS_HELD, ")", _ORDER, "LIMIT 1")
+_FIRST = sql(_OPEN, "AND (? = '' OR EXISTS (", IS_HELD, "))", _ORDER, "LIMIT 1")
 _PARTS = (
     "SELECT o.id, p.adopted, p.n, p.state, p.attempts, p.message_id, p.at, p.payload "
     "FROM outbox o JOIN part p ON p.message = o.seq WHERE o.id IN (?, ?) ORDER BY p.n"
@@ -261,11 +260,7 @@ def next_delivery(database: Database, key: SessionKey, worker: str) -> PendingDe
 
     With a *worker*, return None unless the chat is claimed by it.
     """
-    column = write_key(key)
-    if worker:
-        found = database.execute(_FIRST_IF_HELD, (column, claim_name(key), worker)).fetchone()
-    else:
-        found = database.execute(_FIRST, (column,)).fetchone()
+    found = database.execute(_FIRST, (write_key(key), worker, claim_name(key), worker)).fetchone()
     return _delivery(database, found[0], key, *found[1:]) if found is not None else None
 
 

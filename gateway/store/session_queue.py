@@ -61,6 +61,10 @@ _WAITING = sql("SELECT", _QUEUED, "FROM inbox WHERE key = ? AND state = 'waiting
 _OF_TURN = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = ? AND ended_at IS NULL AND turn = ?", _ORDER)
 _ONE = sql("SELECT", ROW, "FROM inbox WHERE seq = ?")
 _STAMP = "UPDATE inbox SET state = 'claimed', turn = ?, attempts = attempts + ? WHERE seq = ?"
+_STORE_STEP = (
+    "INSERT INTO step (turn, n, kind, call, body) SELECT turn, ?, ?, ?, ? FROM lane "
+    "WHERE key = ? AND owner = ? AND epoch = ? AND turn = ? ON CONFLICT DO NOTHING"
+)
 _NOTES = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = 'noted' AND ended_at IS NULL ORDER BY seq")
 _SESSION = "SELECT transcript, next_index, created_at, scope FROM session WHERE key = ?"
 
@@ -381,12 +385,10 @@ def store_steps(
     database: Database, lease: TurnLease, column: str, owner: str, steps: Sequence[tuple[TurnStep, str]]
 ) -> None:
     """Store steps, each with its body, once."""
-    check_lease(database, column, owner, lease.epoch, lease.turn)
+    held = (column, owner, lease.epoch, lease.turn)
     for step, body in steps:
-        database.execute(
-            "INSERT INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (lease.turn, step.n, step.kind, quote(step.call), body),
-        )
+        if not database.execute(_STORE_STEP, (step.n, step.kind, quote(step.call), body, *held)).rowcount:
+            check_lease(database, *held)  # it was stored before
 
 
 def release(database: Database, lease: TurnLease, column: str, owner: str, *, attempt_counts: bool) -> None:
