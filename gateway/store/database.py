@@ -8,9 +8,11 @@ spelling, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from gateway.errors import ParlourError
 
 LISTED = "IN (SELECT value FROM json_each(?))"  # one of the texts in a JSON list
 Columns: TypeAlias = tuple[Any, ...]
@@ -88,8 +90,31 @@ class SharedDatabase(Database, Protocol):
         ...
 
 
+class BatchedOperation(NamedTuple):
+    """An operation of a batch.
+
+    Operations of different groups touch different rows, or give the same in any order, so that they may run side by
+    side. Those of one group, and all before and after one without a group, run one after the other.
+    """
+
+    run: Callable[[SharedDatabase], Any]
+    group: Hashable | None
+
+
+def run_operation(operation: Callable[[SharedDatabase], Any], database: SharedDatabase) -> Any:
+    """Return the result of an operation of a batch, or the ParlourError that it raises before its first write."""
+    try:
+        return operation(database)
+    except ParlourError as error:
+        return error
+
+
 class StoreConnection(SharedDatabase, Protocol):
     """A connection of an engine, as its writer uses it. Everything on the writer's thread."""
+
+    def run_operations(self, operations: Sequence[BatchedOperation]) -> list[Any]:
+        """Run the *operations* of the open transaction; return what `run_operation` does, of each."""
+        ...
 
     def begin_batch(self) -> None:
         """Begin a transaction that may write."""

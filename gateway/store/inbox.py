@@ -102,11 +102,16 @@ class BacklogLimit:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._left = 0
+        self._taken = 0
 
     def take(self, database: Database) -> bool:
         """Take one place; return False if the backlog is full."""
         if self._left <= 0:
-            self._left = self._limit - int(database.execute(_COUNT_ALL).fetchone()[0])
+            before = self._taken
+            counted = int(database.execute(_COUNT_ALL).fetchone()[0])
+            # Meanwhile others may have counted, and taken places whose rows come later (`BatchedOperation`).
+            self._left = self._limit - counted - (self._taken - before)
+        self._taken += 1
         self._left -= 1
         return self._left >= 0
 

@@ -73,7 +73,7 @@ class SqlJobs:
         columns = encode_job(job)
         await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
-            lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set()
+            lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set(), group=job.scope
         )
 
     async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
@@ -98,7 +98,7 @@ class SqlJobs:
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's unfinished jobs in the order they were queued."""
         found = await self._engine.writer.submit(
-            lambda database: database.execute(_PENDING, (quote(scope),)).fetchall()
+            lambda database: database.execute(_PENDING, (quote(scope),)).fetchall(), group=scope
         )
         return tuple(_read_job(columns) for columns in found)
 
@@ -106,7 +106,8 @@ class SqlJobs:
         """Remove *job*."""
         await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
-            lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
+            lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close(),
+            group=job.scope,
         )
 
     async def advance(self, job: Job, next_: Job | None) -> bool:

@@ -46,6 +46,12 @@ _MANY_TURNS, _COMMIT_WITHIN = 4, 0.005  # seconds
 _RETRY_SECONDS = 1.0  # delay before a session whose claim failed is offered again
 
 
+def _group_of(commit: TurnCommit) -> SessionKey | None:
+    """Return the chat of *commit*; None if it has more than rows of a chat, which must not be changed side by side."""
+    is_more = commit.jobs or commit.advances or commit.ends or commit.audit or commit.cap_notices
+    return None if is_more else commit.record.key.parent
+
+
 class SqlJournal:
     """Inbox, lanes, tool steps and the commit (see the Journal port)."""
 
@@ -65,6 +71,7 @@ class SqlJournal:
         accepted = await engine.writer.submit(
             lambda database: inbox.accept(database, new, engine.limits.queued_per_chat, engine.backlog_limit),
             self._accepted,
+            group=message.key.parent,
         )
         return accepted.acceptance
 
@@ -107,6 +114,7 @@ class SqlJournal:
                 shares=engine.claims.is_shared,
             ),
             partial(self._claimed, key),
+            group=key.parent,
         )
         try:
             found = await self._unless_cancelled(future)
@@ -179,7 +187,8 @@ class SqlJournal:
         """Add the sender's new messages to the running turn."""
         engine, column = self._engine, write_key(lease.key)
         return await engine.writer.submit(
-            lambda database: session_queue.steer(database, lease, column, engine.owner, engine.limits)
+            lambda database: session_queue.steer(database, lease, column, engine.owner, engine.limits),
+            group=lease.key.parent,
         )
 
     async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
@@ -188,7 +197,8 @@ class SqlJournal:
         bodies = [(step, write_lines(step.lines, step.blobs)) for step in steps]
         await engine.save_files((lease.session.scope,) if lease.session.scope else None)
         await engine.writer.submit(
-            lambda database: session_queue.store_steps(database, lease, column, engine.owner, bodies)
+            lambda database: session_queue.store_steps(database, lease, column, engine.owner, bodies),
+            group=lease.key.parent,
         )
 
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
@@ -199,6 +209,7 @@ class SqlJournal:
         committed: CommitEffect = await engine.writer.submit(
             lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
             partial(self._committed, lease, new),
+            group=_group_of(commit),
             within=_COMMIT_WITHIN if len(engine.held) >= _MANY_TURNS else 0.0,
         )
         if committed.fault:
@@ -227,7 +238,9 @@ class SqlJournal:
         await self._engine.save_files((commit.record.scope,))
         new = turn_commits.encode(commit, self._engine.now())
         committed: CommitEffect = await self._engine.writer.submit(
-            lambda database: turn_commits.settle_row(database, new, row.seq), partial(self._recorded, new)
+            lambda database: turn_commits.settle_row(database, new, row.seq),
+            partial(self._recorded, new),
+            group=_group_of(commit),
         )
         self._engine.offered_controls.discard(row.seq)
         return committed.record
@@ -261,13 +274,14 @@ class SqlJournal:
                 database, lease, column, engine.owner, attempt_counts=attempt_counts
             ),
             lambda _: engine.free_lane(lease.key, has_more=True),
+            group=lease.key.parent,
         )
 
     async def last_message_at(self, key: SessionKey) -> datetime | None:
         """Return when the last message of a user was accepted in *key*."""
         column = write_key(key)
         (at,) = await self._engine.writer.submit(
-            lambda database: database.execute(inbox.LAST_MESSAGE, (column,)).fetchone()
+            lambda database: database.execute(inbox.LAST_MESSAGE, (column,)).fetchone(), group=key.parent
         )
         return moment(at) if at is not None else None
 
@@ -275,13 +289,13 @@ class SqlJournal:
         """Return the key's session, made when missing."""
         column, now = write_key(key), self._engine.now()
         return await self._engine.writer.submit(
-            lambda database: session_queue.open_session(database, key, column, now, new_transcript)
+            lambda database: session_queue.open_session(database, key, column, now, new_transcript), group=key.parent
         )
 
     async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
         """Return the accepted lane rows of *key* that have not ended, in order."""
         return await self._engine.writer.submit(
-            lambda database: inbox.waiting_rows(database, write_key(key), quote(sender))
+            lambda database: inbox.waiting_rows(database, write_key(key), quote(sender)), group=key.parent
         )
 
     async def drop(self, key: SessionKey, *, sender: str = "") -> int:
@@ -297,7 +311,9 @@ class SqlJournal:
         def note() -> None:
             columns = encode_usage(usage)
             self._calls[usage.call] = None
-            self._engine.writer.submit_nowait(lambda database: insert_usage(database, columns), within=_NOTE_WITHIN)
+            self._engine.writer.submit_nowait(
+                lambda database: insert_usage(database, columns), group=usage.turn, within=_NOTE_WITHIN
+            )
 
         timer = asyncio.get_running_loop().call_later(CALL_NOTED_AFTER.total_seconds(), note)
         self._calls[usage.call] = timer
@@ -309,7 +325,9 @@ class SqlJournal:
         if timer is not None:  # nothing is stored yet that this row would replace
             timer.cancel()
             columns = (*columns[:10], "", columns[11])
-        self._engine.writer.submit_nowait(lambda database: settle_usage(database, columns), within=_USAGE_WITHIN)
+        self._engine.writer.submit_nowait(
+            lambda database: settle_usage(database, columns), group=usage.turn, within=_USAGE_WITHIN
+        )
 
     async def trace(self, reference: str) -> TurnTrace | None:
         """Return the trace of the turn whose id begins with *reference*."""

@@ -45,6 +45,11 @@ class MessageEnd:
     has_more: bool = True  # of this message or another
 
 
+def _turn_of(id_: str) -> str:
+    """Return the turn of a message or part. Its operations touch the turn's rows, and those behind them in the chat."""
+    return id_.partition(".")[0]
+
+
 class SqlOutbox:
     """Durable deliveries, in order per chat (see the Outbox port)."""
 
@@ -64,7 +69,8 @@ class SqlOutbox:
         engine = self._engine
         try:
             return await engine.writer.submit(
-                lambda database: next_delivery(database, key, engine.owner if engine.claims.is_shared else "")
+                lambda database: next_delivery(database, key, engine.owner if engine.claims.is_shared else ""),
+                group=key.parent,
             )
         except StoreUnavailable:
             engine.wake_at(_RETRY_SECONDS, partial(engine.wake_chat, key))
@@ -77,13 +83,14 @@ class SqlOutbox:
         rows, _ = await self._engine.writer.submit(
             lambda database: freeze(database, message, cut, now, adopted),
             lambda result: self._wake_next(result[1]),
+            group=_turn_of(message.id),
         )
         return rows
 
     async def sending(self, part: MessagePart) -> None:
         """Mark *part* as sending."""
         now = self._engine.now()
-        await self._engine.writer.submit(lambda database: mark_sending(database, part.id, now))
+        await self._engine.writer.submit(lambda database: mark_sending(database, part.id, now), group=_turn_of(part.id))
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
         """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
@@ -92,13 +99,16 @@ class SqlOutbox:
         end = await self._engine.writer.submit(
             lambda database: mark_sent(database, receipt, stamp, following, now),
             lambda end: self._wake_next(end.chat),
+            group=_turn_of(receipt.part),
             within=_RECEIPT_WITHIN,
         )
         return end.has_more
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store the message id of the placeholder of *part*."""
-        await self._engine.writer.submit(lambda database: mark_placed(database, part.id, message_id))
+        await self._engine.writer.submit(
+            lambda database: mark_placed(database, part.id, message_id), group=_turn_of(part.id)
+        )
 
     async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as unknown."""
@@ -110,7 +120,9 @@ class SqlOutbox:
 
     async def _mark(self, part: MessagePart, state: PartState, reason: str) -> None:
         now = self._engine.now()
-        await self._engine.writer.submit(lambda database: mark(database, part.id, state, reason, now))
+        await self._engine.writer.submit(
+            lambda database: mark(database, part.id, state, reason, now), group=_turn_of(part.id)
+        )
 
     async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Dead-letter *part* and the later parts of its message."""
@@ -121,7 +133,7 @@ class SqlOutbox:
         """Write the turn's row 0 as sending, once."""
         engine, now, payload = self._engine, self._engine.now(), write_part(part)
         return await engine.writer.submit(
-            lambda database: open_preview(database, lease, part, payload, engine.owner, now)
+            lambda database: open_preview(database, lease, part, payload, engine.owner, now), group=lease.turn
         )
 
     async def cancel(self, turn: str) -> tuple[int, ...]:

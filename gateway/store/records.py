@@ -58,6 +58,7 @@ class SqlTurnRecords:
         await self._engine.save_files({self._scopes.pop(seq) for seq in seqs if seq in self._scopes})
         await self._engine.writer.submit(
             lambda database: database.executemany("DELETE FROM body WHERE seq = ?", gone).close(),
+            group=self,
             within=_BODY_WITHIN,
         )
 
@@ -157,7 +158,8 @@ class SqlChannelState:
         found = await self._engine.writer.submit(
             lambda database: database.execute(
                 "SELECT value FROM note WHERE channel = ? AND name = ?", columns
-            ).fetchone()
+            ).fetchone(),
+            group=columns,
         )
         return unquote(found[0]) if found is not None else None
 
@@ -187,19 +189,22 @@ class SqlChannelState:
             if name.startswith(CACHED_NOTES):
                 self._cached.set_note(self._channel, name, value)
 
-        await self._engine.writer.submit(store, change, within=within)
+        group = None if name.startswith(CACHED_NOTES) else columns
+        await self._engine.writer.submit(store, change, group=group, within=within)
 
     async def take(self, name: str) -> str | None:
         """Remove a note and return it; one caller gets it."""
         columns = (self._channel, quote(name))
-        found = await self._engine.writer.submit(lambda database: database.execute(_TAKE_NOTE, columns).fetchone())
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_TAKE_NOTE, columns).fetchone(), group=columns
+        )
         return unquote(found[0]) if found is not None else None
 
     def forget(self, name: str) -> None:
         """Remove a note within some seconds."""
         columns = (self._channel, quote(name))
         self._engine.writer.submit_nowait(
-            lambda database: database.execute(_DROP_NOTE, columns).close(), within=_FORGET_WITHIN
+            lambda database: database.execute(_DROP_NOTE, columns).close(), group=columns, within=_FORGET_WITHIN
         )
 
     def cached(self) -> Mapping[str, str]:

@@ -104,7 +104,9 @@ class SqlScopeFiles:
     async def look(self, *scopes: str) -> Mapping[str, ScopeLook]:
         """Return the version of each scope, and whether it has jobs."""
         listed = write_json([quote(each) for each in scopes])
-        found = await self._engine.writer.submit(lambda database: database.execute(_LOOK, (listed, listed)).fetchall())
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_LOOK, (listed, listed)).fetchall(), group=scopes
+        )
         versions = {unquote(scope): version for scope, version in found if version is not None}
         with_jobs = {unquote(scope) for scope, version in found if version is None}
         return {each: ScopeLook(versions.get(each, ""), each in with_jobs) for each in scopes}
@@ -118,7 +120,7 @@ class SqlScopeFiles:
             files = tuple(_read_file(row) for row in database.execute(_FILES, (column,)))
             return (version[0] if version is not None else ""), files
 
-        return await self._engine.writer.submit(look)
+        return await self._engine.writer.submit(look, group=scope)
 
     async def changes(self, scope: str, since: str, paths: Collection[str]) -> ScopeDelta | None:
         """Return the changes since the version *since*."""
@@ -131,7 +133,7 @@ class SqlScopeFiles:
                 None if revision is None else (row.version, database.execute(_CHANGES, (column, revision)).fetchall())
             )
 
-        found = await self._engine.writer.submit(look)
+        found = await self._engine.writer.submit(look, group=scope)
         if found is None:
             return None
         version, rows = found
@@ -172,7 +174,8 @@ class SqlScopeFiles:
     async def save(self, changes: Sequence[ScopeChange]) -> str | None:
         """Make all *changes*, or none."""
         if self._objects is None:
-            return await self._engine.writer.submit(lambda database: _save(database, changes))
+            group = changes[0].scope if len(changes) == 1 else None
+            return await self._engine.writer.submit(lambda database: _save(database, changes), group=group)
         stored = await self._objects.store(changes)
         try:
             refused = await self._engine.writer.submit(lambda database: _save(database, stored, has_objects=True))

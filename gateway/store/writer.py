@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable
-from gateway.store.database import SharedDatabase, StoreConnection
+from gateway.store.database import BatchedOperation, SharedDatabase, StoreConnection
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class BatchResult:
     commits: int = 0  # transactions that changed something, each of them synced
 
 
-def run_batch(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult:
+def run_batch(connection: StoreConnection, operations: Sequence[BatchedOperation]) -> BatchResult:
     """Run *operations* in one transaction; one by one when one of them is bad.
 
     They are run again when another worker's transaction was first; StoreUnavailable when it always is.
@@ -55,16 +55,12 @@ def run_batch(connection: StoreConnection, operations: Sequence[Operation[Any]])
     return BatchResult(results=[StoreUnavailable("other workers change the same rows: try again")])
 
 
-def _run_once(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult | None:
+def _run_once(connection: StoreConnection, operations: Sequence[BatchedOperation]) -> BatchResult | None:
     """Run *operations*; return None, without effect, if they may be run again as they are."""
     batch = BatchResult()
     try:
         connection.begin_batch()
-        for operation in operations:
-            try:
-                batch.results.append(operation(connection))
-            except ParlourError as error:
-                batch.results.append(error)
+        batch.results = connection.run_operations(operations)
         batch.commits = int(connection.end_batch())
     except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
         connection.roll_back()
@@ -86,7 +82,7 @@ def run_outside_transaction(connection: StoreConnection, operation: ExclusiveOpe
         return BatchResult(fault=error) if connection.is_fault(error) else BatchResult(results=[error])
 
 
-def _one_by_one(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult:
+def _one_by_one(connection: StoreConnection, operations: Sequence[BatchedOperation]) -> BatchResult:
     batch = BatchResult()
     for operation in operations:
         single = run_batch(connection, (operation,))
@@ -104,17 +100,25 @@ class StoreWriter(Protocol):
     commits: int  # transactions that changed something, since the start
 
     def submit(
-        self, operation: Operation[T], then: Callable[[T], None] | None = None, *, within: float = 0.0
+        self,
+        operation: Operation[T],
+        then: Callable[[T], None] | None = None,
+        *,
+        group: Hashable | None = None,
+        within: float = 0.0,
     ) -> asyncio.Future[T]:
         """Queue *operation*; the future is done when it is durable.
 
         Cancelling the future does not cancel the operation. *then* is called with the result first, on the event loop,
-        also after a cancellation. It may wait *within* seconds for a transaction that is needed anyway.
+        also after a cancellation. It may run beside operations of another *group* (`BatchedOperation`), and wait
+        *within* seconds for a transaction that is needed anyway.
         """
         ...
 
-    def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
-        """Queue *operation*, to be kept until it could be stored; it may wait *within* seconds, as in `submit`."""
+    def submit_nowait(
+        self, operation: Operation[object], *, group: Hashable | None = None, within: float = 0.0
+    ) -> None:
+        """Queue *operation*, to be kept until it could be stored; *group* and *within* are as in `submit`."""
         ...
 
     def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
@@ -138,6 +142,7 @@ class _QueuedOperation:
     operation: Callable[[Any], Any]
     future: asyncio.Future[Any] | None = None  # None = posted: kept until it is stored
     then: Callable[[Any], None] | None = None
+    group: Hashable | None = None
     is_alone: bool = False  # outside any transaction
 
 
@@ -201,19 +206,22 @@ class BatchWriter:
         self._task = asyncio.create_task(self._serve(), name="journal writer")
 
     def submit(
-        self, operation: Operation[T], then: Callable[[T], None] | None = None, *, within: float = 0.0
+        self,
+        operation: Operation[T],
+        then: Callable[[T], None] | None = None,
+        *,
+        group: Hashable | None = None,
+        within: float = 0.0,
     ) -> asyncio.Future[T]:
         """Queue *operation* (see StoreWriter)."""
-        return self._submit(operation, then, within)
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(_QueuedOperation(operation, future, then, group), within)
+        return future
 
-    def _submit(
-        self, operation: Callable[[Any], T], then: Callable[[T], None] | None, within: float
-    ) -> asyncio.Future[T]:
+    def _submit(self, entry: _QueuedOperation, within: float = 0.0) -> None:
         if self._is_closing:
             raise StoreUnavailable("the journal is closed")
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue(_QueuedOperation(operation, future, then), within)
-        return future
+        self._enqueue(entry, within)
 
     def _enqueue(self, entry: _QueuedOperation, within: float) -> None:
         self._queue.append(entry)
@@ -222,13 +230,15 @@ class BatchWriter:
 
     def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
         """Queue *operation* to be run outside any transaction (see StoreWriter)."""
-        future = self._submit(operation, None, 0.0)
-        self._queue[-1].is_alone = True
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(_QueuedOperation(operation, future, is_alone=True))
         return future
 
-    def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
+    def submit_nowait(
+        self, operation: Operation[object], *, group: Hashable | None = None, within: float = 0.0
+    ) -> None:
         """Queue *operation*, to be kept until it could be stored (see StoreWriter)."""
-        self._enqueue(_QueuedOperation(operation), within)
+        self._enqueue(_QueuedOperation(operation, group=group), within)
 
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
         """Run *operation* first whenever the file was opened again after a fault (see StoreWriter)."""
@@ -305,7 +315,8 @@ class BatchWriter:
         if entries[0].is_alone:
             batch = await connection.call(partial(run_outside_transaction, operation=entries[0].operation))
         else:
-            batch = await connection.call(partial(run_batch, operations=[entry.operation for entry in entries]))
+            operations = [BatchedOperation(entry.operation, entry.group) for entry in entries]
+            batch = await connection.call(partial(run_batch, operations=operations))
         self.commits += batch.commits
         for entry, result in zip(entries, batch.results, strict=False):
             if isinstance(result, StoreUnavailable):  # other workers were first, again and again
@@ -346,7 +357,8 @@ class BatchWriter:
             return None
         self._connection = connection
         if self._reopened is not None:
-            batch = await connection.call(partial(run_batch, operations=[self._reopened.operation]))
+            first = BatchedOperation(self._reopened.operation, None)
+            batch = await connection.call(partial(run_batch, operations=(first,)))
             fault = batch.fault or batch.results[0]
             if batch.fault is not None or isinstance(fault, StoreUnavailable):
                 await self._break(fault)

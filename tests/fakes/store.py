@@ -11,14 +11,14 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.ports.store import StoreLimits
-from gateway.store.database import StoreConnection
+from gateway.store.database import BatchedOperation, StoreConnection
 from gateway.store.engine import Clock, utc_now
 from gateway.store.scope_files import TABLES
 from gateway.store.sql_store import SqlStore, assemble
@@ -45,6 +45,7 @@ class InlineWriter:
         operation: Operation[T],
         then: Callable[[T], None] | None = None,
         *,
+        group: Hashable | None = None,
         within: float = 0.0,
     ) -> asyncio.Future[T]:
         """Run *operation* now; the future is done one turn of the loop later."""
@@ -73,7 +74,9 @@ class InlineWriter:
         _later(future, operation(self.connection))
         return future
 
-    def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
+    def submit_nowait(
+        self, operation: Operation[object], *, group: Hashable | None = None, within: float = 0.0
+    ) -> None:
         """Run *operation* now, or before the next one that can run."""
         self._posted.append(operation)
         if self.fault is None:
@@ -93,7 +96,7 @@ class InlineWriter:
         self.connection.close()
 
     def _transact(self, operation: Operation[object]) -> BatchResult:
-        batch = run_batch(self.connection, (operation,))
+        batch = run_batch(self.connection, (BatchedOperation(operation, None),))
         self.commits += batch.commits
         return batch
 

@@ -32,6 +32,7 @@ class CapConnection(PostgresConnection):
         if self.execute("SELECT 1 FROM worker WHERE name = ?", (self.worker,)).fetchone() is None:
             raise ConnectionAbortedError("another gateway has taken over the work of this one")
         self._has_written = False
+        self._is_in_batch = True
 
 
 def connect_caps(url: str, worker: str) -> CapConnection:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from itertools import count
+from functools import lru_cache, partial
+from itertools import count, groupby
 from typing import Any, NamedTuple
 
 import psycopg
@@ -18,7 +18,8 @@ from psycopg.raw_cursor import RawCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import BytesBinaryDumper, StrDumper
 
-from gateway.store.database import LISTED, CachedRows, Database, QueryResult
+from gateway.store.database import LISTED, BatchedOperation, CachedRows, Database, QueryResult, run_operation
+from gateway.store.postgres.pipeline import NOTHING, StatementPipeline, StatementRequest
 from gateway.store.postgres.worker_locks import give_lock, take_dead
 from gateway.store.row_codec import sql
 from gateway.store.scope_files import TABLES
@@ -104,13 +105,14 @@ class PostgresConnection:
         self._written: dict[str, str] = {}  # editions of the open transaction
         self._on_change: Callable[[Database, Collection[str]], object] = lambda *_: None
         connection.cursor_factory = RawCursor
-        connection.prepare_threshold = 2
-        connection.prepared_max = 500
+        connection.prepare_threshold = None  # the pipeline prepares, and psycopg would drop its statements as well
         # One type for every number and every text, or a statement would be prepared once for each size of its numbers.
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(str, StrDumper)
         connection.adapters.register_dumper(bytes, BytesBinaryDumper)  # not twice its size, as the text would be
         connection.adapters.register_loader("numeric", _WholeLoader)
+        self._pipeline = StatementPipeline(connection)
+        self._is_in_batch = False
 
     def when_closed(self, call: Callable[[], object]) -> None:
         """Call *call* when the connection is closed."""
@@ -130,23 +132,39 @@ class PostgresConnection:
         """Return the number of the server's process."""
         return self._connection.info.backend_pid
 
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> QueryResult:
         """Run one statement."""
         translated = _translate(statement)
         self._has_written |= translated.is_write
-        return self._connection.execute(translated.text, parameters)
+        if not self._is_in_batch:
+            return self._connection.execute(translated.text, parameters)
+        return self._pipeline.execute(StatementRequest(translated.text, (parameters,)))
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:
         """Run a statement once for each of *parameters*, without a wait between them."""
         rows = list(parameters)
-        if len(rows) == 1:  # without the pipeline, which costs as much as a statement
-            return self.execute(statement, rows[0])
-        cursor = self._connection.cursor()
-        if not rows:  # psycopg would wait for the server
-            return cursor
+        if not rows:
+            return NOTHING
         self._has_written = True
-        cursor.executemany(_translate(statement).text, rows)
-        return cursor
+        return self._pipeline.execute(StatementRequest(_translate(statement).text, rows))
+
+    def run_operations(self, operations: Sequence[BatchedOperation]) -> list[Any]:
+        """Run *operations*; those of different groups side by side, up to one without a group."""
+        results: list[Any] = [None] * len(operations)
+
+        def run(places: Sequence[int]) -> None:
+            for place in places:
+                results[place] = run_operation(operations[place].run, self)
+
+        for is_grouped, part in groupby(range(len(operations)), lambda place: operations[place].group is not None):
+            if not is_grouped:
+                run(list(part))
+                continue
+            groups: dict[Hashable, list[int]] = {}
+            for place in part:
+                groups.setdefault(operations[place].group, []).append(place)
+            self._pipeline.run_side_by_side([partial(run, places) for places in groups.values()])
+        return results
 
     def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:
         """Return the other workers that are dead; their locks are held until the next call."""
@@ -183,6 +201,7 @@ class PostgresConnection:
             if found[0] != self._column or self._editions is None:
                 self._look_at_editions(found[0])
         self._has_written = False
+        self._is_in_batch = True
 
     def _look_at_editions(self, column: str | None) -> None:
         editions, known = parse_editions(column), self._editions
@@ -194,15 +213,17 @@ class PostgresConnection:
     def end_batch(self) -> bool:
         """Make the transaction durable; return True if it may have changed something."""
         has_written = self._has_written
-        status = self.execute("COMMIT").statusmessage
-        if status != "COMMIT":  # an operation went on after an error: the server has rolled back
-            raise psycopg.errors.InFailedSqlTransaction(f"COMMIT was answered with {status}")
+        if self._connection.info.transaction_status is TransactionStatus.INERROR:
+            raise psycopg.errors.InFailedSqlTransaction("an operation went on after an error")
+        self.execute("COMMIT")
+        self._is_in_batch = False
         if self._editions is not None:
             self._editions |= self._written  # of two workers that change the same rows, one has a conflict
         return has_written
 
     def roll_back(self) -> None:
         """Roll the transaction back, if there is one."""
+        self._is_in_batch = False
         with suppress(psycopg.Error):
             if self._connection.info.transaction_status is not TransactionStatus.IDLE:
                 self.execute("ROLLBACK")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import structlog
 
-from gateway.store.database import CachedRows
+from gateway.store.database import BatchedOperation, CachedRows, run_operation
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,10 @@ class SqliteConnection(sqlite3.Connection):
         """Begin a transaction, which locks out other writers."""
         self._changes = self.total_changes
         self.execute("BEGIN IMMEDIATE")
+
+    def run_operations(self, operations: Sequence[BatchedOperation]) -> list[Any]:
+        """Run *operations* in their order."""
+        return [run_operation(operation, self) for operation, _ in operations]
 
     def end_batch(self) -> bool:
         """Make the transaction durable; return True if it changed something."""

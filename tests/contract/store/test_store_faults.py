@@ -17,7 +17,7 @@ from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import Role
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
-from gateway.store.database import Database
+from gateway.store.database import Database, QueryResult
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore
@@ -145,7 +145,7 @@ class FaultyServer(FaultyEngine):
         }
 
         class FaultyConnection(PostgresConnection):
-            def execute(self, statement: str, *parameters: Any) -> psycopg.Cursor[Any]:
+            def execute(self, statement: str, *parameters: Any) -> QueryResult:
                 if statement == "COMMIT" and server.loses_replies:
                     super().execute(statement)
                 server.meet(statement, faults)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
-
 from gateway.events import SessionKey
 from gateway.ports.store import StoreLimits
 from gateway.ports.windows import SharedWindows
+from gateway.store.database import QueryResult
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore
@@ -25,7 +24,7 @@ class LosingConnection(PostgresConnection):
 
     _is_lost = _has_taken = False
 
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> QueryResult:
         """Run one statement."""
         found = super().execute(statement, parameters)
         self._has_taken |= statement.startswith("DELETE FROM frame WHERE worker = ") and found.rowcount > 0
