@@ -27,12 +27,12 @@ class CapConnection(PostgresConnection):
 
     def begin_batch(self) -> None:
         """Begin a transaction. Raises ConnectionAbortedError if another worker has taken over from ours."""
+        self._is_in_batch = True
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         self.execute("SELECT pg_advisory_xact_lock(?::int, hashtext(current_schema()))", (_LOCK,))
         if self.execute("SELECT 1 FROM worker WHERE name = ?", (self.worker,)).fetchone() is None:
             raise ConnectionAbortedError("another gateway has taken over the work of this one")
         self._has_written = False
-        self._is_in_batch = True
 
 
 def connect_caps(url: str, worker: str) -> CapConnection:

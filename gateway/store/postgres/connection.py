@@ -105,7 +105,7 @@ class PostgresConnection:
         self._written: dict[str, str] = {}  # editions of the open transaction
         self._on_change: Callable[[Database, Collection[str]], object] = lambda *_: None
         connection.cursor_factory = RawCursor
-        connection.prepare_threshold = None  # the pipeline prepares, and psycopg would drop its statements as well
+        connection.prepare_threshold = None  # the pipeline prepares; psycopg would drop its statements too
         # One type for every number and every text, or a statement would be prepared once for each size of its numbers.
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(str, StrDumper)
@@ -193,6 +193,7 @@ class PostgresConnection:
         The row is locked until the end of the transaction, for which a takeover waits.
         """
         self._written = {}
+        self._is_in_batch = True
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         if self.worker:
             found = self.execute(_FENCE, (self.worker,)).fetchone()
@@ -201,7 +202,6 @@ class PostgresConnection:
             if found[0] != self._column or self._editions is None:
                 self._look_at_editions(found[0])
         self._has_written = False
-        self._is_in_batch = True
 
     def _look_at_editions(self, column: str | None) -> None:
         editions, known = parse_editions(column), self._editions

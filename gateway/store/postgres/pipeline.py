@@ -123,10 +123,11 @@ class StatementPipeline:
         return [self._read([next(following) for _ in rows]) for _, rows in requests]
 
     def _read(self, results: Sequence[PGresult]) -> StatementResult:
-        last = results[-1]
-        self._transformer.set_pgresult(last)
-        rows = self._transformer.load_rows(0, last.ntuples, tuple)
-        return StatementResult(last, rows, sum(each.command_tuples or 0 for each in results))
+        last, rows = results[-1], list[tuple[Any, ...]]()
+        if last.ntuples:
+            self._transformer.set_pgresult(last)
+            rows = self._transformer.load_rows(0, last.ntuples, tuple)
+        return StatementResult(last, rows, sum([each.command_tuples or 0 for each in results]))
 
 
 def _receive(connection: PGconn) -> list[PGresult]:

@@ -1,0 +1,196 @@
+"""Operations of a batch that run side by side on PostgreSQL: as if one after the other, in fewer exchanges."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from gateway.errors import StoreUnavailable, UserError
+from gateway.events import SessionKey
+from gateway.ports.journal import AcceptOutcome
+from gateway.ports.store import StoreLimits
+from gateway.store.database import BatchedOperation, Database
+from gateway.store.postgres import open_database, schema
+from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.postgres.pipeline import StatementPipeline
+from gateway.store.sql_store import SqlStore
+from gateway.store.sqlite import FILE, open_file
+from gateway.store.writer import run_batch
+from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.turns import START, accept, answered, claim, parts_of, receipt, said
+
+CHATS = [SessionKey("telegram", str(number)) for number in range(20)]
+_PUT = "INSERT INTO note (channel, name, value) VALUES (?, ?, ?)"
+_COUNT = "SELECT count(*) FROM note"
+
+
+@pytest.fixture
+async def server(postgres: PostgresServer) -> PostgresServer:
+    """Return a server with empty tables."""
+    postgres.empty()
+    return postgres
+
+
+@pytest.fixture
+async def store(server: PostgresServer) -> AsyncIterator[SqlStore]:
+    """Return an open store."""
+    opened = await open_database(server.url, StoreLimits(queued=7), clock=lambda: START)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def connection(server: PostgresServer) -> Iterator[PostgresConnection]:
+    """Return a connection to the tables, without a worker."""
+    with closing(PostgresConnection(schema.open_session(server.url))) as opened:
+        schema.prepare(opened)
+        yield opened
+
+
+def put(*names: str) -> Callable[[Database], int]:
+    """Return an operation that stores a note for each name, and returns how many notes there are then."""
+
+    def operation(database: Database) -> int:
+        for name in names:
+            database.execute(_PUT, ("telegram", name, ""))
+        return int(database.execute(_COUNT).fetchone()[0])
+
+    return operation
+
+
+async def test_messages_of_many_chats_take_the_exchanges_of_one(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accepting in twenty chats at once exchanges as often with the server as accepting in one."""
+    counts = [0]
+    exchange = StatementPipeline.exchange
+
+    def counted(self: StatementPipeline, requests: Any) -> Any:
+        counts[-1] += 1
+        return exchange(self, requests)
+
+    monkeypatch.setattr(StatementPipeline, "exchange", counted)
+    for keys in CHATS[:1], CHATS[1:6]:
+        await asyncio.gather(*(accept(store, said(key=key)) for key in keys))
+        counts.append(0)
+    assert 0 < counts[1] <= counts[0]
+
+
+async def test_the_backlog_holds_as_many_as_it_may(store: SqlStore) -> None:
+    """Twenty chats write at once: seven messages have room, thirteen do not."""
+    outcomes = [each.outcome for each in await asyncio.gather(*(accept(store, said(key=key)) for key in CHATS))]
+    assert outcomes.count(AcceptOutcome.NEW) == 7
+    assert outcomes.count(AcceptOutcome.FULL) == 13
+
+
+def test_one_group_and_what_has_none_are_in_order(connection: PostgresConnection) -> None:
+    """An operation without a group sees all before it and nothing behind it; those of one group see each other."""
+    operations = [("a", "a"), ("b", "b"), ("c", "a"), (None, ""), ("d", "b"), ("e", "a")]
+    batch = run_batch(
+        connection, [BatchedOperation(put(name) if name else put(), group or None) for name, group in operations]
+    )
+    assert batch.fault is None
+    assert sorted(batch.results[:3]) == [1, 2, 3] or sorted(batch.results[:3]) == [2, 2, 3]
+    assert batch.results[0] < batch.results[2] == batch.results[3] == 3
+    assert {*batch.results[4:]} <= {4, 5}
+    assert connection.execute(_COUNT).fetchone() == (5,)
+
+
+def test_a_bad_operation_fails_alone(connection: PostgresConnection) -> None:
+    """The others that ran beside it are stored, once; one that refuses has changed nothing."""
+
+    def refuse(database: Database) -> None:
+        database.execute(_COUNT).fetchone()
+        raise UserError("no")
+
+    def fail(database: Database) -> None:
+        put("half")(database)
+        database.execute("SELECT 1 / ?", (0,))
+
+    operations = [put("a"), fail, put("b", "c"), refuse]
+    batch = run_batch(connection, [BatchedOperation(each, place) for place, each in enumerate(operations)])
+    assert [type(each) for each in batch.results] == [int, psycopg.errors.DivisionByZero, int, UserError]
+    assert [name for (name,) in connection.execute("SELECT name FROM note ORDER BY name")] == ["a", "b", "c"]
+
+
+def test_a_statement_that_failed_can_be_run_again(connection: PostgresConnection) -> None:
+    """A statement that was first sent behind one that failed is prepared at its next use."""
+
+    def fail(database: Database) -> None:
+        database.execute("SELECT 2 / ?", (0,))
+
+    for _ in range(2):
+        batch = run_batch(connection, [BatchedOperation(fail, 0), BatchedOperation(put("a"), 1)])
+        assert [type(each) for each in batch.results] == [psycopg.errors.DivisionByZero, int]
+        connection.execute("DELETE FROM note")
+
+
+def test_more_than_the_sockets_hold_goes_both_ways(connection: PostgresConnection) -> None:
+    """Forty statements of a megabyte each, with results as large, in one exchange: neither side waits for ever."""
+    texts = [f"{number}" + "x" * 1_000_000 for number in range(40)]
+
+    def echo(text: str) -> Callable[[Database], bool]:
+        return lambda database: bool(database.execute("SELECT ?::text", (text,)).fetchone() == (text,))
+
+    batch = run_batch(connection, [BatchedOperation(echo(text), text) for text in texts])
+    assert batch.results == [True] * 40
+
+
+async def test_a_session_that_is_lost_confirms_nothing(store: SqlStore, server: PostgresServer) -> None:
+    """It ends while operations wait for its results: each of them fails, nothing is stored, and the next works."""
+
+    def cut(database: Database) -> None:
+        put("cut")(database)
+        server.cut()
+        put("again")(database)
+
+    submit = store._engine.writer.submit
+    futures = [submit(put(str(number)), group=number) for number in range(5)] + [submit(cut, group="cut")]
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert {type(each) for each in results} == {StoreUnavailable}
+    assert await submit(put("after")) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_chats_do_side_by_side_is_what_they_do_one_by_one(
+    server: PostgresServer, tmp_path: Path, seed: int
+) -> None:
+    """Random traffic of eight chats, all of a round at once, has the same results on both engines."""
+    found = []
+    for opened in (
+        await open_database(server.url, StoreLimits(queued_per_chat=3), clock=lambda: START),
+        await open_file(tmp_path / FILE, StoreLimits(queued_per_chat=3), clock=lambda: START),
+    ):
+        chances = random.Random(seed)
+        rounds = []
+        for number in range(12):
+            steps = [_step(opened, key, chances.randrange(4), number) for key in CHATS[:8]]
+            rounds.append(await asyncio.gather(*steps))
+        found.append(rounds)
+        await opened.close()
+    assert found[0] == found[1]
+    assert {each[0] for rounds in found[0] for each in rounds} == {"accepted", "answered", "delivered", "nothing"}
+
+
+async def _step(store: SqlStore, key: SessionKey, what: int, number: int) -> tuple[Any, ...]:
+    """Do something in a chat, and return what came of it, without numbers of rows."""
+    if what < 2:
+        told = await accept(store, said(f"message {number}", key=key, id=str(number - what)))
+        return "accepted", told.outcome, told.queued
+    if what == 2:
+        lease = await store.journal.claim(key)
+        if lease is not None:
+            record = await store.journal.commit(lease, answered(lease, f"answer {number}"))
+            return "answered", record.lines, record.transcript != "", record.to_index, lease.more
+    elif (delivery := await store.outbox.next(key)) is not None:
+        (part,) = parts_of(delivery.message, 1)
+        await store.outbox.freeze(delivery.message, [part])
+        return "delivered", delivery.message.text, await store.outbox.mark_sent(receipt(part))
+    return ("nothing",)
