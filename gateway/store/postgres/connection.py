@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
@@ -55,18 +54,6 @@ _TEXT_TABLES = (
     "alert",
     "frame",
 )
-
-
-class _WithoutAborted(logging.Filter):
-    """Drops what psycopg says of the statements behind the one that failed in `executemany`, whose error is raised."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return False for a warning about statements that were not run."""
-        details = record.args if isinstance(record.args, tuple) else ()
-        return not any(isinstance(each, psycopg.errors.PipelineAborted) for each in details)
-
-
-logging.getLogger("psycopg").addFilter(_WithoutAborted())
 
 
 class _TranslatedStatement(NamedTuple):
