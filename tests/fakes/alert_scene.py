@@ -93,7 +93,7 @@ class AlertScene:
         writer, submit, asked = self.writer, self.writer.submit, 0
 
         def mortal(
-            operation: Operation[Any], then: Callable[[Any], None] | None = None, *, within: float = 0.0
+            operation: Operation[Any], then: Callable[[Any], None] | None = None, **how: Any
         ) -> asyncio.Future[Any]:
             nonlocal asked
             asked += 1
@@ -102,7 +102,7 @@ class AlertScene:
                 self.died.set()
             if asked >= number:
                 return asyncio.get_running_loop().create_future()  # nobody answers any more
-            return submit(operation, then, within=within)
+            return submit(operation, then, **how)
 
         writer.submit = mortal  # type: ignore[method-assign]
 

@@ -24,7 +24,7 @@ from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.writer import run_batch
 from tests.fakes.postgres_server import PostgresServer
-from tests.fakes.turns import START, accept, answered, claim, parts_of, receipt, said
+from tests.fakes.turns import START, accept, answered, parts_of, receipt, said
 
 CHATS = [SessionKey("telegram", str(number)) for number in range(20)]
 _PUT = "INSERT INTO note (channel, name, value) VALUES (?, ?, ?)"
@@ -168,7 +168,7 @@ async def test_what_chats_do_side_by_side_is_what_they_do_one_by_one(
         await open_database(server.url, StoreLimits(queued_per_chat=3), clock=lambda: START),
         await open_file(tmp_path / FILE, StoreLimits(queued_per_chat=3), clock=lambda: START),
     ):
-        chances = random.Random(seed)
+        chances = random.Random(seed)  # noqa: S311
         rounds = []
         for number in range(12):
             steps = [_step(opened, key, chances.randrange(4), number) for key in CHATS[:8]]
