@@ -140,18 +140,20 @@ def shape(template: str) -> tuple[object, ...]:
 
 
 @cache
-def modules() -> Sequence[tuple[Path, ast.Module]]:
-    """Return every module of the packages."""
+def modules() -> Sequence[tuple[Path, Sequence[ast.Call | ast.Constant | ast.JoinedStr]]]:
+    """Return the calls and the strings of every module of the packages."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [(path, ast.parse(path.read_text("utf-8"))) for path in paths]
+    kinds = ast.Call | ast.Constant | ast.JoinedStr
+    trees = ((path, ast.walk(ast.parse(path.read_text("utf-8")))) for path in paths)
+    return [(path, [node for node in nodes if isinstance(node, kinds)]) for path, nodes in trees]
 
 
 @cache
 def calls_of_translate() -> Sequence[tuple[str, ast.Call]]:
     """Return every ``translate(…)``, called by name or of what knows its chat's language, and its place."""
     found = []
-    for path, tree in modules():
-        for node in ast.walk(tree):
+    for path, nodes in modules():
+        for node in nodes:
             match node:
                 case (
                     ast.Call(func=ast.Name(id="translate"), args=[_, *_])
@@ -206,8 +208,8 @@ def fields_of(pattern: str) -> set[str]:
 def declared_help() -> frozenset[str]:
     """Return the help keys of the commands that are declared with @command("name")."""
     found = set()
-    for _, tree in modules():
-        for node in ast.walk(tree):
+    for _, nodes in modules():
+        for node in nodes:
             match node:
                 case ast.Call(func=ast.Name(id="command"), args=[ast.Constant(value=str(name)), *_]):
                     found.add(f"commands.help_{name}")
@@ -217,8 +219,8 @@ def declared_help() -> frozenset[str]:
 def all_strings() -> set[str]:
     """Return every text in the code that can be a key, those of the page included."""
     used: set[str] = set()
-    for _, tree in modules():
-        for node in ast.walk(tree):
+    for _, nodes in modules():
+        for node in nodes:
             if isinstance(node, ast.Constant | ast.JoinedStr):
                 used |= keys_of(node) or set()
     page = "\n".join(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -44,10 +44,10 @@ def files(root: Path) -> Iterator[Path]:
 
 def find(source: str, *, has_frames: bool) -> list[MisplacedSentence]:
     """Return the sentences out of place in a module; *has_frames* where dicts go to a person's screen."""
-    tree = ast.parse(source)
-    bound = _bindings(tree)
+    nodes = list(ast.walk(ast.parse(source)))
+    bound = _bindings(nodes)
     found: dict[tuple[int, str], MisplacedSentence] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         for shown in _user_visible(node, has_frames=has_frames):
             for text in _literals(shown, bound, frozenset()):
                 if is_sentence(text):
@@ -77,9 +77,9 @@ def _name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _bindings(tree: ast.Module) -> dict[str, list[ast.expr]]:
+def _bindings(nodes: Sequence[ast.AST]) -> dict[str, list[ast.expr]]:
     bound: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             targets: list[ast.expr] = node.targets
         elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:

@@ -32,14 +32,15 @@ LOCAL_NAMES = {
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
     """Yield line, text and whether it is a string, of names and of strings without blanks; docstrings are left out."""
+    nodes = list(ast.walk(tree))
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             if not re.search(r"\s", node.value):
                 yield node.lineno, node.value, True
