@@ -13,6 +13,7 @@ import structlog
 
 from agent.attachments.file_facts import UNTRUSTED, clean
 from agent.memory.prompt.conversation import Conversation
+from agent.one_line import one_line
 from gateway.ports import SearchHit, SearchIndex, SearchOptions
 
 log = structlog.get_logger(__name__)
@@ -35,21 +36,18 @@ _AFTER = "[end of what is recalled]"
 class AutoRecall:
     """Searches memory for a message."""
 
-    def __init__(self, index: SearchIndex, *, seconds: float = _SECONDS) -> None:
+    def __init__(self, index: SearchIndex) -> None:
         self._index = index
-        self._seconds = seconds
 
     async def recall_before(self, scope: str, text: str, conversation: Conversation) -> Mapping[str, str]:
         """Return the fields of a user line that hold the hits for *text*; empty without good hits in time."""
         if len(text.split()) < _LEAST_WORDS:
             return {}
         try:
-            async with asyncio.timeout(self._seconds):
-                hits = await self._index.search(
-                    scope, text, SearchOptions(limit=_SEARCHED, embed_timeout=self._seconds / 2)
-                )
+            async with asyncio.timeout(_SECONDS):
+                hits = await self._index.search(scope, text, SearchOptions(limit=_SEARCHED, embed_timeout=_SECONDS / 2))
         except TimeoutError:
-            log.info("recall.late", seconds=self._seconds)
+            log.info("recall.late", seconds=_SECONDS)
             return {}
         return recalled([hit for hit in hits if bears_on(hit, text) and not _is_shown(hit, conversation)])
 
@@ -82,8 +80,7 @@ def recalled(hits: Sequence[SearchHit]) -> Mapping[str, str]:
 
 
 def _line(hit: SearchHit) -> str:
-    flat = " ".join(clean(hit.text).split())
-    text = flat if len(flat) <= _MOST_OF_ONE else f"{flat[: _MOST_OF_ONE - 1]}…"
+    text = one_line(clean(hit.text), _MOST_OF_ONE)
     who = hit.who or {"assistant": "you", "user": "somebody"}.get(hit.role, "")
     when = f"{hit.at:%Y-%m-%d}" if hit.at else ""
     header = ", ".join(part for part in (when, who) if part)

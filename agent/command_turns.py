@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 
 from agent.commands import CommandContext, CommandReply, ParsedCommand
-from agent.commands.command_context import actor_of
+from agent.commands.command import actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields

@@ -274,10 +274,6 @@ def _prompt_of(context: _ReplayContext, draft: TurnDraft) -> PromptFitter:
     return PromptFitter(context.conversation, draft, assembled, overhead=overhead)
 
 
-# Refusals that are decided before a review, or that depend on what no longer is: the day's calls, a lost process.
-_RULES_OF_LOOP = ("limit", "repeated", "waiting", "questions", "cap", "doubt")
-
-
 def _presence(digest: str | None, word: str, other: str | None = "") -> str:
     if digest is None:
         return "not offered"

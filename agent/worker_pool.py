@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
+_ATTEMPTS = 3  # of a turn or a control command that ends the process
 _CONTROLS_AT_ONCE = 4  # per chat; more would delay every turn that starts
 _ENDINGS = frozenset(MessageOutcome)  # other outcomes leave the turn to the next attempt
 _SUSPECT_WAIT = timedelta(seconds=30)  # that a suspect waits for other turns under constant load
@@ -68,14 +69,12 @@ class WorkerPool:
         turns: RunningTurns,
         slots: WorkerSlots,
         meter: MetricsRecorder,
-        attempts: int = 3,
         clock: Callable[[], float],
     ) -> None:
         self._journal = journal
         self._handler = handler
         self._slots = slots
         self._locks = KeyLocks()
-        self._attempts = attempts
         self._meter = meter
         self._clock = clock
         self.turns = turns
@@ -197,7 +196,7 @@ class WorkerPool:
         log.warning("pool.suspect", key=str(key), turn=suspect.turn, attempts=suspect.attempts)
         if isinstance(suspect, InboxRow):
             await self._run_control(suspect)
-        elif suspect.attempts > self._attempts:
+        elif suspect.attempts > _ATTEMPTS:
             await self._guard(suspect, self._handler.dead_letter(suspect))
         else:
             await self._run_turn(suspect)
@@ -318,7 +317,7 @@ class WorkerPool:
                 self._earlier_done.notify_all()
 
     async def _run_control(self, row: InboxRow) -> None:
-        is_beyond = row.attempts > self._attempts
+        is_beyond = row.attempts > _ATTEMPTS
         while True:
             try:
                 await (self._handler.dead_letter_control(row) if is_beyond else self._handler.control(row))

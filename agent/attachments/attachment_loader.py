@@ -12,7 +12,7 @@ import structlog
 from agent.attachments.document_reader import ExtractedText, SandboxedReader
 from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of
 from agent.attachments.file_types import detect_kind
-from agent.attachments.transcription import SpeechTranscriber, UsageAttribution
+from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
 from agent.locks import KeyLocks
 from agent.task_group import task_group
 from gateway.errors import FileUnavailable
@@ -38,8 +38,7 @@ class AttachmentLoader:
         *,
         text_chars: int,
         sees: Callable[[SessionKey], Awaitable[bool]],
-        transcriber: SpeechTranscriber | None = None,
-        reader: SandboxedReader | None = None,
+        transcriber: LitellmTranscriber | None = None,
     ) -> None:
         """Fetch through *files*; *sees* returns True if a chat's model accepts pictures."""
         self._files = files
@@ -47,7 +46,7 @@ class AttachmentLoader:
         self._text_chars = text_chars
         self._sees = sees
         self._transcriber = transcriber
-        self._reader = reader or SandboxedReader()
+        self._reader = SandboxedReader()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._lanes = KeyLocks()
         self._next = count()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -60,16 +60,6 @@ class SpeechTranscript:
     seconds: float | None = None
 
 
-class SpeechTranscriber(Protocol):
-    """Something that listens."""
-
-    async def transcribe(
-        self, data: bytes, *, name: str, media_type: str, attribution: UsageAttribution
-    ) -> SpeechTranscript:
-        """Return the transcript of *data*. Raises FileUnavailable with a phrase for a person."""
-        ...
-
-
 class LitellmTranscriber:
     """Listens through litellm's `atranscription`: one request, and a usage row however it ends."""
 
@@ -82,7 +72,6 @@ class LitellmTranscriber:
         proxy: str = "",
         recorder: UsageRecorder,
         meter: MetricsRecorder,
-        deadline: float = _DEADLINE,
     ) -> None:
         """Ask *model* (as litellm names it) at *api_base*; nothing is loaded before the first voice comes.
 
@@ -95,18 +84,17 @@ class LitellmTranscriber:
         self._proxy = proxy
         self._recorder = recorder
         self._meter = meter
-        self._deadline = deadline
 
     async def transcribe(
         self, data: bytes, *, name: str, media_type: str, attribution: UsageAttribution
     ) -> SpeechTranscript:
-        """See `SpeechTranscriber.transcribe`."""
+        """Return the transcript of *data*. Raises FileUnavailable with a phrase for a person."""
         if len(data) > MOST_BYTES:
             raise FileUnavailable(f"too long to listen to: more than {MOST_BYTES // 1_000_000} MB")
         call = await self._open(len(data), attribution)
         outcome, spent = "failed", None
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(_DEADLINE):
                 said = await self._ask(data, name, media_type)
             outcome, spent = "answered", self._to_chat_reply(said)
         except TimeoutError:
@@ -132,7 +120,7 @@ class LitellmTranscriber:
             file=(file, data, media_type or "audio/ogg"),
             api_base=self._api_base or None,
             api_key=key_for(self._model, self._api_base, self._api_key),
-            timeout=self._deadline,
+            timeout=_DEADLINE,
             max_retries=0,
         )
 

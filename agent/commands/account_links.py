@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from agent.commands import erasures
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
 from agent.memory.account_links.link_offers import LinkLocked, LinkOffer, LinkParty, LinkRefusal
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from agent.commands import erasures
-from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.command import CommandContext, CommandReply
 from agent.memory.editing.staged_changes import MEMORY, StagedChange
 from agent.memory.jobs.approval_questions import buttons, erasure_question, short, short_name
 from gateway.events import InboundKind

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.documents.version_store import DREAM_CAUSE, DocumentVersion
 from agent.memory.dream.dream_notifier import DreamRequester
 from agent.memory.dream.dream_service import RestoreConflict

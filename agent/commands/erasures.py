@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.command import CommandContext, CommandReply
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern

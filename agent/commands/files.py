@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import CommandNeed, command, first_word
+from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
 from agent.files.file_workspace import DeletedFile, WorkspaceFile
 from gateway.events import Role
 from gateway.i18n.formats import format_file_size, format_moment

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from agent.commands import erasures
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import CommandNeed, command
+from agent.commands.command import CommandContext, CommandNeed, CommandReply, command
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from gateway.events import Role
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.reminders import zone_question
 from gateway.events import Role
 from gateway.i18n import time_zones, translate

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent.commands import approvals
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import CommandNeed, command
+from agent.commands.command import CommandContext, CommandNeed, CommandReply, command
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
 from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.editing.document_edits import DocumentEdit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from agent.commands.command_context import CommandContext
+from agent.commands.command import CommandContext
 from agent.memory.documents.version_store import (
     APPROVED,
     ARCHIVED,
@@ -21,6 +21,7 @@ from agent.memory.dream.dream_state import DREAM
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
 from agent.memory.jobs.memory_jobs import REMEMBER
 from agent.memory.versioning.memory_service import UNDO, LineOrigin
+from agent.one_line import one_line
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 
@@ -50,7 +51,7 @@ async def list_history(context: CommandContext, words: str) -> str:
     entries = await context.services.memory.documents.history(context.scope)
     if not entries:
         return context.translate("memory.no_history")
-    texts = [_shorten(f"[{each.timestamp}] {_without_time(each.content)}", _LONGEST_ENTRY) for each in entries[::-1]]
+    texts = [one_line(f"[{each.timestamp}] {_without_time(each.content)}", _LONGEST_ENTRY) for each in entries[::-1]]
     lines, page, pages = _page_of(texts, words)
     title = context.translate("memory.history_title", page=page, pages=pages)
     return "\n\n".join([title, *lines, *_next_page(context, "history", page, pages)])
@@ -93,12 +94,7 @@ def _without_time(content: str) -> str:
 
 
 def _flat(line: str) -> str:
-    return _shorten(line.strip().removeprefix("- ").removeprefix("* ").replace("`", "'"), _LONGEST_LINE)
-
-
-def _shorten(text: str, length: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= length else f"{flat[:length]}…"
+    return one_line(line.strip().removeprefix("- ").removeprefix("* ").replace("`", "'"), _LONGEST_LINE)
 
 
 _LONGEST_QUOTE = 200
@@ -132,17 +128,12 @@ def format_source(origin: LineOrigin, *, zone: str, language: str, is_shared: bo
     """
     lines = [format_change(origin.version, zone=zone, language=language)]
     if origin.message is not None:
-        who, quote = origin.message.name, _short(origin.message.text)
+        who, quote = origin.message.name, one_line(origin.message.text, _LONGEST_QUOTE)
         if who or is_shared:
             who = who or translate("memory.somebody", language)
             lines.append(translate("memory.said", language, who=who, quote=quote))
         else:
             lines.append(translate("memory.said_by_you", language, quote=quote))
     if origin.entry is not None:
-        lines.append(translate("memory.summary", language, quote=_short(origin.entry.content)))
+        lines.append(translate("memory.summary", language, quote=one_line(origin.entry.content, _LONGEST_QUOTE)))
     return "\n".join(lines)
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST_QUOTE else f"{flat[:_LONGEST_QUOTE]}…"

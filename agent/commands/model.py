@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agent.chat_profiles import ActiveModel, ModelChoiceOrigin
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.llm.offline_model import is_offline
 from gateway.events import MessageButton, Role
 from gateway.i18n import translate

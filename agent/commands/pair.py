@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from gateway.events import MessageButton, Role
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
 from gateway.events import UNKNOWN, Role
 from gateway.ports.access import AccessDecision, AccessListing, AccessStatus, DecisionOutcome
 from gateway.text.text_units import safe_display_name

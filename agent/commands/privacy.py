@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
 from agent.memory.privacy.data_inventory import ScopeInventory
 from agent.memory.privacy.privacy_service import PrivacyFacts
 from gateway.events import Role

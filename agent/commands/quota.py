@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.people import DECISION_SENTENCES, format_id, subject_of
 from gateway.events import PlatformAccount, Role
 from gateway.i18n.formats import format_moment, format_time_of_day

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.jobs.approval_questions import short
 from agent.reminders.quiet_hours import QUIET, QuietHours
 from agent.reminders.recurrence import slot_of

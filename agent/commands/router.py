@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import Command
+from agent.commands.command import Command, CommandContext, CommandReply
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports.entry_points import load_entry_points
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
+from agent.one_line import one_line
 from gateway.i18n.formats import format_moment
 from gateway.ports import SearchHit, SearchHits, SearchOptions
 
@@ -35,8 +35,7 @@ def _limitations(hits: SearchHits) -> Iterator[str]:
 
 
 def _line(context: CommandContext, hit: SearchHit) -> str:
-    text = " ".join(hit.text.split()).removeprefix("- ")
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = one_line(hit.text.strip().removeprefix("- "), _LONGEST)
     when = format_moment(hit.at, context.turn.zone, context.language) if hit.role and hit.at else ""
     who = hit.who or (context.translate("search.bot") if hit.role == "assistant" else "")
     where = "" if hit.role else hit.source

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
 from agent.commands.model import has_model
 from agent.llm.offline_model import hint
 from agent.memory.messages.message_range import DISABLED_MEMORY_WINDOW

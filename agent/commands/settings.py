@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agent.chat_profiles import EffectiveSetting
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
 
 _ORIGINS = frozenset({"everywhere", "block", "chosen"})
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import CommandNeed, command, first_word
+from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
 from agent.memory.jobs.approval_questions import short
 from agent.prompt_assembly import clean_name
 from agent.tools.call_record import CallOutcome, ToolCallRecord, call_records, sender_of

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.commands.command_context import CommandContext, CommandReply
-from agent.commands.declaration import command
+from agent.commands.command import CommandContext, CommandReply, command
 from agent.memory.jobs.token_budget import MEMORY_PURPOSES
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day

@@ -24,16 +24,7 @@ class ImportedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedDocument:
-    """MEMORY.md, USER.md or SOUL.md."""
-
-    source: str
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedNote:
-    """A dated file: `YYYY-MM-DD.md` or `YYYY-MM-DD-slug.md`."""
+    """MEMORY.md, USER.md, SOUL.md, or a note: `YYYY-MM-DD.md` or `YYYY-MM-DD-slug.md`."""
 
     source: str
     name: str
@@ -64,7 +55,7 @@ class ImportData:
 
     sessions: list[ImportedSession] = field(default_factory=list)
     documents: list[ImportedDocument] = field(default_factory=list)
-    notes: list[ImportedNote] = field(default_factory=list)
+    notes: list[ImportedDocument] = field(default_factory=list)
     histories: list[ImportedHistory] = field(default_factory=list)
     skipped: list[SkippedItem] = field(default_factory=list)
 

@@ -18,7 +18,6 @@ from agent.importers.import_data import (
     ImportData,
     ImportedDocument,
     ImportedHistory,
-    ImportedNote,
     ImportedSession,
     ImportReportItem,
 )
@@ -106,7 +105,7 @@ class MemoryImporter:
     async def _write(self, scope: str, name: str, text: str, was: str) -> bool:
         return await self.documents.write(scope, name, text, was=was, why=f"{IMPORTED}{self.system}") is not None
 
-    def _note(self, scope: str, source: ImportedNote) -> ImportReportItem:
+    def _note(self, scope: str, source: ImportedDocument) -> ImportReportItem:
         ledger = self.ledgers.of(scope)
         path = self._folder(scope) / source.name
         old = (self.disk.load(path) or b"").decode("utf-8", "replace")

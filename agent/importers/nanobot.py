@@ -10,18 +10,18 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import json
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.importers.import_data import ImportData, ImportedSession, Message, SkippedItem
-from agent.importers.source_folder import EMPTY_SESSION, TASK_SESSION, SourceFolder, content_text, open_read_only
+from agent.importers.import_data import ImportData, ImportedSession, Message
+from agent.importers.source_folder import SourceFolder, content_text, open_read_only
 from agent.importers.workspace import read_workspace
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import UserError
+from gateway.ports import Line
 
 _FIELDS = ("role", "tool_call_id", "name", "tools_used")
 _DATABASE = "sessions.sqlite3"
@@ -107,36 +107,28 @@ def _add_session(
             consolidated += isinstance(pointer, int) and n < pointer
     key = metadata.get("key")
     key = key if isinstance(key, str) and key else _key_of_file(path.stem)
-    reason = TASK_SESSION if _TASK_KEY.match(key) else "" if messages else EMPTY_SESSION
-    if reason:
-        folder.data.skipped.append(SkippedItem(source, reason))
-        return
-    folder.data.sessions.append(
-        ImportedSession(
-            source=source,
-            key=_convert_key(key),
-            messages=tuple(messages),
-            consolidated=consolidated,
-            created=folder.parse_time(metadata.get("created_at")),
-            bad=bad,
-        )
+    session = ImportedSession(
+        source=source,
+        key=_convert_key(key),
+        messages=tuple(messages),
+        consolidated=consolidated,
+        created=folder.parse_time(metadata.get("created_at")),
+        bad=bad,
     )
+    folder.add_session(session, is_task=_TASK_KEY.match(key) is not None, is_empty=not messages)
 
 
-def _parse_lines(folder: SourceFolder, data: bytes) -> tuple[dict[str, Any] | None, list[Any], tuple[bytes, ...]]:
+def _parse_lines(folder: SourceFolder, data: bytes) -> tuple[Line | None, list[Any], tuple[bytes, ...]]:
     lines, bad = folder.lines(data)
-    metadata = next((line for line in lines if line.get("_type") == "metadata"), None)
+    metadata: Line | None = next((line for line in lines if line.get("_type") == "metadata"), None)
     if metadata is None and lines and all(line.get("role") in _ROLES for line in lines):
         metadata = {}  # Autobot's files have no such line
     return metadata, [line for line in lines if "_type" not in line], bad
 
 
-def _parse_document(data: bytes) -> tuple[dict[str, Any] | None, list[Any], tuple[bytes, ...]]:
-    try:
-        document = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return None, [], ()
-    messages = document.get("messages") if isinstance(document, dict) else None
+def _parse_document(data: bytes) -> tuple[Line | None, list[Any], tuple[bytes, ...]]:
+    document = decode(data) or {}
+    messages = document.get("messages")
     return (document, messages, ()) if isinstance(messages, list) else (None, [], ())
 
 

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.importers.import_data import ImportData, ImportedSession, Message, SkippedItem
-from agent.importers.source_folder import EMPTY_SESSION, TASK_SESSION, SourceFolder, content_text, open_read_only
+from agent.importers.import_data import ImportData, ImportedSession, Message
+from agent.importers.source_folder import SourceFolder, content_text, open_read_only
 from agent.importers.workspace import read_workspace
+from agent.memory.storage.transcript_lines import decode
 from gateway.errors import UserError
+from gateway.ports import Line
 
 MAIN = "main"
 _DATABASE = "openclaw-agent.sqlite"
@@ -86,20 +88,15 @@ def _add_session(
 ) -> None:
     head = next((event for event in events if event.get("type") == "session"), {})
     messages = tuple(message for event in _last_branch(events) if (message := _parse_event(folder, event)) is not None)
-    has_user = any(message["role"] == "user" for message in messages)
-    reason = TASK_SESSION if _TASK_KEY.search(key) else "" if has_user else EMPTY_SESSION
-    if reason:
-        folder.data.skipped.append(SkippedItem(source, reason))
-        return
-    folder.data.sessions.append(
-        ImportedSession(
-            source=source,
-            key=convert_key(key) or f"openclaw:{head.get('id', Path(source).name.partition('.')[0])}",
-            messages=messages,
-            created=folder.parse_time(head.get("timestamp")),
-            bad=bad,
-        )
+    session = ImportedSession(
+        source=source,
+        key=convert_key(key) or f"openclaw:{head.get('id', Path(source).name.partition('.')[0])}",
+        messages=messages,
+        created=folder.parse_time(head.get("timestamp")),
+        bad=bad,
     )
+    has_user = any(message["role"] == "user" for message in messages)
+    folder.add_session(session, is_task=_TASK_KEY.search(key) is not None, is_empty=not has_user)
 
 
 def convert_key(key: str) -> str:
@@ -167,11 +164,8 @@ def _split_metadata(text: str) -> tuple[str, dict[str, str]]:
     by: dict[str, str] = {}
     while (block := _METADATA_BLOCK.match(text)) is not None:
         text = text[block.end() :]
-        try:
-            metadata = json.loads(block[1])
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(metadata, dict) and metadata.get("sender_id"):
+        metadata = decode(block[1]) or {}
+        if metadata.get("sender_id"):
             name = metadata.get("sender") or metadata.get("sender_name") or ""
             by = {"id": str(metadata["sender_id"]), "name": str(name)}
     return text, by
@@ -180,7 +174,7 @@ def _split_metadata(text: str) -> tuple[str, dict[str, str]]:
 # -- the database ----------------------------------------------------------------------------------
 
 
-def _read_database(folder: SourceFolder, path: Path) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+def _read_database(folder: SourceFolder, path: Path) -> Iterator[tuple[str, str, list[Line]]]:
     """Yield the id, key and events of every conversation in the database."""
     try:
         if not folder.fits(path):
@@ -191,7 +185,7 @@ def _read_database(folder: SourceFolder, path: Path) -> Iterator[tuple[str, str,
         folder.skip(path, f"cannot be read: {error}")
 
 
-def _conversations(database: sqlite3.Connection) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+def _conversations(database: sqlite3.Connection) -> Iterator[tuple[str, str, list[Line]]]:
     keys: dict[str, str] = {}
     for table in ("session_entries", "sessions", "session_windows"):
         columns = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
@@ -203,13 +197,5 @@ def _conversations(database: sqlite3.Connection) -> Iterator[tuple[str, str, lis
         rows = database.execute(
             "SELECT event_json FROM transcript_events WHERE session_id = ? ORDER BY seq", (session,)
         )
-        events = [_read_event(row[0]) for row in rows]
+        events = [decode(text) for (text,) in rows if isinstance(text, str)]
         yield str(session), keys.get(session, ""), [event for event in events if event]
-
-
-def _read_event(text: object) -> dict[str, Any]:
-    try:
-        event = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 import tempfile
@@ -12,13 +11,13 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.importers.import_data import ImportData, SkippedItem
+from agent.importers.import_data import ImportData, ImportedSession, SkippedItem
 from agent.memory.storage.disk import read_text
 from agent.memory.storage.transcript_lines import decode, format_time
 from gateway.errors import UserError
+from gateway.ports import Line
 
 LARGEST_TEXT = 1024 * 1024  # bytes of a memory file: a larger one is data, not memory
 LARGEST_SESSION = 64 * 1024 * 1024  # bytes of a file of conversations; reading takes ten times its size
@@ -26,8 +25,8 @@ LARGEST_TOTAL = 512 * 1024 * 1024  # bytes of all files together
 MOST_FILES = 20_000
 LONGEST = 900.0  # seconds
 _NO_MEMORY = "neither a conversation nor a memory file"
-TASK_SESSION = "a task ran in it; it is not a conversation with a person"
-EMPTY_SESSION = "it has no messages"
+_TASK_SESSION = "a task ran in it; it is not a conversation with a person"
+_EMPTY_SESSION = "it has no messages"
 _LINK = "a link; import the folder that it points to if you want its content"
 
 
@@ -93,6 +92,13 @@ class SourceFolder:
         self._seen.add(path)
         self.data.skipped.append(SkippedItem(self.name(path), reason))
 
+    def add_session(self, session: ImportedSession, *, is_task: bool, is_empty: bool) -> None:
+        """Add *session*, or skip it if it is no conversation with a person."""
+        if is_task or is_empty:
+            self.data.skipped.append(SkippedItem(session.source, _TASK_SESSION if is_task else _EMPTY_SESSION))
+        else:
+            self.data.sessions.append(session)
+
     def files(self, folder: Path, pattern: str) -> Iterator[Path]:
         """Yield the regular files that were not yielded or skipped before, by name; links are skipped."""
         paths = [*islice(folder.glob(pattern), MOST_FILES + 1)]
@@ -148,27 +154,25 @@ class SourceFolder:
             return True
         return False
 
-    def lines(self, data: bytes) -> tuple[list[dict[str, Any]], tuple[bytes, ...]]:
+    def lines(self, data: bytes) -> tuple[list[Line], tuple[bytes, ...]]:
         """Return the lines that are JSON objects, and the lines that are not."""
-        good: list[dict[str, Any]] = []
+        good: list[Line] = []
         bad: list[bytes] = []
         for raw in data.splitlines():
             line = decode(raw) if raw.strip() else None
             if line is not None:
-                good.append(dict(line))
+                good.append(line)
             elif raw.strip():
                 bad.append(raw)
         return good, tuple(bad)
 
-    def read_json(self, path: Path) -> dict[str, Any]:
+    def read_json(self, path: Path) -> Line:
         """Return the JSON object in a file, {} for any other content."""
-        data = self.read_bytes(path) if path.is_file() and not path.is_symlink() else None
-        try:
-            value = json.loads(data.decode("utf-8-sig")) if data is not None else {}
-        except (ValueError, RecursionError):
+        data = self.read_bytes(path) if path.is_file() and not path.is_symlink() else b"{}"
+        value = decode(data) if data is not None else {}
+        if value is None:
             self.skip(path, "it is not JSON")
-            return {}
-        return value if isinstance(value, dict) else {}
+        return value or {}
 
     def format_time(self, value: object) -> str | None:
         """Return the time that `parse_time` finds in *value*, in the format of transcript lines."""

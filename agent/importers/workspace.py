@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from agent.importers.import_data import ImportedDocument, ImportedHistory, ImportedNote
+from agent.importers.import_data import ImportedDocument, ImportedHistory
 from agent.importers.source_folder import SourceFolder
 from agent.memory.history.history_markdown import STAMP, parse_legacy_history
 from agent.memory.notes.session_note_writer import slugify
@@ -59,7 +59,7 @@ def _read_note(folder: SourceFolder, path: Path) -> None:
     else:  # a file without a date gets the day of its last change
         day, title = f"{folder.modified_at(path):%Y-%m-%d}", path.stem
     name = f"{day}-{slugify(title)}.md" if title else f"{day}.md"
-    folder.data.notes.append(ImportedNote(source=folder.name(path), name=name, text=text))
+    folder.data.notes.append(ImportedDocument(source=folder.name(path), name=name, text=text))
 
 
 def _is_date(text: str) -> bool:

@@ -359,11 +359,11 @@ class _LearnedWindow:
 class ContextWindows:
     """Known limits of every model. Call it on the event loop; it writes its file in a thread."""
 
-    def __init__(self, path: Path | None, *, now: Callable[[], datetime], disk: Disk | None = None) -> None:
+    def __init__(self, path: Path | None, *, now: Callable[[], datetime]) -> None:
         """Keep what is learned in the file *path*; None = in memory alone."""
         self._path = path
         self._now = now
-        self._disk = disk or Disk()
+        self._disk = Disk()
         self._known: dict[str, int] = {}
         self._factors: dict[str, float] = {}
         self._learned = self._load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from agent.one_line import one_line
 from agent.reminders.reminder import Reminder, job_prefix, local_words, slot_words, when_words
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
@@ -76,7 +77,7 @@ async def reminder_change(
     row = next((each for each in rows if not each.is_snoozed), rows[0])
     if cancel:
         context.end_jobs(job_prefix(row.id))
-        return f"reminder {row.id} is cancelled {_ON_SEND}: {_short(row.text)}"
+        return f"reminder {row.id} is cancelled {_ON_SEND}: {one_line(row.text, _LONGEST_SHOWN)}"
     if snooze_minutes:
         changed = context.schedule.snooze(row, snooze_minutes)
         context.end_jobs(f"{job_prefix(row.id)}snooze:")
@@ -100,9 +101,4 @@ def _line(reminder: Reminder, context: ToolContext) -> str:
         *(["snoozed"] if reminder.is_snoozed else []),
     ]
     notes += [f"of {name}"] if (name := safe_display_name(reminder.name)) else []
-    return f"{reminder.id} {when} ({', '.join(notes)}): {_short(reminder.text)}"
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST_SHOWN else f"{flat[: _LONGEST_SHOWN - 1]}…"
+    return f"{reminder.id} {when} ({', '.join(notes)}): {one_line(reminder.text, _LONGEST_SHOWN)}"

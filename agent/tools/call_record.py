@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agent.memory.storage.transcript_lines import kind_of, parse_time
+from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import show_escapes
 from gateway.events import short_turn_id
@@ -48,12 +48,9 @@ class ToolCallRecord:
     @property
     def summary(self) -> str:
         """The arguments as one line, invisible characters as escapes."""
-        try:
-            given = json.loads(self.arguments or "{}")
-        except (ValueError, RecursionError):
-            given = None
-        text = ", ".join(f"{name}={_value(each)}" for name, each in given.items()) if isinstance(given, dict) else ""
-        return show_escapes(" ".join((text if isinstance(given, dict) else self.arguments).split()))
+        given = decode(self.arguments or "{}")
+        text = self.arguments if given is None else ", ".join(f"{name}={_value(each)}" for name, each in given.items())
+        return show_escapes(" ".join(text.split()))
 
 
 def _value(value: object) -> str:

@@ -14,6 +14,7 @@ from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceL
 from agent.memory.jobs.memory_jobs import LONGEST_FACT
 from agent.memory.search.search_unit import name_speaker
 from agent.memory.storage.transcript_lines import indent_lines
+from agent.one_line import one_line
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SearchHit, SearchHits, SearchOptions
@@ -114,8 +115,8 @@ def format_lines(hits: SearchHits, page: int = 1) -> str:
     lines = [*_zone_label(hits), *(f"{name} = {source}" for source, name in short.items()), ""]
     for hit in hits:
         beside = (("before", hit.before), ("after", hit.after))
-        lines.append(f"{short[hit.source]}:{hit.line} {_when_and_who(hit)}{_short(_flat(hit.text), _LONGEST_HIT)}")
-        lines += [f"  {where}: {_short(_flat(said), _LONGEST_BESIDE)}" for where, said in beside if said]
+        lines.append(f"{short[hit.source]}:{hit.line} {_when_and_who(hit)}{one_line(hit.text, _LONGEST_HIT)}")
+        lines += [f"  {where}: {one_line(said, _LONGEST_BESIDE)}" for where, said in beside if said]
     if hits.has_more and page < _LAST_PAGE:
         lines.append(f"(More on page {page + 1}.)")
     return "\n".join(lines)
@@ -130,10 +131,6 @@ def _zone_label(hits: Sequence[SearchHit]) -> list[str]:
 def _short_name(n: int) -> str:
     """Return "a" for 0, "z" for 25, "ba" for 26."""
     return (_short_name(n // 26) if n >= 26 else "") + chr(ord("a") + n % 26)
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 def format_hits(query: str, hits: Sequence[SearchHit], what: str) -> str:

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 GROUP = "parlour.tools"
 RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
-REPEATS = 3
+_REPEATS = 3
 READ_RESULT = "read_result"
 
 _READING = frozenset({ToolKind.LOOK, ToolKind.WEB})
@@ -396,15 +396,14 @@ async def _clean_long_result(text: str) -> str:
 class LoopDetector:
     """Counts equal calls of one turn."""
 
-    def __init__(self, limit: int = REPEATS) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def is_repeated(self, call: ToolCall) -> bool:
         """Count *call*; True from the third time on that the same tool gets the same arguments."""
         key = (call.name, _canonical(call.arguments))
         self._seen[key] += 1
-        return self._seen[key] >= self._limit
+        return self._seen[key] >= _REPEATS
 
 
 def _loaded(entry: EntryPoint) -> Tool:

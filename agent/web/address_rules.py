@@ -6,13 +6,13 @@ it can only choose among those that people or pages wrote, and of the latter onl
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from agent.attachments.file_facts import UNTRUSTED
+from agent.memory.storage.transcript_lines import decode
 from agent.tools.tool import CallFacts
 from gateway.ports import Line
 
@@ -101,11 +101,7 @@ def _earlier_addresses(turn: Sequence[Line], call: str) -> Iterator[str]:
 
 
 def _address_in(arguments: str) -> str:
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return ""
-    return str(found.get("url", "")) if isinstance(found, dict) else ""
+    return str((decode(arguments) or {}).get("url", ""))
 
 
 def _text_of(content: Any) -> str:

@@ -53,13 +53,12 @@ class WebPages:
         *,
         proxy: str = "",
         ports: Collection[int] = (),
-        reader: SandboxedReader | None = None,
         client: PublicHttpClient | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proxy = proxy
         self._ports = ports
-        self._reader = reader or SandboxedReader()
+        self._reader = SandboxedReader()
         self._client = client
         # A scope sees only what it fetched itself: how fast a page comes would tell what others read.
         self._cache: TTLCache[tuple[str, str, bool], WebPage] = TTLCache(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agent.attachments.file_facts import clean
 from agent.attachments.page_links import clean_link
+from agent.memory.storage.transcript_lines import decode
 from gateway.errors import SettingsError, ToolFailed
 from gateway.ports.entry_points import load_entry_points
 
@@ -64,8 +65,6 @@ def load_engine(name: str, access: SearchAccess) -> SearchEngine:
 
 async def call_engine(access: SearchAccess, method: str, url: str, **options: Any) -> Mapping[str, Any]:
     """Return the JSON object that the engine's API answers with. Raises ToolFailed without any of its words."""
-    import json
-
     client: PublicHttpClient = await access.client()
     from gateway.net.public_http import FetchFailed
 
@@ -77,11 +76,8 @@ async def call_engine(access: SearchAccess, method: str, url: str, **options: An
         raise ToolFailed("the search engine refuses our key; its operator has to correct it")
     if response.status == 429:
         raise ToolFailed("the search engine allows no more searches now; try again later")
-    try:
-        found = json.loads(response.body) if response.status < 300 else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = decode(response.body) if response.status < 300 else None
+    if found is None:
         raise ToolFailed(f"the search engine does not answer as expected (status {response.status})")
     return found
 

@@ -15,7 +15,7 @@ from agent.memory.account_links.document_merge import (
     trace_ownership,
 )
 from agent.memory.documents.version_store import CONSOLIDATION, DREAM_CAUSE, TRACKED, DocumentVersion
-from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, RAW_JSONL
+from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, RAW_JSONL, read_cursor
 from agent.memory.history.history_markdown import HistoryMarkdown
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
@@ -105,7 +105,7 @@ def _text(data: bytes | None) -> str:
 
 def entries(folder: Path, disk: Disk) -> tuple[list[Line], list[Line]]:
     """Return the history entries that Dream has processed, and those it has not."""
-    dream_cursor = _read_number(disk, folder / DREAM_CURSOR)
+    dream_cursor = read_cursor(folder / DREAM_CURSOR, disk)
     lines = [line for line in map(decode, (disk.load(folder / HISTORY_JSONL) or b"").splitlines()) if line is not None]
     dreamt = [line for line in lines if _cursor(line) <= dream_cursor]
     return dreamt, [line for line in lines if _cursor(line) > dream_cursor]
@@ -114,7 +114,7 @@ def entries(folder: Path, disk: Disk) -> tuple[list[Line], list[Line]]:
 def last_cursor(folder: Path, disk: Disk) -> int:
     """Return the highest cursor that was ever assigned in *folder*."""
     dreamt, new = entries(folder, disk)
-    cursors = (_read_number(disk, folder / CURSOR), _read_number(disk, folder / DREAM_CURSOR))
+    cursors = (read_cursor(folder / CURSOR, disk), read_cursor(folder / DREAM_CURSOR, disk))
     return max([*cursors, *(_cursor(line) for line in (*dreamt, *new))])
 
 
@@ -171,8 +171,3 @@ def _by_time(lines: Iterable[Line]) -> list[Line]:
 def _cursor(line: Line) -> int:
     cursor = line.get("cursor")
     return cursor if isinstance(cursor, int) else 0
-
-
-def _read_number(disk: Disk, path: Path) -> int:
-    text = (disk.load(path) or b"").strip()
-    return int(text) if text.isdigit() and len(text) < 17 else 0

@@ -13,6 +13,7 @@ import structlog
 from agent.memory.documents.version_store import BY_HAND, TRACKED, VersionStore
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import decode
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +56,7 @@ class VersionKeeper:
 
     def _announced(self, scope: str, name: str, data: bytes) -> tuple[str, str]:
         """Return cause and person of a text that was announced, else those of an edit by hand."""
-        try:
-            note = json.loads(self._disk.load(self._note(scope)) or b"{}")
-        except ValueError:
-            note = {}
+        note = decode(self._disk.load(self._note(scope)) or b"") or {}
         if note.get("name") == name and note.get("sha256") == _digest(data):
             return str(note.get("why", "")), str(note.get("by", ""))
         return BY_HAND, ""

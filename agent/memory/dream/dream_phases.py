@@ -21,10 +21,10 @@ from agent.memory.model_calls import CUT_OFF, LlmProvider, UnusableAnswer, call_
 log = structlog.get_logger(__name__)
 
 TOKENS_IN = 250_000  # of one sitting; a usual one takes a few thousand
-TOKENS_OUT = 40_000
+_TOKENS_OUT = 40_000
 _LEAST_OUT = 500  # tokens: with fewer left no answer is asked for
 _TOLD = 300  # characters of an operation that are quoted back to the model
-DEADLINE = timedelta(seconds=120)
+_DEADLINE = timedelta(seconds=120)
 
 Save = Callable[[DreamPass], Awaitable[None]]
 
@@ -36,9 +36,6 @@ class DreamPhaseRunner:
     provider: LlmProvider
     model: str
     max_iterations: int = 10
-    deadline: timedelta = DEADLINE
-    tokens_in: int = TOKENS_IN
-    tokens_out: int = TOKENS_OUT
 
     async def run_phases(
         self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial, save: Save
@@ -70,8 +67,8 @@ class DreamPhaseRunner:
             return False
         request = dream_prompt.study(base, new, page=dream_pass.studied)
         is_within = (
-            dream_pass.tokens_in + _weight(request) <= self.tokens_in // 2
-            and dream_pass.tokens_out + request["max_tokens"] <= self.tokens_out // 2
+            dream_pass.tokens_in + _weight(request) <= TOKENS_IN // 2
+            and dream_pass.tokens_out + request["max_tokens"] <= _TOKENS_OUT // 2
         )
         if dream_pass.studied and not is_within:
             log.warning("dream.study_ceiling", studied=dream_pass.studied, pages=pages)
@@ -82,7 +79,7 @@ class DreamPhaseRunner:
     ) -> DreamPass | UnusableAnswer:
         """Ask for the study of the next page."""
         request = dream_prompt.study(base, new, page=dream_pass.studied)
-        response = await call_provider(self.provider, self.model, [request], deadline=self.deadline)
+        response = await call_provider(self.provider, self.model, [request], deadline=_DEADLINE)
         if isinstance(response, UnusableAnswer):
             return response
         analysis = clean(str(getattr(response, "content", None) or ""))
@@ -100,15 +97,15 @@ class DreamPhaseRunner:
     ) -> _EditRound | UnusableAnswer:
         """Ask for one answer with operations and do them on the copies; the sitting ends when nothing more comes."""
         dream_pass = last.dream_pass
-        token_limit = min(dream_prompt.EDIT_TOKENS, self.tokens_out - dream_pass.tokens_out)
+        token_limit = min(dream_prompt.EDIT_TOKENS, _TOKENS_OUT - dream_pass.tokens_out)
         attempts = list(
             dream_prompt.edit(simulation.texts, new, dream_pass.analysis, last.feedback, page=len(dream_pass.answers))
         )
-        if token_limit < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > self.tokens_in:
+        if token_limit < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > TOKENS_IN:
             log.warning("dream.ceiling", tokens_in=dream_pass.tokens_in, tokens_out=dream_pass.tokens_out)
             return _EditRound(replace(dream_pass, is_done=True))
         request = [{**attempt, "max_tokens": token_limit} for attempt in attempts]
-        response = await call_provider(self.provider, self.model, request, deadline=self.deadline)
+        response = await call_provider(self.provider, self.model, request, deadline=_DEADLINE)
         if isinstance(response, UnusableAnswer):
             return response
         if is_cut(response):

@@ -19,7 +19,7 @@ from cronsim import CronSim
 from agent.llm.chat_model import ChatModel
 from agent.memory.dream.dream_applier import DreamApplier, DreamReport
 from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
-from agent.memory.dream.dream_phases import DEADLINE, DreamPhaseRunner
+from agent.memory.dream.dream_phases import DreamPhaseRunner
 from agent.memory.dream.dream_prompt import DreamMaterial, shown_in
 from agent.memory.dream.dream_state import (
     DREAM,
@@ -84,7 +84,6 @@ class Dreamer:
     max_batch_size: int = 20
     max_iterations: int = 10
     token_limit: Callable[[], Awaitable[int]] = unlimited  # tokens that a prompt may weigh
-    deadline: timedelta = DEADLINE
     disk: Disk = field(default_factory=Disk)
     _at_work: set[str] = field(default_factory=set)
 
@@ -202,9 +201,7 @@ class Dreamer:
                 await asyncio.to_thread(self._state(job.scope).save, run.with_pass(n, dream_pass))
 
         provider = ModelProvider(model=self.model, purpose=DREAM, turn=job.id, key=entries[-1].session)
-        phase_runner = DreamPhaseRunner(
-            provider=provider, model=self.model.name, max_iterations=self.max_iterations, deadline=self.deadline
-        )
+        phase_runner = DreamPhaseRunner(provider=provider, model=self.model.name, max_iterations=self.max_iterations)
         today = f"{self.now().astimezone(ZoneInfo(self.zone(job.scope))):%A %Y-%m-%d}"
         new = DreamMaterial(entries=entries, today=today, shown=shown_in(await self.token_limit()))
         outcome = await phase_runner.run_phases(run.passes[n], run.base, new, save)

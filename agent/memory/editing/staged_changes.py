@@ -23,7 +23,7 @@ from agent.memory.editing.text_operations import (
 from agent.memory.history.plain_files import is_plain_file
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import format_time, parse_time
+from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 from agent.short_id import short_id
 from gateway.events import PlatformAccount
 
@@ -113,11 +113,8 @@ class StagedChange:
 
 def read_staged(data: bytes) -> StagedChange | None:
     """Return the change stored as *data*, or None if it cannot be read."""
-    try:
-        stored = json.loads(data)
-    except ValueError:
-        return None
-    at = parse_time(stored.get("at")) if isinstance(stored, dict) else None
+    stored = decode(data) or {}
+    at = parse_time(stored.get("at"))
     if at is None or not isinstance(stored.get("entry"), str):
         return None
     document = str(stored.get("document", MEMORY))

@@ -169,11 +169,8 @@ class RetentionJob:
         return blanked
 
     def _load_offsets(self, state: Path) -> dict[str, int]:
-        try:
-            value = json.loads(self.storage.disk.load(state) or b"{}")
-        except ValueError:
-            return {}
-        return {str(name): at for name, at in value.items() if isinstance(at, int)} if isinstance(value, dict) else {}
+        stored = decode(self.storage.disk.load(state) or b"") or {}
+        return {name: at for name, at in stored.items() if isinstance(at, int)}
 
     def _blank_chunk(self, path: Path, start: int, cutoff: datetime) -> tuple[int, int, bool]:
         """Blank lines from *start* on; return the next offset, the number of changed lines, and True at the end."""

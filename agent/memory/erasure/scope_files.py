@@ -18,6 +18,7 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD
+from agent.memory.history.jsonl_file import rewrite_lines
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.transcript_lines import decode, encode
@@ -183,25 +184,15 @@ def _clear_json(data: bytes, pattern: ErasurePattern) -> bytes | None:
 
 def clear_raw(disk: Disk, memory: Path, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]) -> int:
     """Clear the messages of the raw archive that contain the words and are allowed; return their number."""
-    path = memory / RAW_JSONL
-    data = disk.load(path)
-    if data is None:
-        return 0
-    before = data.splitlines(keepends=True)
-    after = [_clear_raw_line(raw, pattern, is_allowed) for raw in before]
-    changed = sum(old != new for old, new in zip(before, after, strict=True))
-    if changed:
-        disk.replace(path, b"".join(after))
-    return changed
 
+    def change(line: dict[str, Any]) -> Line:
+        message = line.get("message")
+        if not isinstance(message, dict) or not pattern.in_any(message) or not is_allowed(message):
+            return line
+        blank = {name: message[name] for name in ("role", "timestamp", "turn", "i", "mid") if name in message}
+        return {**line, "message": {**blank, "content": clear_value("", pattern)}}
 
-def _clear_raw_line(raw: bytes, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]) -> bytes:
-    line = decode(raw)
-    message = line.get("message") if line is not None else None
-    if line is None or not isinstance(message, dict) or not pattern.in_any(message) or not is_allowed(message):
-        return raw
-    blank = {name: message[name] for name in ("role", "timestamp", "turn", "i", "mid") if name in message}
-    return encode({**line, "message": {**blank, "content": clear_value("", pattern)}})
+    return rewrite_lines(memory / RAW_JSONL, disk, change)
 
 
 def remove_matching(disk: Disk, folder: Path, pattern: ErasurePattern) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from agent.memory.history.history_markdown import HISTORY_MD, HistoryMarkdown, keep_original, parse_legacy_history
-from agent.memory.history.jsonl_file import JsonlFile
+from agent.memory.history.jsonl_file import JsonlFile, rewrite_lines
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, utc_now
 from gateway.ports import Line
@@ -188,7 +188,7 @@ class HistoryLog:
         self._markdown.replace(
             [_pair(each) for each in before], [_pair(summarised.get(each.entry, each)) for each in before]
         )
-        _rewrite(self._file.path, self._disk, change)
+        rewrite_lines(self._file.path, self._disk, change)
 
     def _follow(self, last: HistoryEntry | None, new: Sequence[HistoryEntry], cursor: int) -> None:
         """Update the derived files; a failure is logged, the record itself is safe."""
@@ -205,9 +205,7 @@ class HistoryLog:
         return next((entry for raw in self._file.backwards() if (entry := _read(raw)) is not None), None)
 
     def _number(self, name: str) -> int:
-        text = (self._disk.load(self._folder / name) or b"").strip()
-        number = int(text) if text.isdigit() and len(text) < 17 else 0
-        return number if number < _LARGEST else 0
+        return read_cursor(self._folder / name, self._disk)
 
     def _is_legacy(self) -> bool:
         return self._file.is_empty and bool(self._disk.size(self._folder / HISTORY_MD))
@@ -263,6 +261,13 @@ def _read(raw: bytes) -> HistoryEntry | None:
         else {},
         **texts,
     )
+
+
+def read_cursor(path: Path, disk: Disk) -> int:
+    """Return the number in a file of one cursor; 0 without one. Blocks."""
+    text = (disk.load(path) or b"").strip()
+    number = int(text) if text.isdigit() and len(text) < 17 else 0
+    return number if number < _LARGEST else 0
 
 
 def _is_index(value: object) -> bool:
@@ -331,8 +336,8 @@ def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> in
         known = load_keys(folder, disk).items()
         unaltered = {name: words for name, words in known if name in keyed and change(words) == words}
         save_keys(folder, disk, unaltered, memory)
-        changed = _rewrite(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change, keyed))
-        _rewrite(folder / RAW_JSONL, disk, lambda line: _redact_raw(line, change))
+        changed = rewrite_lines(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change, keyed))
+        rewrite_lines(folder / RAW_JSONL, disk, lambda line: _redact_raw(line, change))
         for copy in sorted(folder.glob(_COPIES)):
             text = (disk.load(copy) or b"").decode("utf-8", "replace")
             if change(text) != text:
@@ -355,23 +360,7 @@ def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
         return _blank(line) if is_target else line
 
     with disk.lock(folder / LOCK):
-        return _rewrite(folder / RAW_JSONL, disk, change)
-
-
-def _rewrite(path: Path, disk: Disk, change: Callable[[dict[str, object]], dict[str, object]]) -> int:
-    data = disk.load(path)
-    if data is None:
-        return 0
-    before = data.splitlines(keepends=True)
-    after = []
-    for raw in before:
-        line = decode(raw)
-        new = change(dict(line)) if line is not None else None
-        after.append(raw if new is None or new == line else encode(new))
-    changed = sum(old != new for old, new in zip(before, after, strict=True))
-    if changed:
-        disk.replace(path, b"".join(after))
-    return changed
+        return rewrite_lines(folder / RAW_JSONL, disk, change)
 
 
 def _unaltered_lines(folder: Path, disk: Disk, change: Callable[[str], str]) -> frozenset[str]:

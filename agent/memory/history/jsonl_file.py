@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from agent.memory.storage.disk import Disk, save_corrupt
+from agent.memory.storage.transcript_lines import decode, encode
+from gateway.ports import Line
 
 _FIRST_LOOK = 8 * 1024
 _CHUNK = 1024 * 1024
@@ -101,3 +104,17 @@ class JsonlFile:
         finally:
             self._disk.close(fd)
         return size - len(torn)
+
+
+def rewrite_lines(path: Path, disk: Disk, change: Callable[[dict[str, Any]], Line]) -> int:
+    """Apply *change* to every line that is a JSON object; return how many changed. Blocks; raises OSError."""
+    before = (disk.load(path) or b"").splitlines(keepends=True)
+    after = []
+    for raw in before:
+        line = decode(raw)
+        new = change(dict(line)) if line is not None else None
+        after.append(raw if new is None or new == line else encode(new))
+    changed = sum(old != new for old, new in zip(before, after, strict=True))
+    if changed:
+        disk.replace(path, b"".join(after))
+    return changed

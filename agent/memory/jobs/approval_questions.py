@@ -18,6 +18,7 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MOST_ASKED, StagedChange, StagedErasure
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
+from agent.one_line import one_line
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -194,5 +195,5 @@ def _bare(line: str) -> str:
 
 def short(text: str) -> str:
     """Return *text* as one line of code markup, which no platform turns into a link, an image or a mention."""
-    flat = " ".join(text.split()).replace("`", "'")
-    return f"`{flat if len(flat) <= _LONGEST else f'{flat[:_LONGEST]}…'}`"
+    quoted = one_line(text.replace("`", "'"), _LONGEST)
+    return f"`{quoted}`"

@@ -16,13 +16,11 @@ from gateway.ports import Line, TurnRecord, TurnRecordStore
 class MessageReader:
     """Reads messages of transcripts. *flush* projects committed turns into the files."""
 
-    def __init__(
-        self, home: Path, records: TurnRecordStore, *, flush: Callable[[], Awaitable[bool]], disk: Disk | None = None
-    ) -> None:
+    def __init__(self, home: Path, records: TurnRecordStore, *, flush: Callable[[], Awaitable[bool]]) -> None:
         self._home = home
         self._records = records
         self._flush = flush
-        self._disk = disk or Disk()
+        self._disk = Disk()
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:
         """Return the message lines from *start* up to *end*, in order; fewer if some are missing.

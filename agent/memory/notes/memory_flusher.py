@@ -18,7 +18,7 @@ from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, call_provider
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.storage.transcript_lines import decode, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -158,11 +158,8 @@ class MemoryFlusher(NoteWriter):
         return self._cycles().get(session_key) == cycle
 
     def _cycles(self) -> dict[str, str]:
-        try:
-            found = json.loads(self._disk.load(self.memory_dir / _DONE) or b"{}")
-        except ValueError:
-            return {}
-        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        stored = decode(self._disk.load(self.memory_dir / _DONE) or b"") or {}
+        return {key: str(value) for key, value in stored.items()}
 
     def write(self, session_key: str, cycle: str, section: FlushSection) -> None:
         """Append the section to its day's file and mark the cycle as flushed. Idempotent; blocks; raises OSError."""

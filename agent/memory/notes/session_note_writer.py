@@ -21,13 +21,14 @@ from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, clean, read_call
 from agent.memory.notes.memory_flusher import NoteWriter
+from agent.one_line import one_line
 
 log = structlog.get_logger(__name__)
 
 MIN_USER_MESSAGES = 3  # fewer are a trivial session, not worth a note [002]
 _LONGEST_SLUG = 40
-_EXCERPT = 200  # characters of a key message
 _KEY_MESSAGES = 6
+QUOTED = 200  # characters of a key message
 _SYSTEM = "You are a memory writer. Generate a concise summary of this conversation."
 _NAME = "create_session_memory"
 _TOOL: dict[str, Any] = {
@@ -132,8 +133,8 @@ class SessionMemoryWriter(NoteWriter):
     @staticmethod
     def _note(session_key: str, at: datetime, summary: str, recent: Sequence[Message]) -> str:
         """Return the note in the layout of [002]."""
-        key = [f"{message['role']}: {_short(_text(message))}" for message in recent[:_KEY_MESSAGES]]
-        excerpt = [f"{message['role']}: {_short(_text(message))}" for message in recent]
+        key = [f"{message['role']}: {one_line(_text(message), QUOTED)}" for message in recent[:_KEY_MESSAGES]]
+        excerpt = [f"{message['role']}: {one_line(_text(message), QUOTED)}" for message in recent]
         return "\n".join(
             [
                 f"# Session Memory: {at:%Y-%m-%d %H:%M}",
@@ -182,11 +183,6 @@ def _read_summary(value: Mapping[str, Any]) -> NoteSummary | UnusableAnswer:
 def _text(message: Message) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else ""
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _EXCERPT else f"{flat[:_EXCERPT]}…"
 
 
 def _name_of(session_key: str, messages: Sequence[Message]) -> str:

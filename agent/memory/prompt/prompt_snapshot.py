@@ -263,13 +263,10 @@ def _snapshot(
     return TurnOpening((line,), {names[name]: text for name, text in texts.items()})
 
 
-def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str:
-    """Return the system prompt, a pure function of the snapshot, so that a restart gives the same bytes.
-
-    *abilities* is used only if the snapshot holds no such text.
-    """
-    texts = {ABILITIES: abilities or "", **snapshot.texts}
-    texts |= {name: nest_headings(texts[name]) for name in ("shared", "USER", "MEMORY") if texts.get(name)}
+def system_prompt(snapshot: PromptSnapshot) -> str:
+    """Return the system prompt, a pure function of the snapshot, so that a restart gives the same bytes."""
+    nested = ("shared", "USER", "MEMORY")
+    texts = {name: nest_headings(text) if name in nested else text for name, text in snapshot.texts.items()}
     parts = [texts.get("SOUL") or DEFAULT_PERSONA, _WHO]
     parts += [f"{heading}\n\n{texts[name]}" for name, heading in _HEADINGS.items() if texts.get(name)]
     parts.append(f"Times are in the zone {snapshot.zone}.")

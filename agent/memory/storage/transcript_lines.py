@@ -148,7 +148,7 @@ def encode(line: Line) -> bytes:
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes) -> Line | None:
+def decode(data: bytes | str) -> Line | None:
     """Decode a line; return None if *data* is not a JSON object."""
     try:
         line = json.loads(data)

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agent.memory.notes.session_note_writer import QUOTED
+from agent.one_line import one_line
+
 _WORD = re.compile(r"\w{4,}")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without spaces: use bigrams
 _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
-_EXCERPT = 200  # characters of a message that a note quotes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +34,14 @@ class DeletionTrace:
     @classmethod
     def of(cls, transcript: str, line: Mapping[str, Any], text: str) -> DeletionTrace:
         """Return the trace of *line* with the content *text*."""
-        flat = " ".join(text.split())
-        short = flat if len(flat) <= _EXCERPT else f"{flat[:_EXCERPT]}…"
+        quoted = one_line(text, QUOTED)
         index = line.get("i")
         return cls(
             transcript=transcript,
             turn=str(line.get("turn", "")),
             i=index if isinstance(index, int) else -1,
             words=tuple(sorted(word_fingerprints(text))),
-            quote=_fingerprint(f"user: {short}") if flat else "",
+            quote=_fingerprint(f"user: {quoted}") if quoted else "",
         )
 
     @classmethod

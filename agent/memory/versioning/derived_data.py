@@ -29,10 +29,10 @@ _SESSION = re.compile(r"\(session: (?P<key>.*)\)\s*\Z")
 class DerivedDataFinder:
     """Searches a scope's history, versions and notes. Blocks."""
 
-    def __init__(self, home: Path, versions: VersionStore, disk: Disk | None = None) -> None:
+    def __init__(self, home: Path, versions: VersionStore) -> None:
         self._home = home
         self._versions = versions
-        self._disk = disk or Disk()
+        self._disk = Disk()
 
     def find(self, scope: str, key: str, mid: str, traces: Sequence[DeletionTrace]) -> dict[str, list[str]]:
         """Return, by document, the current lines that were derived from the message *mid*.

@@ -38,9 +38,9 @@ def remembering_turn(version: DocumentVersion) -> str:
 class VersionSources:
     """Finds the history entries and messages that versions were derived from. Blocks."""
 
-    def __init__(self, home: Path, disk: Disk | None = None) -> None:
+    def __init__(self, home: Path) -> None:
         self._home = home
-        self._disk = disk or Disk()
+        self._disk = Disk()
 
     def entry(self, scope: str, version: DocumentVersion, line: str) -> HistoryEntry | None:
         """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from agent.auto_recall import AutoRecall
 from agent.llm.chat_model import ChatRequest
 from gateway.app import build_operations
 from tests.fakes.held_model import HeldScriptModel, calls, results
@@ -23,9 +22,7 @@ DENTIST = "my dentist is Doctor Molar in Elm Street"
 @pytest.fixture
 def patient_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let automatic recall wait half a minute instead of half a second: a busy machine may need it."""
-    defaults = AutoRecall.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "seconds", 30.0)
+    monkeypatch.setattr("agent.auto_recall._SECONDS", 30.0)
 
 
 async def have_conversation(parlour: InProcessGateway) -> None:
