@@ -143,7 +143,8 @@ class DiscordChannel:
             language=context.language(channel_wide_key(self.name)),
         )
         self._make = partial(DiscordGatewayClient, **addresses)
-        self._identify_limit = IdentifyLimit(identify_pause)
+        self._bot = _bot_of(self._token)
+        self._identify_limit = IdentifyLimit(identify_pause, context.connections, f"{self.name}:{self._bot}")
         self._shards: Sequence[DiscordShard] = ()
         self._refused_until = 0.0  # by the loop's clock
         self._login = asyncio.Lock()
@@ -196,7 +197,7 @@ class DiscordChannel:
         )
         return DiscordShard(
             shard=shard,
-            connection=f"{_bot_of(self._token)}/{shard.number}",
+            connection=f"{self._bot}/{shard.number}",
             inbound=inbound,
             gateway=gateway,
             run=partial(self._run, gateway),

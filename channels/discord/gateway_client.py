@@ -175,7 +175,9 @@ class DiscordGatewayClient(discord.Client):
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """Wait between two IDENTIFYs, as Discord demands; the first was waited for before the connection."""
-        if not initial:
+        if initial:
+            await self._identify_limit.begin(shard_id or 0)
+        else:
             await self._identify_limit.wait(shard_id or 0, is_repeated=True)
 
     # Facts about guilds.

@@ -6,9 +6,10 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.ports import ChannelState
+from gateway.ports.connections import ConnectionClaims
 
 _TOTAL = "shards"  # the note that holds the number of shards; without one it is 1
 
@@ -34,26 +35,68 @@ def list_shards(total: int) -> Sequence[BotShard]:
     return [BotShard(number, total) for number in range(total)]
 
 
-class IdentifyLimit:
-    """Discord's limit on new sessions: one every *pause* seconds for shards whose number has the same remainder."""
+@dataclass(eq=False, slots=True)
+class _IdentifySlot:
+    """A remainder: the shard that had it last, and until when it is taken, by the loop's clock."""
 
-    def __init__(self, pause: float = 5.0) -> None:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    shard: int = -1
+    free_at: float = 0.0
+    release: asyncio.TimerHandle | None = None  # of the claim
+
+
+class IdentifyLimit:
+    """Discord's limit on new sessions: one every *pause* seconds for shards whose number has the same remainder.
+
+    With *claims* it holds over all gateways that share them: a remainder is a claim, from before the connection until
+    a pause after the IDENTIFY. No clocks are compared. The claim of a gateway that was killed is free at the takeover.
+    """
+
+    def __init__(self, pause: float = 5.0, claims: ConnectionClaims | None = None, bot: str = "") -> None:
+        """Claim as `<channel>:<bot>`, which is *bot*."""
         self.max_concurrency = 1  # remainders, as Discord's `max_concurrency` says
         self._pause = pause
-        self._free_at: defaultdict[int, float] = defaultdict(float)  # by the loop's clock
-        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._claims = claims
+        self._bot = bot
+        self._slots: defaultdict[int, _IdentifySlot] = defaultdict(_IdentifySlot)
 
     async def wait(self, shard: int, *, is_repeated: bool = False) -> None:
         """Return when *shard* may begin a session; after a session that became invalid at the earliest in a pause.
 
-        A caller that is cancelled takes no place. Processes do not know of each other: Discord answers a session that
-        began too early as an invalid one.
+        A caller that is cancelled takes no place.
         """
-        loop, bucket = asyncio.get_running_loop(), shard % self.max_concurrency
-        async with self._locks[bucket]:
-            least = self._pause if is_repeated else 0.0
-            await asyncio.sleep(max(self._free_at[bucket] - loop.time(), least))
-            self._free_at[bucket] = loop.time() + self._pause
+        loop, slot = asyncio.get_running_loop(), self._slots[shard % self.max_concurrency]
+        async with slot.lock:
+            if is_repeated:
+                await asyncio.sleep(self._pause)
+            while (left := slot.free_at - loop.time()) > 0:  # noqa: ASYNC110 - an IDENTIFY meanwhile puts it off
+                await asyncio.sleep(left)
+            if self._claims is not None:
+                try:
+                    await self._claims.acquire(self._claim_name(shard))
+                except asyncio.CancelledError:
+                    self._claims.release(self._claim_name(shard))
+                    raise
+            self._hold(slot, shard)
+
+    async def begin(self, shard: int) -> None:
+        """Note that *shard* identifies now; if the connection took longer than a pause, wait for another place."""
+        slot = self._slots[shard % self.max_concurrency]
+        if slot.shard == shard and slot.free_at > asyncio.get_running_loop().time():
+            self._hold(slot, shard)
+        else:
+            await self.wait(shard)
+
+    def _hold(self, slot: _IdentifySlot, shard: int) -> None:
+        loop = asyncio.get_running_loop()
+        slot.shard, slot.free_at = shard, loop.time() + self._pause
+        if self._claims is not None:
+            if slot.release is not None:
+                slot.release.cancel()
+            slot.release = loop.call_at(slot.free_at, self._claims.release, self._claim_name(shard))
+
+    def _claim_name(self, shard: int) -> str:
+        return f"{self._bot}/identify-{shard % self.max_concurrency}"
 
 
 async def carry_notes(state: ChannelState, total: int) -> None:

@@ -141,7 +141,7 @@ async def open_channels(
                     folder=settings.home / "uploads" / name,
                     proxy=settings.proxy_address,
                     reply_policies=reply_policies_of(context.chats, name, channel_settings),
-                    is_shared=store.connections is not None,
+                    connections=store.connections,
                     windows=store.windows,
                 )
             )

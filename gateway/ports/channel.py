@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
+from gateway.ports.connections import ConnectionClaims
 from gateway.ports.conversations import ConversationStore
 from gateway.ports.files import BlobStore
 from gateway.ports.locales import in_english
@@ -281,7 +282,12 @@ class ChannelContext:
     proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret
     reply_policies: ReplyPolicies | None = None  # None = the block's policy everywhere
     windows: SharedWindows | None = None  # of this channel at other workers; None = there are none
-    is_shared: bool = False  # other workers receive and send for this channel, too: what is in memory is not all
+    connections: ConnectionClaims | None = None  # of all workers; None = there are no others
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other workers receive and send for this channel, too: what is in memory is not all."""
+        return self.connections is not None
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
         """Return the reply policy of *chat*, a thread's own overrides included. Cheap: a few dictionary look-ups."""

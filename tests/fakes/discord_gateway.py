@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -63,9 +64,12 @@ class DiscordGatewayServer:
         self.resumed = 0
         self.refuses = 0  # connections that are cut before a hello
         self.invalid = 0  # identifies that are answered by op 9, as one that came too early
+        self.identify_period = 0.0  # seconds between two identifies of shards with one remainder; a real one has 5
+        self.too_early = 0  # identifies that came sooner, and were answered by op 9
         self.needs_shards = False  # one shard has too many servers
         self.identifies: list[tuple[int, int]] = []  # the shard of each, and how many there are
         self.resumed_shards: list[int] = []
+        self._identified_at: dict[int, float] = {}  # by remainder and the loop's clock
         self._pending: list[Any] = []
         self._order = asyncio.Lock()
 
@@ -190,8 +194,8 @@ class DiscordGatewayServer:
         if self.needs_shards and shard[1] == 1:
             await line.socket.close(code=4011)
             return None
-        if self.invalid:
-            self.invalid -= 1
+        if self._is_too_early(shard[0] % self._discord.max_concurrency) or self.invalid:
+            self.invalid = max(self.invalid - 1, 0)
             await line.send({"op": 9, "d": False, "s": None, "t": None})
             return None
         session = DiscordSession(id=f"s{self.identified}", intents=wish["intents"], shard=shard, line=line)
@@ -212,6 +216,13 @@ class DiscordGatewayServer:
             self._queue(session, "GUILD_CREATE", guild)
         self._discord.change()
         return session
+
+    def _is_too_early(self, remainder: int) -> bool:
+        now, before = asyncio.get_running_loop().time(), self._identified_at.get(remainder, -math.inf)
+        self._identified_at[remainder] = now
+        is_early = now - before < self.identify_period
+        self.too_early += is_early
+        return is_early
 
     async def _resume(self, line: DiscordSocket, wish: dict[str, Any]) -> DiscordSession | None:
         session = next((each for each in self.sessions if each.id == wish["session_id"]), None)

@@ -58,7 +58,7 @@ def open_channel(store: SqlStore, kind: str, block: dict[str, Any]) -> tuple[Cha
             state=store.state(kind),
             blobs=FakeBlobs(),
             sessions=services.context(kind).sessions,
-            is_shared=True,
+            connections=store.connections,
         )
     )
     return channel, module.plugin.routes(channel)

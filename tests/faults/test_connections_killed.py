@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from channels.discord.adapter import DiscordChannel
+from channels.discord.shards import IdentifyLimit
 from gateway.ports.store import StoreLimits
 from gateway.store.postgres import open_database
 from tests.fakes.discord_records import ANN, LOBBY
@@ -29,11 +31,12 @@ from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, BOT_USER, SlackServer, slack_server
 from tests.fakes.slack_workspace import FakeSlackChat
 from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.faults.connection_worker import open_channel
 
 MESSAGES = 12
 CHATS = 6
 _LIMIT = 60.0  # seconds
-_HOLDER = "SELECT worker FROM claim WHERE name LIKE 'conn:%{}'"
+_HOLDER = "SELECT worker FROM claim WHERE name LIKE 'conn:%{}' AND name NOT LIKE '%identify%'"
 _SHARD = "/1"  # of "discord-shards"
 
 
@@ -352,3 +355,26 @@ async def test_a_worker_without_the_connection_answers(server: PostgresServer, k
         running.check(CHATS)
         await until(lambda: all(worker.has_printed("sent to") for worker in running.workers))
         assert running.platform.connections() == 1
+
+
+async def test_gateways_that_connect_at_once_begin_one_session_at_a_time(server: PostgresServer) -> None:
+    """Shards of one bot in two gateways: Discord refuses no IDENTIFY as one that came too early."""
+    discord = DiscordServer(has_other=True)
+    discord.gateway.identify_period = 0.1
+    async with asyncio.timeout(_LIMIT), open_discord(discord), AsyncExitStack() as stack:
+        block, runs = {**DiscordShardPlatform(discord).block, "shards": 4}, list[asyncio.Task[None]]()
+        for number in range(2):
+            store = await open_database(server.url, StoreLimits(), shares=True)
+            stack.push_async_callback(store.close)
+            channel, _ = open_channel(store, "discord", block)
+            stack.push_async_callback(channel.close)
+            assert isinstance(channel, DiscordChannel)
+            channel._identify_limit = IdentifyLimit(0.4, store.connections, "discord:1")
+            shards = await channel.shards()
+            runs += [asyncio.create_task(shards[each].run()) for each in (number, number + 2)]
+        await discord.until(lambda: sum(each.line is not None for each in discord.gateway.sessions) == 4)
+        for run in runs:
+            run.cancel()
+        await asyncio.wait(runs)
+    assert discord.gateway.too_early == 0
+    assert sorted(discord.gateway.identifies) == [(each, 4) for each in range(4)]

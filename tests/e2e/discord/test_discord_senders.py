@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from channels.discord.adapter import DiscordChannel
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage, turn_id
+from tests.fakes.connection_claims import GrantedClaims
 from tests.fakes.discord_harness import block, connected
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL
 from tests.fakes.discord_server import DiscordServer
@@ -18,7 +19,7 @@ from tests.fakes.web_services import FakePageServices
 @asynccontextmanager
 async def sending(services: FakePageServices, discord: DiscordServer) -> AsyncIterator[DiscordChannel]:
     """Run a channel that waits for the connection which another worker has."""
-    channel = DiscordChannel(replace(services.context("discord", block(discord)), is_shared=True))
+    channel = DiscordChannel(replace(services.context("discord", block(discord)), connections=GrantedClaims()))
     running = asyncio.create_task(channel.run_sender(), name="discord sender")
     try:
         yield channel

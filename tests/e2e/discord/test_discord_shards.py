@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from gateway.errors import UserError
 from gateway.ports import PlatformEvent, SetupLevel
 from gateway.supervisor import Supervisor
 from tests.fakes.clock import VirtualClock
+from tests.fakes.connection_claims import ClaimTable, GrantedClaims
 from tests.fakes.discord_harness import block, connected
 from tests.fakes.discord_records import ANN, BOT, GENERAL, GUILD, LOBBY, OTHER_GUILD, RANDOM
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -139,6 +141,32 @@ async def test_identifies_keep_to_discords_limit(clock: VirtualClock) -> None:
     assert clock.seconds == 15
 
 
+async def test_identifies_keep_to_discords_limit_over_all_gateways(clock: VirtualClock) -> None:
+    """Five seconds lie between two IDENTIFYs of a remainder, however long connecting takes and who gives up."""
+    table, begun = ClaimTable(), list[tuple[int, float]]()
+    limits = [IdentifyLimit(claims=GrantedClaims(table), bot="discord:1") for _ in range(2)]
+
+    async def begin(gateway: int, shard: int, connecting: float) -> None:
+        await limits[gateway].wait(shard)
+        await asyncio.sleep(connecting)
+        await limits[gateway].begin(shard)
+        begun.append((shard, clock.seconds))
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(begin(0, 0, 3))
+        tasks.create_task(begin(1, 1, 6))  # longer than its place lasts
+        gives_up = tasks.create_task(begin(0, 2, 0))
+        await asyncio.sleep(1)
+        tasks.create_task(begin(0, 3, 0))
+        gives_up.cancel()
+    times = sorted(at for _, at in begun)
+    assert {shard for shard, _ in begun} == {0, 1, 3}
+    assert times[0] == 3
+    assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(times))
+    await asyncio.sleep(5)
+    assert not table.holders
+
+
 async def test_another_number_of_shards_reads_on(discord: DiscordServer, services: FakePageServices) -> None:
     """No session of the old number is resumed, no message is lost or doubled, and no server is new or gone."""
     said = []
@@ -228,40 +256,14 @@ async def test_commands_are_registered_once(discord: DiscordServer, services: Fa
     assert discord.interactions.registrations == len(places)
 
 
-class GrantedClaims:
-    """The claims of one gateway: a connection is its own once the test grants it, until it is released."""
-
-    def __init__(self) -> None:
-        self.held: set[str] = set()
-        self._granted = asyncio.Event()
-
-    def grant(self, *names: str) -> None:
-        """Make *names* this gateway's."""
-        self.held.update(names)
-        granted, self._granted = self._granted, asyncio.Event()
-        granted.set()
-
-    async def acquire(self, name: str) -> None:
-        """Return when *name* was granted."""
-        while name not in self.held:
-            await self._granted.wait()
-
-    async def wait_lost(self, name: str) -> None:
-        """Wait for ever: a look at the database is not part of this."""
-        await asyncio.Event().wait()
-
-    def release(self, name: str) -> None:
-        """Give it back."""
-        self.held.discard(name)
-
-
 @asynccontextmanager
 async def gateway_of(
     services: FakePageServices, discord: DiscordServer, *held: str
 ) -> AsyncIterator[tuple[Supervisor, GrantedClaims, asyncio.Task[None]]]:
     """Run one of several gateways, which has the connections *held*."""
-    context = replace(services.context("discord", block(discord, shards=2)), is_shared=True)
-    channel, claims = DiscordChannel(context, identify_pause=0.01), GrantedClaims()
+    claims = GrantedClaims()
+    context = replace(services.context("discord", block(discord, shards=2)), connections=claims)
+    channel = DiscordChannel(context, identify_pause=0.01)
     claims.grant(*held)
     supervisor = Supervisor({"discord": channel}, meter=FakeMeter(), connections=claims)
     running = asyncio.create_task(supervisor.run(), name="gateway")
@@ -289,7 +291,7 @@ async def test_two_gateways_share_the_shards(discord: DiscordServer, services: F
         await services.wait_deliveries(2)
         running.cancel()
         await asyncio.wait({running})
-        assert not claims.held
+        assert not {name for name in claims.held if "identify" not in name}
         for chat in (GENERAL, LOBBY):
             discord.say(chat, ANN, f"{CALL} {chat} one ended")
         await services.wait_deliveries(3)

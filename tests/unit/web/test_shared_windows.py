@@ -17,6 +17,7 @@ from channels.web.adapter import WebChannel, WebVisitor
 from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.ports import ChatActivity
+from tests.fakes.connection_claims import GrantedClaims
 from tests.fakes.web_services import FakePageServices
 
 ANN = SessionKey("web", "ann")
@@ -76,7 +77,7 @@ def pair() -> tuple[WebChannel, WebChannel]:
     found = []
     windows = FakeSharedWindows(), FakeSharedWindows()
     for own in windows:
-        channel = web_kind.open(replace(FakePageServices().context("web"), windows=own, is_shared=True))
+        channel = web_kind.open(replace(FakePageServices().context("web"), windows=own, connections=GrantedClaims()))
         assert isinstance(channel, WebChannel)
         found.append(channel)
     windows[0].peers, windows[1].peers = [windows[1]], [windows[0]]
