@@ -189,6 +189,7 @@ class DiscordChannel:
             self.name,
             inbound,
             state.cursors,
+            context.state,
             shard=shard,
             identify_limit=self._identify_limit,
             make=self._make,
@@ -336,7 +337,10 @@ class DiscordChannel:
         Raises SendFailed.
         """
         client = self._client_for(guild)
-        return await self._members.guilds.get(guild) if client is None and self._is_shared else client
+        if client is not None:
+            await client.load_guild(guild, self._api.guild)
+            return client
+        return await self._members.guilds.get(guild) if self._is_shared else None
 
     async def _wait_guild(self, guild: str) -> DiscordGatewayClient:
         """Return the client once Discord announced the rights of a guild's roles; raise RetryLater if it does not."""

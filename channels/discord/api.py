@@ -297,16 +297,21 @@ class DiscordApi:
         with map_send_errors():
             return await self._client.http.get_member(int(guild), int(user))
 
-    async def read_guild(self, guild: str) -> DiscordGatewayClient:
-        """Return a client that knows *guild* as if it were connected: for a process without a gateway connection."""
+    async def guild(self, guild: str) -> Mapping[str, Any]:
+        """Return a guild object with its channels, active threads and our member, as the gateway announces it."""
         http, number = self._client.http, int(guild)
         with map_send_errors():
             found = await http.get_guild(number, with_counts=False)
             channels = await http.get_all_guild_channels(number)
             threads = await http.get_active_threads(number)
             member = await http.get_member(number, int(self.me))
+        return {**found, "channels": channels, "threads": threads.get("threads") or [], "members": [member]}
+
+    async def read_guild(self, guild: str) -> DiscordGatewayClient:
+        """Return a client that knows *guild* as if it were connected: for a process without a gateway connection."""
+        found = await self.guild(guild)
         try:
-            self._client.add_guild({**found, "channels": channels, "threads": threads["threads"], "members": [member]})
+            self._client.add_guild(found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:  # the library expects fields in all of them
             raise OutcomeUnknown(f"the server cannot be read: {type(error).__name__}") from error
         return self._client

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -85,8 +85,12 @@ class EventSink(Protocol):
 class EventSequencer:
     """All queues of a channel. The gateway's callback calls `put`, which never waits and never raises."""
 
-    def __init__(self, sink: EventSink, tasks: asyncio.TaskGroup, *, name: str) -> None:
+    def __init__(
+        self, sink: EventSink, tasks: asyncio.TaskGroup, *, name: str, on_idle: Callable[[], object] = lambda: None
+    ) -> None:
+        """*on_idle* is called when every event that was put has been processed."""
         self._sink = sink
+        self._on_idle = on_idle
         self._tasks = tasks
         self._name = name
         self._session = 0
@@ -134,6 +138,8 @@ class EventSequencer:
                     await asyncio.sleep(exponential_delay(failures, _FIRST_PAUSE, _LONGEST_PAUSE))
         finally:
             del self._queues[chat]
+        if self.is_idle:
+            self._on_idle()
 
     async def _step(self, chat: str, queue: deque[SequencedEvent], failures: int) -> bool:
         """Backfill or process one event; return False if it must be retried."""

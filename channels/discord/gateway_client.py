@@ -7,9 +7,12 @@ here is global: two channels can use two servers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -22,12 +25,49 @@ from yarl import URL
 
 from channels.discord.codec import DiscordBotIdentity, DiscordChat
 from channels.discord.shards import BotShard, IdentifyLimit
+from gateway.errors import SendRefused
 from gateway.net.aiohttp_proxy import connector
 
 OnEvent = Callable[[str, Mapping[str, Any]], None]  # takes an event's name and payload; must not raise
 
+INTENTS = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
+_RESUMABLE_FOR = timedelta(minutes=5)  # Discord says no time; one that it forgot costs more than it saves
+_GOING_ON = 4000  # a close code after which Discord keeps the session, as it does not after 1000
 ODD = "ODD"  # the name of an event that the library could not parse
 _ESSENTIAL = frozenset({"READY", "RESUMED"})  # without these there is no session, so the connection is restarted
+
+
+@dataclass(frozen=True, slots=True)
+class ResumableSession:
+    """A session with Discord that any process may go on with: events after *sequence* are sent to it again.
+
+    Discord keeps one for some minutes after its connection broke. In place of another, one begins after five seconds.
+    """
+
+    id: str
+    sequence: int
+    url: str  # where Discord wants the resume
+    intents: int = INTENTS.value  # another version may ask for others, which only a new session gets
+
+    @classmethod
+    def from_note(cls, note: str, now: datetime) -> ResumableSession | None:
+        """Return the session of a note of `to_note`; None if this version cannot go on with it, or it is too old."""
+        try:
+            at, fields = json.loads(note)
+            is_recent, session = now - datetime.fromisoformat(at) < _RESUMABLE_FOR, cls(**fields)
+        except (TypeError, ValueError):
+            return None
+        return session if is_recent and session.intents == INTENTS.value else None
+
+    def to_note(self, at: datetime) -> str:
+        """Return the session, which was there *at* that time, as JSON."""
+        return json.dumps([at.isoformat(), asdict(self)])
+
+    @property
+    def is_at_discord(self) -> bool:
+        """True if the address is Discord's; the token is sent there."""
+        url = URL(self.url)
+        return url.scheme == "wss" and (url.host or "").endswith(".discord.gg")
 
 
 class DiscordHttpClient(HTTPClient):
@@ -38,6 +78,7 @@ class DiscordHttpClient(HTTPClient):
         self._proxy = proxy
         self._api_url = api_url.rstrip("/")
         self._gateway_url = URL(gateway_url)
+        self.resumes: ResumableSession | None = None  # with the first connection
 
     async def static_login(self, token: str) -> Any:
         """Log in over the configured proxy; the library closes the connections."""
@@ -61,6 +102,9 @@ class DiscordHttpClient(HTTPClient):
         """Connect to the configured gateway; Discord's own address for a resume is used only at Discord itself."""
         if self._gateway_url != DiscordWebSocket.DEFAULT_GATEWAY:
             url = str(self._gateway_url.with_query(URL(url).query))
+        elif self.resumes is not None and self.resumes.is_at_discord:
+            url = str(URL(self.resumes.url).with_query(URL(url).query))
+        self.resumes = None
         return await super().ws_connect(url, compress=compress)
 
 
@@ -68,15 +112,29 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
     """The library's state, which passes message events on as raw payloads."""
 
     on_event: OnEvent
+    is_resumed = False  # Discord does not announce the guilds
+    resumes: ResumableSession | None = None  # with the first connection
+    guild_changes: Counter[str]  # events of guilds that are not known, which the library dropped
+
+    def _update_references(self, ws: DiscordWebSocket) -> None:
+        """Have the first connection go on with the session of another client: the library begins with a new one."""
+        super()._update_references(ws)
+        session, self.resumes = self.resumes, None
+        if session is not None:
+            ws.session_id, ws.sequence, self.is_resumed = session.id, session.sequence, True
+            ws.identify = ws.resume  # type: ignore[method-assign]
 
     def guard(self) -> None:
         """Make the library skip an event that it cannot parse, and pass it on as ODD."""
+        self.guild_changes = Counter()
         for name, parse in self.parsers.items():
             if name not in _ESSENTIAL:
                 self.parsers[name] = partial(self._parse, name, parse)
 
     def _parse(self, name: str, parse: Callable[[Any], None], data: Any) -> None:
         try:
+            if self.is_resumed and name.startswith(("GUILD_", "CHANNEL_", "THREAD_")):
+                self.guild_changes[str(data.get("guild_id") or data.get("id"))] += 1
             parse(data)
         except Exception as error:  # noqa: BLE001 - the channel boundary: whatever the library trips over
             self.on_event(ODD, {"t": name, "d": data, "error": type(error).__name__})
@@ -104,6 +162,7 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
     def parse_ready(self, data: Any) -> None:
         """Start a new session."""
         super().parse_ready(data)
+        self.is_resumed = False
         self.on_event("READY", data)
 
     def parse_resumed(self, data: Any) -> None:
@@ -137,15 +196,20 @@ class DiscordGatewayClient(discord.Client):
         on_frame: Callable[[str], None] = lambda _frame: None,
         shard: BotShard = BotShard(),  # noqa: B008 - immutable
         identify_limit: IdentifyLimit | None = None,
+        resumes: ResumableSession | None = None,
     ) -> None:
-        """Connect as *shard*; the shards of a bot share the *identify_limit*, which is waited for before `start`."""
+        """Connect as *shard*, and go on with the session *resumes*.
+
+        Without one the *identify_limit*, which the shards of a bot share, is waited for before `start`.
+        """
         self._http = partial(DiscordHttpClient, api_url=api_url, gateway_url=gateway_url, proxy=proxy)
         self._on_event = on_event
         self._on_frame = on_frame
         self._identify_limit = identify_limit or IdentifyLimit()
-        intents = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
+        self._resumes = resumes
+        self._guilds_read: set[str] = set()  # each is tried once
         super().__init__(
-            intents=intents,
+            intents=INTENTS,
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
@@ -161,6 +225,7 @@ class DiscordGatewayClient(discord.Client):
             dispatch=self.dispatch, handlers=self._handlers, hooks=self._hooks, http=self.http, **options
         )
         state.on_event = self._on_event
+        state.resumes = self.http.resumes = self._resumes
         state.guard()
         return state
 
@@ -180,7 +245,36 @@ class DiscordGatewayClient(discord.Client):
         else:
             await self._identify_limit.wait(shard_id or 0, is_repeated=True)
 
+    @property
+    def session(self) -> ResumableSession | None:
+        """The session as far as its events were passed on; None without one."""
+        ws = self.ws
+        if ws is None or not ws.session_id or ws.sequence is None:
+            return None
+        return ResumableSession(ws.session_id, ws.sequence, str(ws.gateway))
+
+    async def leave(self) -> None:
+        """Close the connection so that another client may resume the session."""
+        if self.ws is not None:
+            await self.ws.close(_GOING_ON)
+        await self.close()
+
     # Facts about guilds.
+
+    async def load_guild(self, guild: str, read: Callable[[str], Awaitable[Mapping[str, Any]]]) -> None:
+        """Have the client know *guild*, by *read*, if it resumed a session, in which Discord announces none.
+
+        It is read again if it changed meanwhile. A guild that cannot be read stays unknown. Raises SendFailed.
+        """
+        state: Any = self._connection
+        while state.is_resumed and guild and guild not in self._guilds_read and self.get_guild(int(guild)) is None:
+            changes, found = state.guild_changes[guild], dict[str, Any]()
+            with suppress(SendRefused):
+                found.update(await read(guild))
+            if state.guild_changes[guild] == changes and self.get_guild(int(guild)) is None:
+                self._guilds_read.add(guild)
+                with suppress(KeyError, TypeError, ValueError, AttributeError):  # the library expects many fields
+                    self.add_guild(found)
 
     def add_guild(self, guild: Mapping[str, Any]) -> None:
         """Add a guild that was read over REST, with its channels, threads and our member, or replace it."""

@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import discord
 import structlog
 
 from channels.discord.event_sequencer import EventSequencer, SequencedEvent, SequencedEventKind, unordered_key
-from channels.discord.gateway_client import DiscordGatewayClient
+from channels.discord.gateway_client import DiscordGatewayClient, ResumableSession
 from channels.discord.inbound import DiscordInbound
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.setup import is_discord, not_discord
 from channels.discord.shards import BotShard, IdentifyLimit
 from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
+from gateway.ports import ChannelState
 
 log = structlog.get_logger(__name__)
 
 _SAVE_INTERVAL = 5.0  # seconds
 _ACCOUNT_INTERVAL = 60.0
+_SESSION_AGE = timedelta(minutes=1)  # of its note, while nothing happens
 _PAUSES = (1.0, 120.0)  # between two connections: each costs one of the 1,000 IDENTIFYs of a day
 _STABLE_AFTER = 300.0  # seconds after which the pauses start over
 _CLOSE_WITHIN = 5.0
@@ -74,6 +76,7 @@ class DiscordGateway:
         name: str,
         inbound: DiscordInbound,
         cursors: DiscordReadCursors,
+        state: ChannelState,
         *,
         shard: BotShard,
         identify_limit: IdentifyLimit,
@@ -86,6 +89,14 @@ class DiscordGateway:
         self._awaited: set[str] = set()  # guilds of this session that were not announced yet
         self._inbound = inbound
         self._cursors = cursors
+        self._state = state
+        self._note = shard.note("session")
+        self._client: DiscordGatewayClient | None = None
+        self._session: ResumableSession | None = None  # as far as its events are processed
+        self._saved: ResumableSession | None = None
+        self._saved_at = now()
+        self._is_unsaved = asyncio.Event()  # another session, which is stored at once
+        self._guilds: Sequence[str] = ()  # of earlier sessions
         self._shard = shard
         self._identify_limit = identify_limit
         self._make = make
@@ -104,36 +115,47 @@ class DiscordGateway:
         """Receive until cancelled. Raises UserError if Discord refuses, or the failure of a first connection."""
         failure: Exception | None = None
         try:
-            await self._cursors.open()
+            self._guilds = await self._inbound.open()
+            # A session that ends this process when it is resumed is not resumed again.
+            note = await self._state.take(self._note)
+            session = ResumableSession.from_note(note, self._now()) if note else None
+            self._session = self._saved = None
             async with asyncio.TaskGroup() as tasks:
-                self._sequencer = EventSequencer(self._inbound, tasks, name=self._name)
+                self._sequencer = EventSequencer(self._inbound, tasks, name=self._name, on_idle=self._note_session)
                 saving = tasks.create_task(self._save_cursors(), name=f"{self._name} cursors")
-                failure = await self._stay_connected(token)
+                failure = await self._stay_connected(token, session)
                 saving.cancel()
         finally:
             self._connected, self._sequencer, self._inbound.client = False, None, None
             with suppress(StoreUnavailable):
-                await self._inbound.save()
+                await self._save()
         if failure is not None:
             raise failure
 
-    async def _stay_connected(self, token: str) -> Exception | None:
-        """Reconnect with backoff; return the error that makes it pointless."""
+    async def _stay_connected(self, token: str, resumes: ResumableSession | None) -> Exception | None:
+        """Reconnect with backoff, at first going on with *resumes*; return the error that makes it pointless."""
         loop, failures = asyncio.get_running_loop(), 0
         was_connected = False
+        failure: Exception | None
         while True:
-            await self._identify_limit.wait(self._shard.number)
+            if resumes is None:
+                await self._identify_limit.wait(self._shard.number)
             began = loop.time()
             client = self._make(
                 on_event=self._receive,
                 on_frame=self._note_frame,
                 shard=self._shard,
                 identify_limit=self._identify_limit,
+                resumes=resumes,
             )
-            failure: Exception | None = None
-            self._inbound.client = client
+            failure = None
+            self._inbound.client = self._client = client
             try:
                 await client.start(token)
+            except asyncio.CancelledError:
+                await _close(client.leave())
+                self._note_session()
+                raise
             except discord.LoginFailure:
                 return credentials_message(self._name, "token")
             except discord.PrivilegedIntentsRequired:
@@ -146,10 +168,12 @@ class DiscordGateway:
                 failure = error
             finally:
                 was_connected = was_connected or self._connected
-                self._connected = False
-                await _close(client)
+                self._connected, self._client = False, None
+                await _close(client.close())
             if not was_connected:
+                self._session = resumes if client.ws is None else None  # it may still be resumed
                 return failure
+            resumes = None
             failures = 1 if loop.time() - began > _STABLE_AFTER else failures + 1
             pause = exponential_delay(failures, *_PAUSES)
             log.warning(
@@ -186,19 +210,11 @@ class DiscordGateway:
     def _queue(self, sequencer: EventSequencer, name: str, data: Mapping[str, Any]) -> None:
         match name:
             case "READY":
-                self._connected = True
-                sequencer.begin_session()
-                for chat in self._cursors.direct:
-                    sequencer.put(chat)
-                guilds = [str(guild["id"]) for guild in data["guilds"]]
-                self._awaited = set(guilds)
-                self._put_guild_event(sequencer, SequencedEventKind.LISTED, data["session_id"], {"guilds": guilds})
-                self._on_ready(guilds)
-                log.info("discord.ready", channel=self._name, shard=self._shard.number, guilds=len(guilds))
+                self._begin_session(sequencer, data)
             case "DISCONNECTED":
                 self._connected = False
             case "RESUMED":
-                self._connected = True
+                self._resume_session()
             case "GUILD_CREATE":
                 self._put_guild_event(
                     sequencer, SequencedEventKind.CAME, str(data["id"]), {each: data.get(each) for each in _OF_A_GUILD}
@@ -214,6 +230,25 @@ class DiscordGateway:
                     chat = str(int(data["channel_id"]))
                     # A command needs a response within three seconds, even during a backfill.
                     sequencer.put(unordered_key(chat) if event.kind is SequencedEventKind.USED else chat, event)
+
+    def _begin_session(self, sequencer: EventSequencer, data: Mapping[str, Any]) -> None:
+        """Read every chat that may have missed a message before this session."""
+        guilds = [str(guild["id"]) for guild in data["guilds"]]
+        self._connected, self._guilds, self._awaited = True, (), set(guilds)
+        sequencer.begin_session()
+        for chat in self._cursors.direct:
+            sequencer.put(chat)
+        self._put_guild_event(sequencer, SequencedEventKind.LISTED, data["session_id"], {"guilds": guilds})
+        self._on_ready(guilds)
+        log.info("discord.ready", channel=self._name, shard=self._shard.number, guilds=len(guilds))
+
+    def _resume_session(self) -> None:
+        """Go on: the events that were missed came before."""
+        self._connected = True
+        if self._guilds:  # another process had the session, and its version may have had other commands
+            self._on_ready(self._guilds)
+            self._guilds = ()
+        log.info("discord.resumed", channel=self._name, shard=self._shard.number)
 
     def _put_guild_event(
         self, sequencer: EventSequencer, kind: SequencedEventKind, event_id: str, fields: Mapping[str, Any]
@@ -236,23 +271,43 @@ class DiscordGateway:
             for chat in self._cursors.used:
                 sequencer.put(chat)
 
+    def _note_session(self) -> None:
+        """Note how far the session's events are processed, if none is queued."""
+        if self._client is not None and self._sequencer is not None and self._sequencer.is_idle:
+            self._session = session = self._client.session or self._session
+            if session is not None and (self._saved is None or self._saved.id != session.id):
+                self._is_unsaved.set()
+
+    async def _save(self) -> None:
+        """Store the cursors, guilds and session that changed; raises StoreUnavailable."""
+        await self._inbound.save()
+        session, now = self._session, self._now()
+        if session is not None and (session != self._saved or now - self._saved_at >= _SESSION_AGE):
+            await self._state.save(self._note, session.to_note(now))
+            self._saved, self._saved_at = session, now
+
     async def _save_cursors(self) -> None:
-        """Save the cursors regularly. The account's cursor moves only while no event is queued."""
+        """Save the cursors regularly. Those of the account and the session move only while no event is queued."""
         saved_at = -_ACCOUNT_INTERVAL
         while True:
-            await asyncio.sleep(_SAVE_INTERVAL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SAVE_INTERVAL):
+                    await self._is_unsaved.wait()
+            is_at_once = self._is_unsaved.is_set()
+            self._is_unsaved.clear()
             now = asyncio.get_running_loop().time()
             try:
-                await self._inbound.save()
+                self._note_session()
+                await self._save()
                 is_clear = self.is_ready() and self._sequencer is not None and self._sequencer.is_idle
-                if is_clear and now - saved_at >= _ACCOUNT_INTERVAL:
+                if is_clear and not is_at_once and now - saved_at >= _ACCOUNT_INTERVAL:
                     await self._cursors.save_account(self._received_at[1])
                     saved_at = now
             except StoreUnavailable as error:
                 log.warning("discord.marks_wait", channel=self._name, reason=str(error))
 
 
-async def _close(client: discord.Client) -> None:
+async def _close(closing: Coroutine[Any, Any, None]) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_WITHIN):
-            await client.close()
+            await closing

@@ -32,10 +32,14 @@ class DiscordGuilds:
         self._known: dict[str, None] | None = None
         self._is_unsaved = False
 
+    async def open(self) -> Sequence[str]:
+        """Load the guilds of earlier sessions, which another worker may have had, and return them."""
+        if not self._is_unsaved:
+            self._known = None
+        return list(await self._load() or ())
+
     async def update_all(self, guild_ids: Sequence[str], at: str) -> None:
         """Take a new session's list of the time *at*: the bot left guilds not in it. Raises StoreUnavailable."""
-        if not self._is_unsaved:
-            self._known = None  # another worker may have had the connection since
         known = await self._load()
         if known is None:
             # Saved with the read cursors; a restart before that finds the same.

@@ -106,6 +106,11 @@ class DiscordInbound:
         self._backfilled: LRUCache[str, set[str]] = LRUCache(_BACKFILLED_CHATS)  # message ids of the last backfill
         self.client: DiscordGatewayClient | None = None  # the connection whose guilds are known
 
+    async def open(self) -> Sequence[str]:
+        """Load the read cursors and guilds of earlier runs; return the guilds. Raises StoreUnavailable."""
+        await self._cursors.open()
+        return await self._guilds.open()
+
     async def save(self) -> None:
         """Store the read cursors and guilds that changed; raises StoreUnavailable."""
         await self._cursors.save()
@@ -226,6 +231,7 @@ class DiscordInbound:
         if event.kind is SequencedEventKind.DELETED:
             deletion = codec.read_deletion(self._name, event.id, place, self._now())
             return _ParsedMessage(await self._threads.with_thread(deletion, place))
+        await client.load_guild(place.guild, self._api.guild)
         bot = client.bot_member(place.guild)
         if codec.is_ours(payload, bot):
             return None

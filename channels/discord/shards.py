@@ -118,6 +118,7 @@ async def carry_notes(state: ChannelState, total: int) -> None:
     commands = {place: mark for note in notes["commands"] for place, mark in json.loads(note).items()}
     for shard in list_shards(total):
         own_commands = {place: mark for place, mark in commands.items() if shard.has(place)}
+        await state.save(shard.note("session"), None)  # of the time before the last change
         await state.save(shard.note("account"), accounts)
         # Without a note the servers of a first session are not reported as new.
         own_guilds = json.dumps([guild for guild in guilds if shard.has(guild)]) if notes["guilds"] else None

@@ -14,6 +14,7 @@ from channels.discord.adapter import DiscordChannel
 from channels.slack.adapter import SlackChannel
 from channels.telegram.adapter import TelegramChannel
 from gateway.events import InboundMessage, MessageButton, OutboundKind, OutboundMessage, SessionKey, turn_id
+from tests.fakes.connection_claims import GrantedClaims
 from tests.fakes.discord_harness import block as discord_block
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import buttons as discord_buttons
@@ -48,7 +49,8 @@ class TwoWorkers:
 
     async def start(self, *, sends_only: bool = False, is_shared: bool = True) -> Any:
         """Start a worker's channel and return it."""
-        channel = self.build(replace(self.services.context(self.key.channel), is_shared=is_shared))
+        claims = GrantedClaims() if is_shared else None
+        channel = self.build(replace(self.services.context(self.key.channel), connections=claims))
         run = channel.run_sender if sends_only else channel.run
         self.running[channel] = asyncio.create_task(run(), name="channel of a worker")
         await _polled(lambda: sends_only or channel.is_ready())

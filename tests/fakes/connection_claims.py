@@ -51,5 +51,4 @@ class GrantedClaims:
         """Give it back."""
         if self._table.holders.get(name) is self:
             del self._table.holders[name]
-            self._granted.discard(name)
             self._table.change()

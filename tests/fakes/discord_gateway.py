@@ -231,7 +231,9 @@ class DiscordGatewayServer:
             return None
         self.resumed += 1
         self.resumed_shards.append(session.shard[0])
-        session.line = line
+        before, session.line = session.line, line
+        if before is not None:
+            await before.socket.close(code=4000)
         self._pending = [(each, frame) for each, frame in self._pending if each is not session]
         for frame in session.sent[wish["seq"] or 0 :]:
             await line.send(frame)

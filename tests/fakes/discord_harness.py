@@ -14,9 +14,12 @@ from channels.discord.settings import DiscordSettings
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
 from gateway.ports import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
 from gateway.settings.channel_blocks import combine_models
+from gateway.supervisor import Supervisor
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
+from tests.fakes.connection_claims import GrantedClaims
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
 from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.meter import FakeMeter
 from tests.fakes.web_services import FakePageServices
 
 
@@ -61,7 +64,10 @@ async def ready(channel: DiscordChannel) -> None:
 
 @asynccontextmanager
 async def connected(services: FakePageServices, discord: DiscordServer, **fields: Any) -> AsyncIterator[NotedChannel]:
-    """Run the channel in front of *house* until the block ends; it hears when the block begins."""
+    """Run the channel in front of *house* until the block ends; it hears when the block begins.
+
+    Afterwards Discord forgets its sessions, as it does some minutes later: the next run reads back what was said.
+    """
     channel = NotedChannel(services.context("discord", block(discord, **fields)), identify_pause=0.01)
     services.channel = channel
     running = asyncio.create_task(channel.run(), name="discord channel")
@@ -72,6 +78,26 @@ async def connected(services: FakePageServices, discord: DiscordServer, **fields
         if running.done():
             await running
         yield channel
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await channel.close()
+        discord.gateway.sessions.clear()
+
+
+@asynccontextmanager
+async def gateway_of(
+    services: FakePageServices, discord: DiscordServer, *held: str, **fields: Any
+) -> AsyncIterator[tuple[Supervisor, GrantedClaims, asyncio.Task[None]]]:
+    """Run one of several gateways, which has the connections *held*."""
+    claims = GrantedClaims()
+    context = replace(services.context("discord", block(discord, **{"shards": 2, **fields})), connections=claims)
+    channel = DiscordChannel(context, identify_pause=0.01)
+    claims.grant(*held)
+    supervisor = Supervisor({"discord": channel}, meter=FakeMeter(), connections=claims)
+    running = asyncio.create_task(supervisor.run(), name="gateway")
+    try:
+        yield supervisor, claims, running
     finally:
         running.cancel()
         await asyncio.wait({running})

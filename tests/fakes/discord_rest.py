@@ -135,13 +135,14 @@ class DiscordRest:
                 limit = {"total": 1000, "remaining": discord.identifies_left, "reset_after": 3_600_000}
                 return {"url": "wss://x.invalid", "shards": discord.recommended_shards,
                         "session_start_limit": limit | {"max_concurrency": discord.max_concurrency}}  # fmt: skip
-            case ["guilds", _] if discord.has_joined:
+            case ["guilds", ident, *rest] if rest[:1] != ["members"]:
+                found = next((each for each in discord.guilds() if each["id"] == ident), None)
+                if found is None:
+                    raise FakeDiscordRefusal(403, 50001, "Missing Access")
+                if rest == ["threads", "active"]:
+                    return {"threads": found["threads"], "members": []}
                 hidden = ("channels", "threads", "members", "joined_at")
-                return {name: each for name, each in discord.guilds()[0].items() if name not in hidden}
-            case ["guilds", _, "channels"] if discord.has_joined:
-                return discord.guilds()[0]["channels"]
-            case ["guilds", _, "threads", "active"] if discord.has_joined:
-                return {"threads": discord.guilds()[0]["threads"], "members": []}
+                return found["channels"] if rest else {name: found[name] for name in found if name not in hidden}
             case ["guilds", _, "members", user]:
                 if user not in discord.members:
                     raise FakeDiscordRefusal(404, 10007, "Unknown Member")

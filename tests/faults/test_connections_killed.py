@@ -119,6 +119,7 @@ class DiscordShardPlatform(DiscordPlatform):
     def __init__(self, server: DiscordServer) -> None:
         super().__init__(server)
         self._chats = [(LOBBY, ANN)]
+        self.gateway = server.gateway
         self.block["shards"] = 2
 
     def connections(self) -> int:
@@ -292,6 +293,8 @@ async def test_a_killed_holder_loses_and_doubles_nothing(server: PostgresServer,
         first = await running.connected()
         (other,) = [each for each in running.workers if each is not first]
         killed_at = 0.0
+        if kind == "discord-shards":
+            await until(lambda: server.query("SELECT count(*) FROM note WHERE name LIKE '%session'") == [(2,)])
         for number in range(MESSAGES):
             running.platform.say(f"m{number}")
             await asyncio.sleep(random.uniform(0, 0.15))  # noqa: S311
@@ -303,6 +306,9 @@ async def test_a_killed_holder_loses_and_doubles_nothing(server: PostgresServer,
         await running.answered(MESSAGES)
         running.check(MESSAGES)
         assert other.has_printed("channel.connection_claimed")
+        if isinstance(running.platform, DiscordShardPlatform):  # it goes on with the sessions of the first
+            gateway = running.platform.gateway
+            assert (sorted(gateway.identifies), sorted(gateway.resumed_shards)) == ([(0, 2), (1, 2)], [0, 1])
 
 
 async def test_a_holder_that_hangs_is_replaced_and_stops_its_connection(server: PostgresServer) -> None:

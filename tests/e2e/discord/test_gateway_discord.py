@@ -44,9 +44,8 @@ async def open_gateway(
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
     environment = discord.settings(**{"ALLOW_FROM": f"{ANN},{BEN}", **block})
-    before = discord.gateway.identified
     async with gateway(home=home, model=model or InstantModel(), environment=environment, tools=tools) as parlour:
-        await discord.until(lambda: discord.gateway.identified > before)
+        await discord.until(lambda: discord.gateway.line is not None)
         yield parlour
 
 
