@@ -104,7 +104,7 @@ class _SettingsReader:
         tree, places = merge(leaf for source in written for leaf in self._resolved(source, blocks))
         channels = self._channels(tree.pop("channels", {}), blocks, places)
         try:
-            settings = Settings(home=home, channels=channels, **tree)
+            settings = Settings(home=home, channels=channels, **tree)  # type: ignore[arg-type]
         except ValidationError as wrong:
             self._explain(wrong, (), tree, places)
             return None

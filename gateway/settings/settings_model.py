@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.events import SessionKey
 from gateway.settings.channel_blocks import ChannelSettings
@@ -306,8 +307,10 @@ class OtelSettings(FrozenModel):
     content: bool = False  # prompts, answers, arguments and results of tools, in the spans
 
 
-class Settings(FrozenModel):
+class Settings(BaseSettings):
     """Everything the operator decided. Read once, in the CLI; components get plain values from it."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     home: Path
     owners: Annotated[tuple[Annotated[str, AfterValidator(_owner)], ...], BeforeValidator(split_list)] = ()
@@ -336,6 +339,18 @@ class Settings(FrozenModel):
     def proxy_address(self) -> str:
         """The proxy as components take it: a plain string, "" = none. Secret."""
         return self.proxy.get_secret_value() if self.proxy else ""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what `gateway.settings.load` gathered: the library's own sources pass unknown names over in silence."""
+        return (init_settings,)
 
     @field_validator("home")
     @classmethod
