@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.access.access_control import AccessControlService
@@ -10,13 +10,13 @@ from gateway.access.access_roster import AccessRoster
 from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.note_store import NoteStore
 from gateway.access.owner_claims import OwnerClaims
-from gateway.access.pairing_service import Language, PairingService
+from gateway.access.pairing_service import PairingService
 from gateway.access.unknown_senders import UnknownSenderHandler
 from gateway.app.channels import AdmissionJudge, accounts_of_user, policies_of
 from gateway.app.context import AppContext
 from gateway.app.owner_chats import OwnerChats
-from gateway.events import InboundMessage, PlatformAccount, SessionKey
-from gateway.ports import MembershipChange, MessageContext
+from gateway.events import PlatformAccount, SessionKey
+from gateway.ports import MembershipChange
 from gateway.settings.channel_blocks import entry_error
 
 
@@ -34,10 +34,8 @@ class AccessServices:
     judge: AdmissionJudge
 
 
-def build_access(
-    context: AppContext, *, language: Language, context_of: Callable[[InboundMessage], MessageContext]
-) -> AccessServices:
-    """Build the access services; *language* is that of a chat, *context_of* returns the facts of a message."""
+def build_access(context: AppContext) -> AccessServices:
+    """Build the access services."""
     settings, store, platforms, now = context.settings, context.store, context.platforms, context.now
     roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named_owners=settings.owners)
 
@@ -64,7 +62,7 @@ def build_access(
         # A guild has no chat id, so the policy is that of the guild or its channel.
         return context.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
 
-    notes = NoteStore(store.access)
+    notes, language = NoteStore(store.access), context.locales.language
     owner = OwnerChats(roster, store.records, store.links, platforms, is_open)
     places = ChatApprovals(
         notes, roster.policies, owner=owner, now=now, language=language, group_policy_of=group_policy
@@ -85,5 +83,5 @@ def build_access(
             language=language,
         ),
         places=places,
-        judge=AdmissionJudge(roster, places, context_of, context.refusals, now),
+        judge=AdmissionJudge(roster, places, context.context_of, context.refusals, now),
     )

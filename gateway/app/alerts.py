@@ -62,7 +62,7 @@ def build_alerts(
 ) -> AlertServices:
     """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
     settings, home, store, now = context.settings, context.home, context.store, context.now
-    access, channels, locales = parts.access, parts.channels, parts.locales
+    access, channels, locales = parts.access, parts.channels, context.locales
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""

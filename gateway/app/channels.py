@@ -110,10 +110,9 @@ async def open_channels(
     panels: PersonPanels,
     blobs: BlobStore,
     *,
-    language: Callable[[SessionKey], str],
     allowed_commands: Callable[[SessionKey, str], Collection[str]],
 ) -> AsyncIterator[ConfiguredChannels]:
-    """Build every enabled channel, and close them on exit; nothing connects yet. *language* is that of a chat."""
+    """Build every enabled channel, and close them on exit; nothing connects yet."""
     async with AsyncExitStack() as stack:
         settings, store = context.settings, context.store
         entry_points = {entry.name: entry for entry in load_entry_points("parlour.channels")}
@@ -137,7 +136,7 @@ async def open_channels(
                     allowed_commands=allowed_commands,
                     has_transcription=bool(settings.llm.transcription_model),
                     open_messages=open_messages,
-                    language=language,
+                    language=context.locales.language,
                     folder=settings.home / "uploads" / name,
                     proxy=settings.proxy_address,
                     reply_policies=reply_policies_of(context.chats, name, channel_settings),

@@ -24,8 +24,9 @@ from gateway.app.context import AppContext, ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
+from gateway.ports import AccountLinkStore, ChatOverride, MessageContext, ReplyPolicy, Store
 from gateway.ports.entry_points import load_entry_points
+from gateway.settings.chat_overrides import ChatOverrides
 from gateway.settings.disabled_tools import disabled_tools
 from gateway.settings.settings_model import Settings, ToolRightsSettings
 
@@ -38,10 +39,11 @@ log = structlog.get_logger(__name__)
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
 
-def build_context_resolver(context: AppContext) -> Callable[[InboundMessage], MessageContext]:
+def build_context_resolver(
+    store: Store, chats: ChatOverrides, platforms: ChannelPlatforms, isolation: str
+) -> Callable[[InboundMessage], MessageContext]:
     """Return the function that derives the sender's account and person, the memory scope and the chat's settings."""
-    chats, platforms, isolation = context.chats, context.platforms, context.settings.memory.isolation
-    people, links = context.store.people, context.store.links
+    people, links = store.people, store.links
 
     def context_of(message: InboundMessage) -> MessageContext:
         key = message.key
@@ -62,9 +64,15 @@ def build_context_resolver(context: AppContext) -> Callable[[InboundMessage], Me
     return context_of
 
 
-def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], str]) -> ChatLocales:
+def build_locales(
+    settings: Settings,
+    store: Store,
+    chats: ChatOverrides,
+    platforms: ChannelPlatforms,
+    command_prefix: Callable[[SessionKey], str],
+) -> ChatLocales:
     """Return the language of each chat and the time zone of each scope; *command_prefix* is that of a chat."""
-    settings, chats, people = context.settings, context.chats, context.store.people
+    people = store.people
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
         # A job that no message started does not carry the guild of its chat.
@@ -75,7 +83,7 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
         language=settings.language,
         zone=settings.timezone,
         overrides=override,
-        scopes=build_scope_guess(settings.memory.isolation, context.store.links, context.platforms),
+        scopes=build_scope_guess(settings.memory.isolation, store.links, platforms),
         chat=_chat,
         known_scopes=people.choosers(),
         command_prefix=command_prefix,
@@ -196,10 +204,10 @@ def build_vision_check(context: AppContext, profiles: ChatProfiles) -> Callable[
 
 
 def build_settings_view(
-    context: AppContext, profiles: ChatProfiles, locales: LocaleProvider
+    context: AppContext, profiles: ChatProfiles
 ) -> Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]:
     """Return the function that lists the effective settings of a chat, its guild and its scope. None is secret."""
-    settings, chats, people = context.settings, context.chats, context.store.people
+    settings, chats, people, locales = context.settings, context.chats, context.store.people, context.locales
 
     def list_settings(key: SessionKey, guild: str, scope: str) -> Sequence[EffectiveSetting]:
         rules, preferences = chats.of(key, guild), people.preferences(scope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -64,16 +64,15 @@ from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage, load_counts
 from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
-from gateway.chat_locales import ChatLocales
 from gateway.control import Line, Operation
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
-from gateway.events import InboundMessage, MessagePart
+from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
 from gateway.journal_file import lost_rows_line, misplaced_journal
-from gateway.ports import MessageContext, Store
+from gateway.ports import Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
@@ -175,14 +174,19 @@ async def _build_context(
     meter: PrometheusRecorder,
     now: Callable[[], datetime],
 ) -> AppContext:
+    chats, platforms = open_chats(settings), platforms_of(settings, plugins)
+    command_prefix = build_command_prefix(settings, plugins)
     return AppContext(
         settings=settings,
         plugins=plugins,
         home=home,
         store=store,
         scope_files=scope_files,
-        chats=open_chats(settings),
-        platforms=platforms_of(settings, plugins),
+        chats=chats,
+        platforms=platforms,
+        context_of=build_context_resolver(store, chats, platforms, settings.memory.isolation),
+        locales=build_locales(settings, store, chats, platforms, command_prefix),
+        command_prefix=command_prefix,
         redactor=SecretRedactor(secret_values(settings)),
         unclean_stops=(await store.journal.depth())["unclean_stops"],
         meter=meter,
@@ -192,18 +196,14 @@ async def _build_context(
 
 async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> GatewaySubsystems:
     settings, store, now = context.settings, context.store, context.now
-    command_prefix = build_command_prefix(settings, context.plugins)
-    locales = build_locales(context, command_prefix)
-    context_of = build_context_resolver(context)
-    access = build_access(context, language=locales.language, context_of=context_of)
+    locales = context.locales
+    access = build_access(context)
     router = CommandRouter.load()
-    intake = _build_intake(context, access, locales, router, context_of)
+    intake = _build_intake(context, access, router)
 
     usage = build_usage(context)
     projector = TranscriptProjector(context.home.path, store.records)
-    recall = await stack.enter_async_context(
-        open_recall(context, usage.recorder, zone=locales.zone, flush=projector.flush)
-    )
+    recall = await stack.enter_async_context(open_recall(context, usage.recorder, flush=projector.flush))
     memory = build_memory(context, projector, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(
@@ -222,9 +222,8 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
                 intake,
                 memory.sessions,
                 memory.stored_conversations,
-                GatewayPersonPanels(context, memory, locales, profiles),
+                GatewayPersonPanels(context, memory, profiles),
                 blobs,
-                language=locales.language,
                 allowed_commands=partial(
                     allowed_commands,
                     access.judge,
@@ -244,11 +243,20 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         language=locales.language,
         now=now,
     )
-    dispatcher = _build_dispatcher(context, channels, locales, questions.withdraw)
-    privacy = build_privacy(context, memory, channels.file_limit, zone=locales.zone)
+    dispatcher = OutboxDispatcher(
+        store.outbox,
+        channels.channels,
+        meter=context.meter,
+        now=now,
+        language=locales.language,
+        is_strict=settings.delivery.once == "strict",
+        redactor=context.redactor,
+        on_missing_file=questions.withdraw,
+    )
+    privacy = build_privacy(context, memory, channels.file_limit)
     slots = WorkerSlots(settings.agent.workers)
-    dreamer = build_dreamer(context, memory, models.dream, zone=locales.zone, command_prefix=command_prefix)
-    raw_archives = build_raw_archives(context, memory, models.memory, zone=locales.zone)
+    dreamer = build_dreamer(context, memory, models.dream)
+    raw_archives = build_raw_archives(context, memory, models.memory)
     reminders = ReminderJobs(
         jobs=store.jobs,
         journal=store.journal,
@@ -269,13 +277,10 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         dreamer=dreamer,
         raw_archives=raw_archives,
         exports=privacy.exports,
-        zone=locales.zone,
         slots=slots,
     )
     return GatewaySubsystems(
         access=access,
-        context_of=context_of,
-        locales=locales,
         profiles=profiles,
         memory=memory,
         recall=recall,
@@ -302,13 +307,19 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
     access, memory, channels = parts.access, parts.memory, parts.channels
     pool, commands, replayer = build_pool(context, parts)
     check_alerts = asyncio.Event()
-    supervisor = _build_supervisor(context, channels, on_refusal=check_alerts.set)
+    supervisor = Supervisor(
+        channels.channels,
+        meter=context.meter,
+        connections=context.store.connections,
+        on_refusal=check_alerts.set,
+        on_stall=lambda name: context.refusals.note_channel(name, SilenceReason.DEAF, "", context.now()),
+    )
     retrier = QuarantineRetrier(
         parts.intake,
         context.store,
         channels.channels,
         judge=access.judge,
-        language=parts.locales.language,
+        language=context.locales.language,
         now=context.now,
     )
     console = build_console(context, channels, access)
@@ -348,13 +359,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
     )
 
 
-def _build_intake(
-    context: AppContext,
-    access: AccessServices,
-    locales: ChatLocales,
-    router: CommandRouter,
-    context_of: Callable[[InboundMessage], MessageContext],
-) -> GatewayIntake:
+def _build_intake(context: AppContext, access: AccessServices, router: CommandRouter) -> GatewayIntake:
     def classify(message: InboundMessage) -> bool | None:
         command = router.parse(message)
         return None if command is None else router.is_control(command)
@@ -371,47 +376,14 @@ def _build_intake(
     )
     return GatewayIntake(
         context.store.journal,
-        context_of=context_of,
+        context_of=context.context_of,
         admit=access.judge.decide,
         classify=classify,
         quarantine=quarantine,
         meter=context.meter,
-        language=locales.observe_language,
+        language=context.locales.observe_language,
         pre_admission_handlers=(access.claims.intercept, access.strangers.intercept),
         newcomer=access.places.handle_membership,
-    )
-
-
-def _build_dispatcher(
-    context: AppContext,
-    channels: ConfiguredChannels,
-    locales: ChatLocales,
-    on_missing_file: Callable[[MessagePart], Awaitable[str]],
-) -> OutboxDispatcher:
-    return OutboxDispatcher(
-        context.store.outbox,
-        channels.channels,
-        meter=context.meter,
-        now=context.now,
-        language=locales.language,
-        is_strict=context.settings.delivery.once == "strict",
-        redactor=context.redactor,
-        on_missing_file=on_missing_file,
-    )
-
-
-def _build_supervisor(
-    context: AppContext, channels: ConfiguredChannels, *, on_refusal: Callable[[], object]
-) -> Supervisor:
-    def note_stall(channel: str) -> None:
-        context.refusals.note_channel(channel, SilenceReason.DEAF, "", context.now())
-
-    return Supervisor(
-        channels.channels,
-        meter=context.meter,
-        connections=context.store.connections,
-        on_refusal=on_refusal,
-        on_stall=note_stall,
     )
 
 

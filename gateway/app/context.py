@@ -15,9 +15,11 @@ from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.tools.tool import Tool
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy
+from gateway.chat_locales import ChatLocales
 from gateway.errors import SettingsError, UserError
+from gateway.events import InboundMessage, SessionKey
 from gateway.home import Home
-from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, Store, StoreLimits
+from gateway.ports import BLANK_AFTER, ChannelPlugin, MessageContext, PlatformTraits, Store, StoreLimits
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.settings import InstalledPlugins, Settings
 from gateway.settings.chat_overrides import ChatOverrides
@@ -101,6 +103,9 @@ class AppContext:
     redactor: SecretRedactor
     scope_files: ScopeFileSync | None  # None = the home's files are what is true of its scopes
     unclean_stops: int  # crashes in a row before this start
+    context_of: Callable[[InboundMessage], MessageContext]  # the facts of a message
+    locales: ChatLocales
+    command_prefix: Callable[[SessionKey], str]  # as commands are typed in a chat
     meter: PrometheusRecorder = field(default_factory=PrometheusRecorder)
     refusals: RefusalLog = field(default_factory=RefusalLog)
     now: Callable[[], datetime]

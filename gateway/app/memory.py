@@ -59,7 +59,6 @@ from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
-from gateway.events import SessionKey
 from gateway.ports import Store
 from gateway.quarantine import Quarantine
 from gateway.settings import Settings
@@ -192,6 +191,20 @@ def build_memory(
         disk=Disk(),
     )
     workspaces = ScopeWorkspaces(home, most_mb=settings.files.workspace_mb, now=now)
+    storage = ErasureStorage(
+        home=home,
+        documents=documents,
+        versions=versions,
+        transcripts=projector,
+        records=store.records,
+        jobs=store.jobs,
+        store=store.erasing,
+        unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
+        index=index,
+        writing=writing,
+        reopen=reopen,
+        now=now,
+    )
     return MemoryServices(
         documents=documents,
         archive=archive,
@@ -203,20 +216,7 @@ def build_memory(
         jobs=jobs,
         service=MemoryService(home, documents, versions, store.journal, sessions),
         dreams=DreamService(documents, versions, can_run=can_summarise),
-        erasure=_build_erasure(
-            context,
-            documents=documents,
-            versions=versions,
-            projector=projector,
-            unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
-            index=index,
-            staging=staging,
-            memory_jobs=jobs,
-            scope_lock=scope_lock,
-            reopen=reopen,
-            workspaces=workspaces,
-            stored_conversations=stored_conversations,
-        ),
+        erasure=_build_erasure(context, storage, jobs, staging, scope_lock, workspaces, stored_conversations),
         staging=staging,
         editor=ChatMemoryEditor(home, documents, versions, writing=writing, now=now),
         scope_lock=scope_lock,
@@ -230,58 +230,31 @@ def build_memory(
 
 def _build_erasure(
     context: AppContext,
-    *,
-    documents: FileDocumentStore,
-    versions: VersionStore,
-    projector: TranscriptProjector,
-    unscoped_data: HomeUnscopedData,
-    index: DerivedIndex,
-    staging: StagedChangeStore,
+    storage: ErasureStorage,
     memory_jobs: MemoryJobs,
+    staging: StagedChangeStore,
     scope_lock: ScopeLock,
-    reopen: Callable[[str], None],
     workspaces: ScopeWorkspaces,
     stored_conversations: StoredConversations,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
-    store = context.store
-    storage = ErasureStorage(
-        home=context.home.path,
-        documents=documents,
-        versions=versions,
-        transcripts=projector,
-        records=store.records,
-        jobs=store.jobs,
-        store=store.erasing,
-        unscoped_data=unscoped_data,
-        index=index,
-        writing=memory_jobs.writing,
-        reopen=reopen,
-        now=context.now,
-    )
     words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
     purge = PurgeJobs(storage=storage, word_eraser=words, staging=staging)
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,
-        people=store.people,
-        links=store.links,
+        people=context.store.people,
+        links=context.store.links,
         scope_lock=scope_lock,
         kind=context.platform,
     )
     days = context.settings.memory.retention_days
     retention = RetentionJob(storage=storage, days=days, unlist=stored_conversations.drop)
     saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
-    return EraseService(words, purge, eraser, retention, index, staging, memory_jobs.settle, saving)
+    return EraseService(words, purge, eraser, retention, storage.index, staging, memory_jobs.settle, saving)
 
 
-def build_privacy(
-    context: AppContext,
-    memory: MemoryServices,
-    file_limit: Callable[[str], int],
-    *,
-    zone: Callable[[str], str],
-) -> PrivacyService:
+def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Callable[[str], int]) -> PrivacyService:
     """Build /privacy and /export; *file_limit* is that of a channel, in bytes."""
     settings, store = context.settings, context.store
     longest = settings.files.max_mb * 1_000_000
@@ -295,7 +268,7 @@ def build_privacy(
         session=store.journal.session,
         flush=memory.projector.flush,
         limit=lambda channel: min(file_limit(channel), longest),
-        zone=zone,
+        zone=context.locales.zone,
         now=context.now,
     )
     facts = PrivacyFacts(
@@ -308,14 +281,7 @@ def build_privacy(
     return PrivacyService(context.home.path, facts, exports)
 
 
-def build_dreamer(
-    context: AppContext,
-    memory: MemoryServices,
-    model: ModelClient,
-    *,
-    zone: Callable[[str], str],
-    command_prefix: Callable[[SessionKey], str],
-) -> Dreamer:
+def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClient) -> Dreamer:
     """Build Dream's jobs and their schedule over *model*."""
     home, store, now = context.home.path, context.store, context.now
     dream = context.settings.agents.defaults.dream
@@ -324,9 +290,11 @@ def build_dreamer(
         jobs=store.jobs,
         model=model,
         applier=DreamApplier(home=home, documents=memory.documents, versions=memory.versions, now=now),
-        notifier=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=command_prefix),
+        notifier=DreamNotifier(
+            records=store.records, session=store.journal.session, now=now, sign=context.command_prefix
+        ),
         writing=memory.jobs.writing,
-        zone=zone,
+        zone=context.locales.zone,
         now=now,
         schedule=DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or ""),
         is_scheduled=dream.enabled and memory.consolidates,
@@ -337,11 +305,9 @@ def build_dreamer(
     )
 
 
-def build_raw_archives(
-    context: AppContext, memory: MemoryServices, model: ModelClient, *, zone: Callable[[str], str]
-) -> RawArchiveJobs:
+def build_raw_archives(context: AppContext, memory: MemoryServices, model: ModelClient) -> RawArchiveJobs:
     """Build the jobs that summarise raw archives with *model*."""
-    home, now = context.home.path, context.now
+    home, zone, now = context.home.path, context.locales.zone, context.now
     return RawArchiveJobs(
         home=home,
         consolidator=Consolidator(
@@ -372,11 +338,10 @@ def build_job_runner(
     raw_archives: RawArchiveJobs,
     exports: ExportJobs,
     handlers: Mapping[str, Handler],
-    zone: Callable[[str], str],
     slots: WorkerSlots,
 ) -> JobRunner:
     """Build the runner of the jobs that no reply waits for; *handlers* are those of further kinds."""
-    home, store, now = context.home.path, context.store, context.now
+    home, store, zone, now = context.home.path, context.store, context.locales.zone, context.now
     session_memory = context.settings.tools.session_memory
     reader = MessageReader(home, store.records, flush=memory.projector.flush)
     consolidation = ConsolidationJobs(

@@ -12,19 +12,16 @@ from gateway.app.context import AppContext
 from gateway.app.memory import MemoryServices
 from gateway.events import SessionKey
 from gateway.i18n.formats import format_moment
-from gateway.ports import LocaleProvider
 from gateway.ports.person_panels import MOST_LINES, LineSource, ModelOffer, ReminderEntry
 
 
 class GatewayPersonPanels:
     """Implements `PersonPanels` with the services of `/memory`, `/reminders` and `/model`."""
 
-    def __init__(
-        self, context: AppContext, memory: MemoryServices, locales: LocaleProvider, profiles: ChatProfiles
-    ) -> None:
+    def __init__(self, context: AppContext, memory: MemoryServices, profiles: ChatProfiles) -> None:
         self._memory = memory
         self._jobs = context.store.jobs
-        self._locales = locales
+        self._locales = context.locales
         self._profiles = profiles
         self._scopes = build_scope_guess(context.settings.memory.isolation, context.store.links, context.platforms)
 

@@ -31,11 +31,7 @@ _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 @asynccontextmanager
 async def open_recall(
-    context: AppContext,
-    recorder: UsageRecorder,
-    *,
-    zone: Callable[[str], str],
-    flush: Callable[[], Awaitable[object]],
+    context: AppContext, recorder: UsageRecorder, *, flush: Callable[[], Awaitable[object]]
 ) -> AsyncIterator[ScopeRecall]:
     """Open the search of memory, transcripts and project documents, and close it on exit.
 
@@ -56,7 +52,7 @@ async def open_recall(
         memory=RecallEngine(embedder=embedder, seed=seed),
         documents=RecallEngine(embedder=embedder, seed=seed),
         read_document=_reader(asyncio.get_running_loop()),
-        zone=zone,
+        zone=context.locales.zone,
         flush=flush,
         meaning=embedder,
         options=RecallOptions(

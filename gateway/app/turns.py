@@ -68,7 +68,6 @@ from gateway.app.role_resolver import RoleResolver
 from gateway.app.usage import UsageServices
 from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.channel_history import ChannelHistory
-from gateway.chat_locales import ChatLocales
 from gateway.delivery import OutboxDispatcher
 from gateway.events import InboundMessage, Role, SessionKey
 from gateway.intake import GatewayIntake
@@ -86,8 +85,6 @@ class GatewaySubsystems:
     """Everything that is open before turns, alerts and the web server are built over it."""
 
     access: AccessServices
-    context_of: Callable[[InboundMessage], MessageContext]
-    locales: ChatLocales
     profiles: ChatProfiles
     memory: MemoryServices
     recall: ScopeRecall
@@ -141,10 +138,10 @@ def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLo
         memory=ScopeMemory(home, memory.documents),
         texts=TextBlobCache(Disk(), home),
         profiles=parts.profiles,
-        context_of=parts.context_of,
+        context_of=context.context_of,
         role_of=role_of,
-        language=parts.locales.language,
-        zone=parts.locales.zone,
+        language=context.locales.language,
+        zone=context.locales.zone,
         window=context.settings.agents.defaults.memory_window,
         open_model=models.build_single,
     )
@@ -194,9 +191,9 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
         people=PeopleCommandServices(access=parts.access.decisions, pairing=parts.access.pairing, links=memory.linking),
         chats=ChatCommandServices(
             profiles=parts.profiles,
-            locales=parts.locales,
+            locales=context.locales,
             preferences=store.people,
-            list_settings=build_settings_view(context, parts.profiles, parts.locales),
+            list_settings=build_settings_view(context, parts.profiles),
         ),
         usage=UsageService(
             store=store.usage, caps=parts.usage.caps, tool_calls=parts.usage.tool_calls, day_zone=settings.timezone
@@ -257,12 +254,12 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         commands=commands,
         memory_jobs=memory.jobs,
         search=parts.recall,
-        context_of=parts.context_of,
+        context_of=context.context_of,
         current_admission=RoleResolver(
             parts.access.judge, parts.channels.channels, decide=parts.access.judge.decide
         ).current_admission,
         find_owner=find_owner,
-        locales=parts.locales,
+        locales=context.locales,
         profiles=parts.profiles,
         caps=parts.usage.caps,
         tool_calls=parts.usage.tool_calls,
