@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
@@ -15,9 +16,9 @@ import pytest_asyncio
 from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.errors import StoreUnavailable
-from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
+from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import load_catalogue, translate
-from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
+from gateway.ports import DisplayedMessage, DisplayedPage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_chat, take_pictures
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
@@ -129,6 +130,40 @@ async def test_what_was_typed_while_the_server_was_gone_is_sent_once(
         await expect(page.locator(".line.assistant")).to_have_count(2)
         assert [message.text for message in services.accepted] == ["before", "meanwhile"]
         assert await page.evaluate("localStorage.length") == 0
+
+
+async def test_unsent_messages_go_before_newer_ones(chromium: Browser) -> None:
+    """What is typed before the history is there, or after a message that could not be stored, waits for the older."""
+
+    class HeldHistory(FakePageServices):
+        is_asked, may_read = asyncio.Event(), asyncio.Event()
+
+        async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
+            self.is_asked.set()
+            await self.may_read.wait()
+            return await super().displayed_page(key, before, turns=turns)
+
+    services = HeldHistory()
+    services.may_read.set()
+    async with AsyncExitStack() as first:
+        served = await first.enter_async_context(serve_page(services))
+        page = await open_chat(chromium, served.url)
+    await say(page, "one")
+    services.is_asked.clear()
+    services.may_read.clear()
+    async with serve_page(services, port=served.server.port):
+        await services.is_asked.wait()
+        await say(page, "two")
+        services.may_read.set()
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓"])
+        services.is_down = True
+        await say(page, "three")
+        await expect(page.locator("#trouble")).to_be_visible()
+        services.is_down = False
+        await say(page, "four")
+        await page.reload()
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓"] * 4)
+    assert [message.text for message in services.accepted] == ["one", "two", "three", "four"]
 
 
 async def test_a_confirmation_that_was_lost_makes_no_second_message(
