@@ -143,6 +143,12 @@ def _read_erasure(record: object) -> StagedErasure | None:
         return None
 
 
+def erasures_since(folder: Path, disk: Disk, since: datetime | None) -> frozenset[Path]:
+    """Return the files of the erasures in a memory folder that were staged after *since*; none without it. Blocks."""
+    staged = {path: read_staged(disk.load(path) or b"") for path in (folder / STAGED).glob("*.json")} if since else {}
+    return frozenset(path for path, each in staged.items() if since and each and each.erasure and each.at > since)
+
+
 def stage_for_approval(
     folder: Path,
     disk: Disk,

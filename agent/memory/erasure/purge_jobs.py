@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import erasures_since
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -35,6 +36,7 @@ from agent.memory.erasure.word_match import ErasurePattern, clear_value, without
 from agent.memory.history.history_log import LOCK, redact_history
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 from gateway.ports.erasure import ErasureFilter
@@ -100,6 +102,7 @@ class PurgeJobs:
         erasure, in *request_turn*. If *is_deferred*, the job does all of it: a turn of another scope does not hold the
         lock of *scope*. Safe to retry.
         """
+        now = self.storage.now()
         if is_deferred:
             result = WordErasureResult()
         elif is_purge:
@@ -121,9 +124,10 @@ class PurgeJobs:
             "requested": request_turn,
             "staged": change_name,
             "awaited": sorted(running | {turn} if is_deferred else running),
+            "at": format_time(now),
         }
         kind = PURGE if is_purge else FORGET
-        return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=self.storage.now())
+        return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=now)
 
     async def forget(self, job: Job) -> RetryJobLater | None:
         """Erase the words again when the turns that knew them have ended; then delete the staged change."""
@@ -134,7 +138,13 @@ class PurgeJobs:
                 return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
             page = f"{payload['turn']}.again"
             await self.word_eraser.forget(
-                job.scope, pattern, requester, turn=payload["requested"], page=page, spare=payload["staged"]
+                job.scope,
+                pattern,
+                requester,
+                turn=payload["requested"],
+                page=page,
+                spare=payload["staged"],
+                since=parse_time(payload.get("at")),
             )
             await self.storage.index.purge_stale(job.scope)
         await self.staging.discard(job.scope, payload["staged"])
@@ -145,12 +155,12 @@ class PurgeJobs:
         payload: Mapping[str, Any] = job.payload
         pattern, requester = _request(payload)
         key = SessionKey.parse(str(payload["key"]))
-        awaited = frozenset(payload["awaited"])
+        awaited, since = frozenset(payload["awaited"]), parse_time(payload.get("at"))
         for n in range(_ROUNDS):
             # Checked before the round: the next round covers what ends during this one.
             is_last = not await self._is_running(job.scope, key, awaited, should_wait=n > 0)
-            await self._clear_messages(job.scope, pattern, requester, page=f"{payload['turn']}.{is_last}")
-            await self._clear_files(job.scope, pattern, requester)
+            await self._clear_messages(job.scope, pattern, requester, page=f"{payload['turn']}.{is_last}", since=since)
+            await self._clear_files(job.scope, pattern, requester, since)
             reach = ErasureFilter(keys=await self._keys(job.scope, key), scope=job.scope, spare=frozenset({job.id}))
             await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
             if is_last:
@@ -176,7 +186,14 @@ class PurgeJobs:
     # -- places ------------------------------------------------------------------------------------
 
     async def _clear_messages(
-        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, page: str, spare: str = ""
+        self,
+        scope: str,
+        pattern: ErasurePattern,
+        requester: ErasureRequester,
+        *,
+        page: str,
+        spare: str = "",
+        since: datetime | None = None,
     ) -> WordErasureResult:
         await self.storage.transcripts.settle(scope)
         folder = scope_folder(self.storage.home, scope)
@@ -184,14 +201,20 @@ class PurgeJobs:
         await self.storage.transcripts.redact(folder / SESSIONS, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
         await asyncio.to_thread(remove_attachments, self.storage.disk, folder, attachments.unreferenced)
-        return await self.word_eraser.forget(scope, pattern, requester, turn="", whole=True, page=page, spare=spare)
+        return await self.word_eraser.forget(
+            scope, pattern, requester, turn="", whole=True, page=page, spare=spare, since=since
+        )
 
-    async def _clear_files(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
+    async def _clear_files(
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, since: datetime | None
+    ) -> None:
         async with self.storage.writing:
-            await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
+            await asyncio.to_thread(self._clear_folder, scope, pattern, requester, since)
         await self.storage.index.purge_stale(scope)
 
-    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
+    def _clear_folder(
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, since: datetime | None
+    ) -> None:
         folder = scope_folder(self.storage.home, scope)
         memory = folder / "memory"
         if not folder.is_dir():
@@ -206,7 +229,8 @@ class PurgeJobs:
         if requester.may_all:
             self.storage.versions.drop_broken(scope)
             redact_history(memory, self.storage.disk, lambda text: without_sentences(text, pattern))
-            clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
+            kept = erasures_since(memory, self.storage.disk, since)
+            clear_other_files(self.storage.disk, self.storage.home, scope, pattern, kept)
 
     def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         def redact(text: bytes, authors: Mapping[str, str]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -81,16 +81,16 @@ def scope_paths(home: Path, scope: str) -> list[Path]:
     return [path for name in (*_AREAS, OWN_FILES, "USER.md", *INDEX) if (path := folder / name).exists()]
 
 
-def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern) -> int:
+def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern, spare: Collection[Path] = ()) -> int:
     """Erase the words from a scope's folder, except its transcripts, documents and own files.
 
     Lines of JSON and Markdown files are cleared; any other file that contains the words is removed: snapshot texts,
-    attachments, corrupt lines. Return the number of changed files.
+    attachments, corrupt lines. Files of *spare* are kept. Return the number of changed files.
     """
     changed = 0
     for path in list(_files(home, scope)):
         data = disk.load(path)
-        if data is None or not pattern.in_bytes(data):
+        if data is None or path in spare or not pattern.in_bytes(data):
             continue
         cleared = _clear_file(path, data, pattern)
         if cleared is not None and cleared != data and not pattern.in_bytes(cleared):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import structlog
 
 from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.documents.file_documents import EPOCH
+from agent.memory.editing.staged_changes import erasures_since
 from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
@@ -107,12 +109,14 @@ class WordEraser:
         whole: bool = False,
         page: str = "",
         spare: str = "",
+        since: datetime | None = None,
     ) -> WordErasureResult:
         """Erase *pattern* from *scope*, within the requester's rights. Raises OSError.
 
         The messages of *turn*, the command itself, are kept. With *whole*, they are cleared too, and so are the files
         and quotes of matching messages. *page* is the new snapshot epoch, by default *turn*. The staged change *spare*,
-        which asks for this erasure, is kept: after a crash it is approved again.
+        which asks for this erasure, is kept: after a crash it is approved again. Those that ask for another one, since
+        the request (*since*), are kept for their answers.
         """
         await self._storage.transcripts.settle(scope)
         async with self._storage.writing:
@@ -123,7 +127,7 @@ class WordEraser:
                 # Jobs before files: a pending job must not write the words again.
                 await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
-                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, spare)
+                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, spare, since)
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             messages = await self._clear_transcripts(scope, pattern, requester, "" if whole else turn, whole=whole)
             await self.request_new_snapshots(scope, page or turn)
@@ -263,7 +267,7 @@ class WordEraser:
                 if job.kind == APPLY:
                     await self._storage.jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
 
-    def _clear_notes(self, scope: str, pattern: ErasurePattern, spare: str) -> int:
+    def _clear_notes(self, scope: str, pattern: ErasurePattern, spare: str, since: datetime | None) -> int:
         folder = scope_folder(self._storage.home, scope) / "memory"
         changed = redact_history(folder, self._storage.disk, lambda text: without_sentences(text, pattern))
         for note in _notes(folder):
@@ -274,7 +278,8 @@ class WordEraser:
                 changed += count
         # Staged and pending changes and corrupt lines are removed as a whole.
         globs = (".staged/*.json", ".pending/*.json", "*.corrupt", "../sessions/*.corrupt")
-        for path in [path for each in globs for path in folder.glob(each)]:
+        kept = erasures_since(folder, self._storage.disk, since)
+        for path in [path for each in globs for path in folder.glob(each) if path not in kept]:
             if path.name != f"{spare}.json" and pattern.in_text(
                 (self._storage.disk.load(path) or b"").decode("utf-8", "replace")
             ):

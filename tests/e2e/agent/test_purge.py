@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
@@ -218,7 +219,10 @@ class PausingModel(SummaryModel):
 
 
 async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Path) -> None:
-    """In another chat of the same scope an answer is thought of meanwhile: what it leaves is cleared once it ended."""
+    """In another chat of the same scope an answer is thought of meanwhile: what it leaves is cleared once it ended.
+
+    A question about the same words that was asked in this time is still there to be answered.
+    """
     home = tmp_path / "home"
     model = PausingModel()
     async with at_work(home, model, policy=OPEN) as parlour:
@@ -228,8 +232,12 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Pat
         await erase(ask, "room", f"/forget {ASCII} --purge", group=True, is_admin=True)
         await parlour.app.projector.flush()
         assert await parlour.app.store.jobs.pending_in(ROOM)
+        question = await ask("room", f"/forget {ASCII} --purge", group=True, is_admin=True)
         model.answers.set()
         await answered
+        await wait_until_purged(parlour, ROOM)
+        (approve,) = re.findall(r"/memory approve f[a-z2-7]{16}", question)
+        assert "The words are now being erased" in await ask("room", approve, group=True, is_admin=True)
         await wait_until_purged(parlour, ROOM)
         await ask("room/thread", "and now?", group=True, is_admin=True)
         assert ASCII not in str(model.prompts[-1])
