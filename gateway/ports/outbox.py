@@ -69,7 +69,10 @@ class Outbox(Protocol):
     """Durable deliveries, in order per chat. The same durability promise as the journal."""
 
     def chats(self) -> AsyncIterator[SessionKey]:
-        """Yield each chat that has something to deliver: the last run's first, then as commits enqueue."""
+        """Yield each chat that has something to deliver: the last run's first, then as commits enqueue.
+
+        Who delivers a message asks for the next one of its chat.
+        """
         ...
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -37,14 +36,6 @@ _RETRY_SECONDS = 1.0
 _RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
 
 
-@dataclass(frozen=True, slots=True)
-class MessageEnd:
-    """State of a chat after the end of a message, or of one of its parts."""
-
-    chat: SessionKey | None = None  # to be woken: it has another message
-    has_more: bool = True  # of this message or another
-
-
 def _turn_of(id_: str) -> str:
     """Return the turn of a message or part. Its operations touch the turn's rows, and those behind them in the chat."""
     return id_.partition(".")[0]
@@ -59,10 +50,6 @@ class SqlOutbox:
     def chats(self) -> AsyncIterator[SessionKey]:
         """Yield each chat that has something to deliver."""
         return self._engine.chats.stream()
-
-    def _wake_next(self, chat: SessionKey | None) -> None:
-        if chat is not None:
-            self._engine.wake_chat(chat)
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part."""
@@ -80,12 +67,9 @@ class SqlOutbox:
         """Store the parts once and mark the first as sending."""
         now, adopted = self._engine.now(), self._engine.adopted
         cut = [(part, write_part(part)) for part in parts]
-        rows, _ = await self._engine.writer.submit(
-            lambda database: freeze(database, message, cut, now, adopted),
-            lambda result: self._wake_next(result[1]),
-            group=_turn_of(message.id),
+        return await self._engine.writer.submit(
+            lambda database: freeze(database, message, cut, now, adopted), group=_turn_of(message.id)
         )
-        return rows
 
     async def sending(self, part: MessagePart) -> None:
         """Mark *part* as sending."""
@@ -96,13 +80,11 @@ class SqlOutbox:
         """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
-        end = await self._engine.writer.submit(
+        return await self._engine.writer.submit(
             lambda database: mark_sent(database, receipt, stamp, following, now),
-            lambda end: self._wake_next(end.chat),
             group=_turn_of(receipt.part),
             within=_RECEIPT_WITHIN,
         )
-        return end.has_more
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store the message id of the placeholder of *part*."""
@@ -127,7 +109,7 @@ class SqlOutbox:
     async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Dead-letter *part* and the later parts of its message."""
         now = self._engine.now()
-        await self._engine.writer.submit(lambda database: bury(database, part.id, reason, now), self._wake_next)
+        await self._engine.writer.submit(lambda database: bury(database, part.id, reason, now))
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Write the turn's row 0 as sending, once."""
@@ -218,7 +200,7 @@ _END = sql(  # the message and its turn's preview
     "UPDATE outbox SET open = NULL, ended_at = ?1 WHERE id IN (?2, ?3) AND open IS NOT NULL AND NOT EXISTS "
     "(SELECT 1 FROM part WHERE message = (SELECT seq FROM outbox WHERE id = ?2) AND",
     _IS_UNFINISHED,
-    ") RETURNING key, EXISTS (SELECT 1 FROM outbox WHERE key = (SELECT key FROM outbox WHERE id = ?2)",
+    ") RETURNING EXISTS (SELECT 1 FROM outbox WHERE key = (SELECT key FROM outbox WHERE id = ?2)",
     "AND open IN (1, 3) AND id != ?2)",
 )
 _RECOVER = "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending'"
@@ -296,7 +278,7 @@ def freeze(
     cut: Sequence[tuple[MessagePart, str]],
     at: int,
     adopted: AdoptedRange,
-) -> tuple[tuple[OutboxPart, ...], SessionKey | None]:
+) -> tuple[OutboxPart, ...]:
     """Store the parts and their payloads unless there are stored ones; the first is marked as sending.
 
     Parts that may have been sent before the journal was restored are all of unknown outcome.
@@ -317,8 +299,9 @@ def freeze(
     first = database.execute(_FREEZE, (*columns[0], id_, preview_of(id_))).fetchone() if columns else None
     if first is None:
         stored, _ = _read_parts(database, id_, message.key, message.visible_to)
-        # Nothing to show is delivered.
-        return stored, None if stored else _finish(database, id_, at).chat
+        if not stored:
+            _finish(database, id_, at)  # nothing to show is delivered
+        return stored
     seq, how, preview = first
     if columns[1:]:
         database.executemany(_INSERT_PART, [(seq, *each) for each in columns[1:]])
@@ -326,7 +309,7 @@ def freeze(
         database.execute("UPDATE outbox SET open = 1 WHERE seq = ?", (seq,))
     if preview is not None and _read_parts(database, id_, message.key, message.visible_to)[1] is not None:
         database.execute(_ADOPT, (id_, preview))
-    return tuple(new), None
+    return tuple(new)
 
 
 def mark_sending(database: Database, part: str, at: int) -> bool:
@@ -334,12 +317,15 @@ def mark_sending(database: Database, part: str, at: int) -> bool:
     return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
 
 
-def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int) -> MessageEnd:
-    """Store a receipt, mark the next part, and end the message when it was the last."""
+def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int) -> bool:
+    """Store a receipt, mark the next part, and end the message when it was the last.
+
+    Returns False if the chat has nothing more.
+    """
     id_, n = part_place(receipt.part)
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
     if then is not None and mark_sending(database, then, at):
-        return MessageEnd()
+        return True
     return _finish(database, id_, at)
 
 
@@ -353,7 +339,7 @@ def mark(database: Database, part: str, state: PartState, reason: str, at: int) 
     database.execute(_MARK, (state.value, quote(reason), at, *part_place(part)))
 
 
-def bury(database: Database, part: str, reason: str, at: int) -> SessionKey | None:
+def bury(database: Database, part: str, reason: str, at: int) -> None:
     """Dead-letter a part and what follows it."""
     id_, n = part_place(part)
     buried = database.execute(_BURY, (quote(reason), at, id_, n)).fetchall()
@@ -364,18 +350,15 @@ def bury(database: Database, part: str, reason: str, at: int) -> SessionKey | No
         BURY,
         [(f"{id_}.{number}", turn, key, quote(reason), at) for (number,) in buried],
     )
-    return _finish(database, id_, at).chat
+    _finish(database, id_, at)
 
 
-def _finish(database: Database, id_: str, at: int) -> MessageEnd:
-    """End a message without unfinished parts, and its turn's preview."""
+def _finish(database: Database, id_: str, at: int) -> bool:
+    """End a message without unfinished parts, and its turn's preview; return False if its chat has nothing more."""
     if id_.endswith(".0"):
-        return MessageEnd()
+        return True
     ended = database.execute(_END, (at, id_, preview_of(id_))).fetchall()
-    if not ended:
-        return MessageEnd()
-    column, has_more = ended[0]
-    return MessageEnd(chat=read_key(column) if has_more else None, has_more=bool(has_more))
+    return not ended or bool(ended[0][0])
 
 
 def open_preview(
@@ -400,13 +383,13 @@ def cancel(database: Database, turn: str, at: int) -> tuple[tuple[int, ...], set
     """
     prefix = quote(turn)
     rows = database.execute(
-        "SELECT id, seq FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", (f"{prefix}.", f"{prefix}/")
+        "SELECT id, seq, key FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", (f"{prefix}.", f"{prefix}/")
     ).fetchall()
     shown: set[int] = set()
     chats: set[SessionKey] = set()
     preview: list[tuple[int, str, str, str]] = []
     replaced_by: set[str] = set()
-    for id_, seq in rows:
+    for id_, seq, key in rows:
         is_preview = id_.endswith(".0")
         if not is_preview:
             database.execute(_CANCEL, (at, seq))
@@ -418,8 +401,8 @@ def cancel(database: Database, turn: str, at: int) -> tuple[tuple[int, ...], set
         shown |= numbers
         if numbers:
             replaced_by.add(id_)
-        if (chat := _finish(database, id_, at).chat) is not None:
-            chats.add(chat)
+        if _finish(database, id_, at):
+            chats.add(read_key(key))
     if preview and preview[0][1] in _SHOWN and preview[0][3] not in replaced_by:
         shown.add(0)
     database.execute(_END_PREVIEW, (at, f"{prefix}.0"))
