@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.ports.entry_points import in_container
-
 STAMP = "journal.stamp"
 MOVED = "journal.moved"  # names the database that `parlour store migrate` moved the journal to
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
@@ -188,7 +186,7 @@ def lost_line(journal: Path, what: str) -> str:
     """Return the error line for a journal that has lost data, with every remedy."""
     return (
         f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or, to continue"
-        f" without the lost data, run `parlour accept-loss`{_in_container()}"
+        f" without the lost data, run `parlour accept-loss`"
     )
 
 
@@ -198,7 +196,7 @@ def lost_rows_line(journal: Path, url: str, what: str) -> str:
         return lost_line(journal, what)
     return (
         f"the database of store.url {what}: it is older than the files in {journal.parent}. Restore a later copy of"
-        f" it, or, to continue without the lost data, run `parlour accept-loss`{_in_container()}"
+        f" it, or, to continue without the lost data, run `parlour accept-loss`"
     )
 
 
@@ -261,7 +259,7 @@ def damaged_line(journal: Path | None) -> str:
         return "the journal is damaged"
     return (
         f"{journal} is damaged and was not changed; {restore_hint(journal)}, which keeps the damaged file in backups/;"
-        f" or, to continue without it, run `parlour accept-loss`{_in_container()}"
+        f" or, to continue without it, run `parlour accept-loss`"
     )
 
 
@@ -274,12 +272,6 @@ def restore_hint(journal: Path) -> str:
         return "to restore a backup, run `parlour restore FILE --force`"
     newest = shlex.quote(str(max(archives)[1]))
     return f"to restore the newest backup in backups/, run `parlour restore {newest} --force`"
-
-
-def _in_container() -> str:
-    if not in_container(os.environ):
-        return ""
-    return ". With Docker Compose, type `docker compose run --rm parlour` instead of `parlour`"
 
 
 def _is_disk_full(journal: Path) -> bool:

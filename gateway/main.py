@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from gateway.control import OperationFailed
 from gateway.errors import ParlourError, UserError
+from gateway.ports.entry_points import with_operator_commands
 
 
 def main() -> NoReturn:
@@ -44,4 +45,4 @@ def _run_command() -> None:
 
 
 def _print_error(text: str) -> None:
-    print(f"parlour: {' '.join(text.split())}", file=sys.stderr)
+    print(f"parlour: {' '.join(with_operator_commands(text).split())}", file=sys.stderr)

@@ -30,7 +30,7 @@ from gateway.home import Home
 from gateway.journal_file import lost_journal, lost_rows_line
 from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.ports.entry_points import HOW_TO_INSTALL, with_operator_commands
 from gateway.settings import Settings, check_settings, secret_values
 from gateway.settings.settings_model import ObjectStoreSettings
 
@@ -48,7 +48,8 @@ def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     counts = Counter(each.level for each in findings)
     worst = [FindingLevel.FAIL, FindingLevel.WARN, FindingLevel.OK]
     for finding in sorted(findings, key=lambda each: worst.index(each.level)):
-        typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
+        row = with_operator_commands(f"{finding.level:4}  {finding.name}: {finding.text}")
+        typer.echo(_as_json(finding) if as_json else row)
     if not as_json:
         typer.echo(f"{_count(counts[FindingLevel.FAIL], 'error')}, {_count(counts[FindingLevel.WARN], 'warning')}")
     return 2 if counts[FindingLevel.FAIL] else 0

@@ -270,7 +270,7 @@ def offer_ownership(prompter: InitPrompter) -> None:
 def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
     """Run `parlour init`; return the exit code."""
     if asks and not sys.stdin.isatty():
-        raise UserError("`parlour init` needs a terminal, and there is none; in scripts, use --yes")
+        raise UserError("setting up needs a terminal, and there is none; in scripts, use --yes")
     configure_logs(level="error", form="text", secrets=())
     prompter = TerminalPrompter() if asks else UnattendedPrompter(keeps=keeps)
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+_WITHOUT_GATEWAY = ("accept-loss", "import", "init", "restore", "store")  # commands for when none runs
 _MAKEFILE = Path(__file__).parents[2] / "Makefile"  # of a checkout; a wheel has none
 
 # Parlour is not published in a package registry: `pip install parlour` could install a stranger's package.
@@ -49,7 +51,13 @@ def operator_command(words: str, environment: Mapping[str, str] = os.environ) ->
         # Below the folder, and not in full: the page shows it to people who are not logged in.
         return f".venv/bin/parlour {words}" if (_MAKEFILE.parent / ".venv/bin/parlour").exists() else f"parlour {words}"
     if in_container(environment):
-        # The first two are typed where no container runs.
-        compose = {"init": "run --rm parlour init", "run": "up --detach"}
-        return f"docker compose {compose.get(words, f'exec parlour parlour {words}')}"
+        if words == "run":
+            return "docker compose up --detach"
+        is_alone = words.startswith(_WITHOUT_GATEWAY)
+        return f"docker compose {'run --rm' if is_alone else 'exec parlour'} parlour {words}"
     return f"parlour {words}"
+
+
+def with_operator_commands(text: str) -> str:
+    """Return *text* with each command in backticks, such as `parlour doctor`, as it is typed for this installation."""
+    return re.sub("`parlour ([^`]+)`", lambda found: f"`{operator_command(found[1])}`", text)

@@ -574,5 +574,5 @@ def test_without_a_terminal_it_says_so(home: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "parlour: `parlour init` needs a terminal, and there is none; in scripts, use --yes\n"
+    assert done.stderr == "parlour: setting up needs a terminal, and there is none; in scripts, use --yes\n"
     assert not home.exists()

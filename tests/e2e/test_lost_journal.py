@@ -139,8 +139,8 @@ async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(
     assert code == 2, said
     (line,) = said.splitlines()
     assert what in line
-    assert "`parlour restore FILE --force`" in line
-    assert "`parlour accept-loss`" in line
+    assert "parlour restore FILE --force`" in line
+    assert "parlour accept-loss`" in line
     _, doctor = await gateway.run_to_its_end("doctor", "--offline")
     assert f"FAIL  journal: {line.removeprefix('parlour: ')}" in doctor.splitlines()
     assert "is intact" not in doctor

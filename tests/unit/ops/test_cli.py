@@ -155,7 +155,7 @@ def test_the_doctor_finds_a_damaged_journal(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "journal.db").write_bytes(b"SQLite format 3\0" + b"x" * 5_000)
     assert parlour(monkeypatch, "doctor") == 2
-    assert "run `parlour restore FILE --force`" in capsys.readouterr().out
+    assert "parlour restore FILE --force`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["run", "--nonsense"], ["sessions", "show"]])
@@ -169,7 +169,7 @@ def test_restore_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert parlour(monkeypatch, "restore", "/nowhere/b.tar.gz") == 2
     assert (
         capsys.readouterr().err
-        == "parlour: /nowhere/b.tar.gz does not exist; name a file that `parlour backup` wrote\n"
+        == "parlour: /nowhere/b.tar.gz does not exist; name a file that `.venv/bin/parlour backup` wrote\n"
     )
 
 

@@ -7,23 +7,24 @@ from pathlib import Path
 import pytest
 
 from gateway.ports import entry_points
-from gateway.ports.entry_points import operator_command
+from gateway.ports.entry_points import operator_command, with_operator_commands
 
 
 @pytest.mark.parametrize(
-    ("has_makefile", "is_container", "init", "run", "doctor"),
+    ("has_makefile", "is_container", "init", "run", "doctor", "loss"),
     [
-        (True, False, "make init", "make run", ".venv/bin/parlour doctor"),
+        (True, False, "make init", "make run", ".venv/bin/parlour doctor", ".venv/bin/parlour accept-loss"),
         # A folder with sources in somebody's own container.
-        (True, True, "make init", "make run", ".venv/bin/parlour doctor"),
+        (True, True, "make init", "make run", ".venv/bin/parlour doctor", ".venv/bin/parlour accept-loss"),
         (
             False,
             True,
             "docker compose run --rm parlour init",
             "docker compose up --detach",
             "docker compose exec parlour parlour doctor",
+            "docker compose run --rm parlour accept-loss",
         ),
-        (False, False, "parlour init", "parlour run", "parlour doctor"),
+        (False, False, "parlour init", "parlour run", "parlour doctor", "parlour accept-loss"),
     ],
 )
 def test_a_command_is_named_as_it_works_here(
@@ -34,6 +35,7 @@ def test_a_command_is_named_as_it_works_here(
     init: str,
     run: str,
     doctor: str,
+    loss: str,
 ) -> None:
     """Make and the venv's command in a folder with our sources, compose in our image, the plain command elsewhere."""
     if has_makefile:
@@ -42,4 +44,7 @@ def test_a_command_is_named_as_it_works_here(
         (tmp_path / ".venv/bin/parlour").touch()
     monkeypatch.setattr(entry_points, "_MAKEFILE", tmp_path / "Makefile")
     monkeypatch.setattr(entry_points, "in_container", lambda _: is_container)
-    assert [operator_command(words, {}) for words in ("init", "run", "doctor")] == [init, run, doctor]
+    commands = [operator_command(words, {}) for words in ("init", "run", "doctor", "accept-loss")]
+    assert commands == [init, run, doctor, loss]
+    error = "it is damaged; run `parlour accept-loss`, or ask `parlour doctor` and `ann's parlour`"
+    assert with_operator_commands(error) == f"it is damaged; run `{loss}`, or ask `{doctor}` and `ann's parlour`"
