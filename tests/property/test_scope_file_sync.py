@@ -41,6 +41,7 @@ class LossyStore:
         self.is_done_first = False
         self.looking: asyncio.Barrier | None = None
         self.when_listed: Callable[[], Awaitable[None]] | None = None
+        self.when_saved: Callable[[], Awaitable[None]] | None = None
 
     async def versions(self) -> Mapping[str, str]:
         """Return the versions."""
@@ -73,7 +74,10 @@ class LossyStore:
         """Save, or lose the connection."""
         self.saves += 1
         if self.saves != self.fails_at:
-            return await self._store.save(changes)
+            refused = await self._store.save(changes)
+            if self.when_saved is not None:
+                await self.when_saved()
+            return refused
         if self.is_done_first:
             await self._store.save(changes)
         raise StoreUnavailable("the connection is lost")
@@ -322,6 +326,29 @@ async def test_what_another_gateway_changed_is_fetched_and_never_overwritten(tmp
         }
         die(first)
         die(second)
+
+
+async def test_a_fetch_during_a_save_of_this_gateway_fetches_nothing(tmp_path: Path) -> None:
+    """The database has a newer version than the home only until the save ends: nothing that is open is read again."""
+    async with database(tmp_path) as store:
+        sync = await opened(tmp_path / "a", store)
+        await sync.fetch(ANN)
+        is_stored, fetched = asyncio.Event(), list[str]()
+        sync.watch(tuple, lambda _: nullcontext(), fetched.append)
+
+        async def hold() -> None:
+            is_stored.set()
+            for _ in range(100):  # turns of the loop, in which the fetch compares the versions
+                await asyncio.sleep(0)
+
+        store.when_saved = hold
+        put(tmp_path / "a", ANN, "USER.md", b"first")
+        saving = asyncio.create_task(sync.save((ANN,)))
+        await is_stored.wait()
+        await sync.fetch(ANN)
+        await saving
+        assert not fetched
+        die(sync)
 
 
 async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from agent.memory.storage.disk import FILE_MODE
@@ -27,6 +28,15 @@ CREATE TABLE IF NOT EXISTS file (
     replaced TEXT NOT NULL, tail INTEGER NOT NULL, PRIMARY KEY (scope, path)
 ) WITHOUT ROWID;
 """
+
+
+class CachedChange(NamedTuple):
+    """The version that a scope has now, and how its files differ from before."""
+
+    scope: str
+    version: str
+    changed: Mapping[str, CachedFile] = {}
+    removed: Collection[str] = ()
 
 
 class CachedScopes:
@@ -79,24 +89,28 @@ class CachedScopes:
         }
         return (str(version[0]) if version is not None else ""), files
 
-    def save(self, scope: str, version: str, changed: Mapping[str, CachedFile], removed: Collection[str] = ()) -> None:
-        """Store the changes of *scope*; without a version, it is not here any more."""
-        column = _bytes(scope)
-        rows = [(column, _bytes(path), *each.signature, each.replaced, each.tail) for path, each in changed.items()]
+    def save(self, *changes: CachedChange) -> None:
+        """Store changes of scopes in one transaction; a scope without a version is not here any more."""
         with self._lock:
             self._database.execute("BEGIN")
-            if version:
-                self._database.execute("INSERT OR REPLACE INTO scope VALUES (?, ?)", (column, version))
-                self._database.executemany(
-                    "DELETE FROM file WHERE scope = ? AND path = ?", [(column, _bytes(path)) for path in removed]
-                )
-                self._database.executemany("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-            else:
-                self._database.execute("DELETE FROM file WHERE scope = ?", (column,))
-                self._database.execute("DELETE FROM scope WHERE scope = ?", (column,))
+            for each in changes:
+                self._save(each, _bytes(each.scope))
             self._database.execute("COMMIT")
-            if removed or not version:  # names of files may quote what was forgotten
+            if any(each.removed or not each.version for each in changes):  # names of files may quote what was forgotten
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _save(self, change: CachedChange, scope: bytes) -> None:
+        execute, executemany = self._database.execute, self._database.executemany
+        if not change.version:
+            execute("DELETE FROM file WHERE scope = ?", (scope,))
+            execute("DELETE FROM scope WHERE scope = ?", (scope,))
+            return
+        execute("INSERT OR REPLACE INTO scope VALUES (?, ?)", (scope, change.version))
+        executemany("DELETE FROM file WHERE scope = ? AND path = ?", [(scope, _bytes(path)) for path in change.removed])
+        executemany(
+            "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(scope, _bytes(path), *each.signature, each.replaced, each.tail) for path, each in change.changed.items()],
+        )
 
     def close(self, *, is_clean: bool) -> None:
         """Close the file; with *is_clean*, every file of the home is stored, and on the disk."""

@@ -22,7 +22,7 @@ import structlog
 
 from agent.memory.scope_names import SHARED
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedScopes
+from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedChange, CachedScopes
 from agent.memory.storage.local_changes import KnownScope, LocalChange, find_changes, look_at_files
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
 from agent.memory.storage.scope_scan import CachedFile, FileSignature, is_immutable, scan_scope, unit_of
@@ -115,7 +115,7 @@ class ScopeFileSync:
             cached = self._open(scope)
             if scope not in self._in_use():
                 cached.is_undone = False
-            if cached.is_behind or cached.version != looks[scope].version:
+            if cached.is_behind or (cached.version != looks[scope].version and await self._has_changed(scope)):
                 await self._catch_up(scope)
         return [scope for scope, look in looks.items() if look.has_jobs]
 
@@ -123,6 +123,11 @@ class ScopeFileSync:
         """Bring the home's copies of every scope up to date, also of those that it has never had."""
         versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
         await self.fetch(*(scope for scope in {*versions, *here} if versions.get(scope) != here.get(scope)))
+
+    async def _has_changed(self, scope: str) -> bool:
+        """Return True if the database has another version than the home, when no save of this gateway is running."""
+        async with self._hold(scope) as cached:
+            return cached.version != (await self._store.look(scope))[scope].version
 
     async def save(self, scopes: Collection[str] | None = None) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database.
@@ -221,26 +226,26 @@ class ScopeFileSync:
             for scope in changes:
                 self._scopes[scope].unsure = None
             raise self._build_conflict(refused)
-        for scope, local in changes.items():
-            await self._adopt(self._scopes[scope], local)
+        await self._adopt([(self._scopes[scope], local) for scope, local in changes.items()])
 
     async def _settle(self, cached: _OpenScope, local: LocalChange) -> bool:
         """Adopt or discard the change whose answer was lost; return True if no other gateway has changed the scope."""
         version = (await self._store.look(cached.scope))[cached.scope].version
         if version == _version_after(cached, local):
-            await self._adopt(cached, local)
+            await self._adopt([(cached, local)])
         cached.unsure = None
         return version == cached.version
 
-    async def _adopt(self, cached: _OpenScope, local: LocalChange) -> None:
-        cached.version = _version_after(cached, local)
-        for path in local.change.removed:
-            cached.files.pop(path, None)
-        cached.files.update(local.after)
-        cached.unsure = None
-        await asyncio.to_thread(
-            self._cache_file().save, cached.scope, cached.version, dict(local.after), tuple(local.change.removed)
-        )
+    async def _adopt(self, stored: Iterable[tuple[_OpenScope, LocalChange]]) -> None:
+        rows = []
+        for cached, local in stored:
+            cached.version = _version_after(cached, local)
+            for path in local.change.removed:
+                cached.files.pop(path, None)
+            cached.files.update(local.after)
+            cached.unsure = None
+            rows.append(CachedChange(cached.scope, cached.version, local.after, local.change.removed))
+        await asyncio.to_thread(self._cache_file().save, *rows)
 
     def _build_conflict(self, scope: str) -> StoreUnavailable:
         self._scopes[scope].is_behind = True
@@ -413,7 +418,7 @@ class ScopeFileSync:
             del cached.files[path]
         cached.files |= fetched
         cached.version = delta.version
-        await asyncio.to_thread(self._cache_file().save, scope, cached.version, fetched, gone)
+        await asyncio.to_thread(self._cache_file().save, CachedChange(scope, cached.version, fetched, gone))
         cached.is_behind = False
         cached.is_unsure = cached.is_unsure and not drops_edits
         if undone and not drops_edits:
@@ -438,7 +443,7 @@ class ScopeFileSync:
             _remove_index(folder)
             remove_files(folder, scan_scope(folder, {}, is_home=True))
         cached.version, cached.files = "", {}
-        self._cache_file().save(cached.scope, "", {})
+        self._cache_file().save(CachedChange(cached.scope, ""))
 
     # -- inside ------------------------------------------------------------------------------------
 
