@@ -110,12 +110,17 @@ class ScopeFileSync:
         use then fail to save, and run again.
         """
         named = {each for each in scopes if each or self._with_home} | {SHARED}
+        before = {scope: self._open(scope).version for scope in named}
         looks = await self._store.look(*named)
         for scope in sorted(named):
             cached = self._open(scope)
             if scope not in self._in_use():
                 cached.is_undone = False
-            if cached.is_behind or (cached.version != looks[scope].version and await self._has_changed(scope)):
+            is_same = cached.version == looks[scope].version
+            if not is_same and (cached.version != before[scope] or cached.lock.locked()):
+                async with self._hold(scope):  # a save of this gateway may have made the other version
+                    is_same = cached.version == (await self._store.look(scope))[scope].version
+            if cached.is_behind or not is_same:
                 await self._catch_up(scope)
         return [scope for scope, look in looks.items() if look.has_jobs]
 
@@ -123,11 +128,6 @@ class ScopeFileSync:
         """Bring the home's copies of every scope up to date, also of those that it has never had."""
         versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
         await self.fetch(*(scope for scope in {*versions, *here} if versions.get(scope) != here.get(scope)))
-
-    async def _has_changed(self, scope: str) -> bool:
-        """Return True if the database has another version than the home, when no save of this gateway is running."""
-        async with self._hold(scope) as cached:
-            return cached.version != (await self._store.look(scope))[scope].version
 
     async def save(self, scopes: Collection[str] | None = None) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database.
@@ -236,9 +236,9 @@ class ScopeFileSync:
         cached.unsure = None
         return version == cached.version
 
-    async def _adopt(self, stored: Iterable[tuple[_OpenScope, LocalChange]]) -> None:
+    async def _adopt(self, changes: Iterable[tuple[_OpenScope, LocalChange]]) -> None:
         rows = []
-        for cached, local in stored:
+        for cached, local in changes:
             cached.version = _version_after(cached, local)
             for path in local.change.removed:
                 cached.files.pop(path, None)
