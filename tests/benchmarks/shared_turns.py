@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from tests.benchmarks.harness import cores, row
 from tests.fakes.inprocess_gateway import InProcessChannel, InstantModel, gateway
 from tests.fakes.postgres_server import PostgresServer, open_server
 
-CHATS, EACH = 100, 12  # of all gateways together
+CHATS, EACH = 100, 30  # of all gateways together
 WARM_CHATS = 8  # of each gateway
 IDLE_CHATS = 10_000
 FILES = 1_000  # in one person's scope
@@ -157,5 +158,6 @@ async def compare() -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # as `parlour run` does: the gateway enables it once it has loaded everything
     configure_logs(level="error", form="text", secrets=())
     asyncio.run(run_gateway(*sys.argv[1:3]))
