@@ -323,6 +323,18 @@ class OutboundMessage:
         """The turn this row belongs to."""
         return self.id.rpartition(".")[0]
 
+    def part(self, number: int, payload: str, plain: str) -> MessagePart:
+        """Return a part of this message; *number* is 1 for the first."""
+        return MessagePart(
+            id=f"{self.id}.{number}",
+            key=self.key,
+            payload=payload,
+            plain=plain,
+            reply_to=self.reply_to,
+            visible_to=self.visible_to,
+            kind=self.kind,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePart:

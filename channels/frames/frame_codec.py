@@ -195,15 +195,11 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessageP
         message.text, limit=TEXT_LIMIT, max_parts=MOST_PARTS, note=translate("delivery.cut", language)
     )
     return tuple(
-        MessagePart(
-            id=f"{message.id}.{n}",
-            key=message.key,
-            payload=json.dumps(_text_fields(piece, message, is_last=n == len(pieces)), ensure_ascii=False),
+        message.part(
+            n,
+            json.dumps(_text_fields(piece, message, is_last=n == len(pieces)), ensure_ascii=False),
             # A window reads Markdown itself; what grows is not worth reading twenty times a second.
-            plain=piece if message.kind is OutboundKind.PREVIEW else render_plain(piece, message.links),
-            reply_to=message.reply_to,
-            visible_to=message.visible_to,
-            kind=message.kind,
+            piece if message.kind is OutboundKind.PREVIEW else render_plain(piece, message.links),
         )
         for n, piece in enumerate(pieces, start=1)
     )

@@ -1,4 +1,4 @@
-"""Request bodies of webhooks, read within a limit."""
+"""Request bodies, read within a limit."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ class SlackChannel:
         self.name = context.name
         self.capabilities = ChannelCapabilities(
             text_limit=codec.LIMIT,
+            max_parts=codec.MOST_PARTS,
             edits=True,
             finds=True,
             rings=True,
@@ -245,7 +246,7 @@ class SlackChannel:
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
-        return codec.render(message, max_parts=self.capabilities.max_parts, language=self._language, least=least)
+        return codec.render(message, self._language, least=least)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part; its metadata carries the send key."""

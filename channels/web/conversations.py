@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from channels.kit.webhook import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from channels.web.slots import SlotsTaken
 from gateway.errors import StoreUnavailable
@@ -26,22 +27,16 @@ MOST_HITS = 30
 _CHANGES: Mapping[str, type[object]] = {"title": str, "pinned": bool, "deleted": bool}
 
 
-async def list_conversations(channel: WebChannel, request: Request) -> Response:
+async def list_conversations(channel: WebChannel, visitor: WebVisitor, _: Request) -> Response:
     """Return the visitor's conversations, the most recently used first."""
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return JSONResponse({}, 401)
     if channel.conversations is None:
         return JSONResponse({"conversations": []})
     found = await channel.conversations.list_conversations(_chat(channel, visitor))
     return JSONResponse({"conversations": [_entry(each) for each in found]}, headers={"Cache-Control": "no-store"})
 
 
-async def change_conversation(channel: WebChannel, request: Request) -> Response:
+async def change_conversation(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
     """Rename, pin, delete or restore one of the visitor's conversations; the body has the one thing to change."""
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return JSONResponse({}, 401)
     key, store = channel.key_of(visitor, request.path_params["id"]), channel.conversations
     if key is None or store is None:
         return JSONResponse({}, 404)
@@ -58,11 +53,8 @@ async def change_conversation(channel: WebChannel, request: Request) -> Response
     return Response(status_code=204)
 
 
-async def search_conversations(channel: WebChannel, request: Request) -> Response:
+async def search_conversations(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
     """Return the visitor's messages that contain each word of `q`."""
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return JSONResponse({}, 401)
     query = request.query_params.get("q", "")
     if len(query) > LONGEST_QUERY or channel.conversations is None:
         return JSONResponse({}, 400)
@@ -102,13 +94,9 @@ def _entry(info: ConversationInfo) -> Mapping[str, object]:
 
 async def _read_change(request: Request) -> tuple[str, Any] | None:
     """Return the name and value of the one thing to change; None for anything else."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_CHANGE:
-            return None
+    body = await read_body(request, limit=LONGEST_CHANGE)
     try:
-        ((name, value),) = json.loads(body).items()
+        ((name, value),) = json.loads(body or b"").items()
     except (ValueError, AttributeError, RecursionError):
         return None
     is_long = isinstance(value, str) and len(value) > LONGEST_TITLE

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from channels.web.adapter import WebChannel
+from channels.web.adapter import WebChannel, WebVisitor
 from channels.web.slots import SlotsTaken
 from gateway.events import SessionKey
 from gateway.ports.person_panels import PersonPanels
@@ -20,55 +20,31 @@ LONGEST_LINE = 4_000  # characters of a remembered line that is asked about
 _FRESH = {"Cache-Control": "no-store"}
 
 
-async def list_remembered_lines(channel: WebChannel, request: Request) -> JSONResponse:
+async def list_remembered_lines(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     """Return the lines that the bot remembers about the visitor."""
-    found = await _chat(channel, request)
-    if isinstance(found, JSONResponse):
-        return found
-    panels, key = found
     return JSONResponse({"lines": list(await panels.remembered_lines(key))}, headers=_FRESH)
 
 
-async def show_line_source(channel: WebChannel, request: Request) -> JSONResponse:
+async def show_line_source(channel: WebChannel, visitor: WebVisitor, request: Request) -> JSONResponse:
     """Return where the remembered line `line` comes from, one question of a visitor at a time."""
-    found = await _chat(channel, request)
-    if isinstance(found, JSONResponse):
-        return found
-    panels, key = found
     line = request.query_params.get("line", "")
+    if channel.panels is None:
+        return JSONResponse({}, 404)
     if not line or len(line) > LONGEST_LINE:
         return JSONResponse({}, 400)
     try:
-        async with channel.searches.hold(key.chat):
-            source = await panels.line_source(key, line)
+        async with channel.searches.hold(visitor.who):
+            source = await channel.panels.line_source(SessionKey(channel.name, visitor.who), line)
     except SlotsTaken:
         return JSONResponse({}, 429)
     return JSONResponse({}, 404) if source is None else JSONResponse(asdict(source), headers=_FRESH)
 
 
-async def list_reminders(channel: WebChannel, request: Request) -> JSONResponse:
+async def list_reminders(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     """Return the visitor's reminders, the next one first."""
-    found = await _chat(channel, request)
-    if isinstance(found, JSONResponse):
-        return found
-    panels, key = found
     return JSONResponse({"reminders": [asdict(each) for each in await panels.reminders(key)]}, headers=_FRESH)
 
 
-async def list_models(channel: WebChannel, request: Request) -> JSONResponse:
+async def list_models(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     """Return the model that answers the visitor, and those that they can choose."""
-    found = await _chat(channel, request)
-    if isinstance(found, JSONResponse):
-        return found
-    panels, key = found
     return JSONResponse(asdict(panels.models(key)), headers=_FRESH)
-
-
-async def _chat(channel: WebChannel, request: Request) -> tuple[PersonPanels, SessionKey] | JSONResponse:
-    """Return the panels and the visitor's chat, or the answer to a request that gets neither."""
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return JSONResponse({}, 401)
-    if channel.panels is None:
-        return JSONResponse({}, 404)
-    return channel.panels, SessionKey(channel.name, visitor.who)

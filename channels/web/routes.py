@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 import structlog
@@ -24,19 +24,24 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from channels.frames.frame_codec import safe_file_name
-from channels.web.adapter import FIRST, WebChannel
+from channels.kit.webhook import read_body
+from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from channels.web.conversations import change_conversation, list_conversations, search_conversations
 from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.panels import list_models, list_remembered_lines, list_reminders, show_line_source
 from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
+from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES, own_name
 from gateway.ports.entry_points import operator_command
+from gateway.ports.person_panels import PersonPanels
 from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
+
+_Handler: TypeAlias = Callable[[WebChannel, WebVisitor, Request], Awaitable[Response]]
 
 LONGEST_BODY = 4_096  # bytes of a login
 _DRAIN_SECONDS = 10.0  # for the rest of a body that is not taken
@@ -91,17 +96,17 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
     return [
         Route(f"{prefix}/", _bound(_page, channel), methods=["GET"]),
         Route(f"{prefix}/assets/{{name:path}}", _asset, methods=["GET"]),
-        Route(f"{prefix}/files/{{token}}", _bound(_file, channel), methods=["GET"]),
+        Route(f"{prefix}/files/{{token}}", _for_visitor(_file, channel), methods=["GET"]),
         # The server's own bound is for everything else; beyond ours the page is told a line.
-        Route(f"{prefix}/files", _bound(_upload, channel), methods=["POST"], max_body_size=2 * LARGEST),
-        Route(f"{prefix}/session", _bound(_session, channel), methods=["GET"]),
-        Route(f"{prefix}/conversations", _bound(list_conversations, channel), methods=["GET"]),
-        Route(f"{prefix}/conversations/{{id}}", _bound(change_conversation, channel), methods=["POST"]),
-        Route(f"{prefix}/memory", _bound(list_remembered_lines, channel), methods=["GET"]),
-        Route(f"{prefix}/memory/source", _bound(show_line_source, channel), methods=["GET"]),
-        Route(f"{prefix}/models", _bound(list_models, channel), methods=["GET"]),
-        Route(f"{prefix}/reminders", _bound(list_reminders, channel), methods=["GET"]),
-        Route(f"{prefix}/search", _bound(search_conversations, channel), methods=["GET"]),
+        Route(f"{prefix}/files", _for_visitor(_upload, channel), methods=["POST"], max_body_size=2 * LARGEST),
+        Route(f"{prefix}/session", _for_visitor(_session, channel), methods=["GET"]),
+        Route(f"{prefix}/conversations", _for_visitor(list_conversations, channel), methods=["GET"]),
+        Route(f"{prefix}/conversations/{{id}}", _for_visitor(change_conversation, channel), methods=["POST"]),
+        Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
+        Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
+        Route(f"{prefix}/models", _for_visitor(_for_panel(list_models), channel), methods=["GET"]),
+        Route(f"{prefix}/reminders", _for_visitor(_for_panel(list_reminders), channel), methods=["GET"]),
+        Route(f"{prefix}/search", _for_visitor(search_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
         Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
         WebSocketRoute(f"{prefix}/ws", partial(_socket, channel)),
@@ -112,6 +117,23 @@ def _bound(
     handler: Callable[[WebChannel, Request], Awaitable[Response]], channel: WebChannel
 ) -> Callable[[Request], Awaitable[Response]]:
     return partial(handler, channel)
+
+
+def _for_visitor(handler: _Handler, channel: WebChannel) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        visitor = await channel.visitor(request)
+        return JSONResponse({}, 401) if visitor is None else await handler(channel, visitor, request)
+
+    return answer
+
+
+def _for_panel(show: Callable[[PersonPanels, SessionKey], Awaitable[Response]]) -> _Handler:
+    async def answer(channel: WebChannel, visitor: WebVisitor, _: Request) -> Response:
+        if channel.panels is None:
+            return JSONResponse({}, 404)
+        return await show(channel.panels, SessionKey(channel.name, visitor.who))
+
+    return answer
 
 
 async def _page(channel: WebChannel, request: Request) -> Response:
@@ -135,21 +157,15 @@ def _answer(request: Request, asset: PageAsset, headers: dict[str, str]) -> Resp
     return Response(asset.body, media_type=asset.media_type, headers=headers)
 
 
-async def _file(channel: WebChannel, request: Request) -> Response:
+async def _file(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
     """Hand out a file that the visitor was shown."""
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return Response(status_code=401)
     find = partial(channel.download, visitor, request.path_params["token"])
     busy = translate("web.download_busy", channel.language(visitor))
     return DownloadResponse(channel.downloads, visitor.who, find, busy)
 
 
-async def _upload(channel: WebChannel, request: Request) -> Response:
+async def _upload(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
     """Store a file until a message names it. The visitor is checked before the body is read."""
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return JSONResponse({}, 401)
     language = channel.language(visitor)
     if channel.uploads is None:
         return JSONResponse({"line": translate("web.upload_failed", language)}, 404)
@@ -190,10 +206,7 @@ async def _refuse_upload(body: AsyncIterator[bytes], why: UploadRefusalReason, l
     return JSONResponse({"line": translate(f"web.upload_{why.value}", language)}, status)
 
 
-async def _session(channel: WebChannel, request: Request) -> Response:
-    visitor = await channel.visitor(request)
-    if visitor is None:
-        return JSONResponse({}, 401)
+async def _session(channel: WebChannel, visitor: WebVisitor, _: Request) -> Response:
     commands = list(channel.allowed_commands(visitor))
     return JSONResponse(
         {
@@ -243,13 +256,9 @@ def _cookie_path(request: Request) -> str:
 
 
 async def _typed_code(request: Request) -> str | None:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_BODY:
-            return None
+    body = await read_body(request, limit=LONGEST_BODY)
     try:
-        code = json.loads(body)["code"]
+        code = json.loads(body or b"")["code"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return code if isinstance(code, str) else None

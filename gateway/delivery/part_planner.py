@@ -110,7 +110,7 @@ class PartPlanner:
             capabilities = self._channel.capabilities
             plain = render_plain(message.text, message.links)
             pieces = split(plain, limit=capabilities.text_limit, unit=LengthUnit(capabilities.unit))
-            return [_plain_part(message, piece) for piece in pieces[: capabilities.max_parts]]
+            return [message.part(0, "", piece) for piece in pieces[: capabilities.max_parts]]
 
     def _is_too_long(self, message: OutboundMessage, texts: int, *, is_placed: bool) -> bool:
         """Return True if an answer of so many *texts* is to be its beginning and a file.
@@ -134,7 +134,7 @@ class PartPlanner:
         if first is None:
             return []
         file = Attachment(kind="document", name=name, size=length, media_type=media_type)
-        return [first, replace(_plain_part(message, whole), file=file)]
+        return [first, replace(message.part(0, "", whole), file=file)]
 
     def _beginning(self, message: OutboundMessage, least: int) -> MessagePart | None:
         """Return the answer's first part, which ends in a line that names the file; None if nothing fits."""
@@ -154,7 +154,7 @@ class PartPlanner:
         """Return *file* as a part, or the line that says why it cannot be one."""
         limit = self._channel.capabilities.file_limit
         if limit and file.size <= limit:
-            return replace(_plain_part(message, ""), file=file)
+            return replace(message.part(0, "", ""), file=file)
         line = "delivery.file_large" if limit else "delivery.no_files"
         language = self._context.language(message.key)
         said = translate(
@@ -164,7 +164,7 @@ class PartPlanner:
             size=format_file_size(file.size, language),
             limit=format_file_size(limit, language),
         )
-        return _plain_part(message, said)
+        return message.part(0, "", said)
 
     # -- the preview ---------------------------------------------------------------------------
 
@@ -196,18 +196,6 @@ def _with_choices(parts: list[MessagePart], message: OutboundMessage) -> list[Me
         )
         for n, part in enumerate(parts)
     ]
-
-
-def _plain_part(message: OutboundMessage, text: str) -> MessagePart:
-    return MessagePart(
-        id=f"{message.id}.0",
-        key=message.key,
-        payload="",
-        plain=text,
-        reply_to=message.reply_to,
-        visible_to=message.visible_to,
-        kind=message.kind,
-    )
 
 
 def shown_name(file: Attachment) -> str:

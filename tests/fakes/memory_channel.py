@@ -244,18 +244,7 @@ class FakeChannel:
             unit=LengthUnit(self.capabilities.unit),
             max_parts=self.capabilities.max_parts,
         )
-        return [
-            MessagePart(
-                id=f"{message.id}.{n}",
-                key=message.key,
-                payload=piece,
-                plain=render_plain(piece),
-                reply_to=message.reply_to,
-                visible_to=message.visible_to,
-                kind=message.kind,
-            )
-            for n, piece in enumerate(pieces, 1)
-        ]
+        return [message.part(n, piece, render_plain(piece)) for n, piece in enumerate(pieces, 1)]
 
     async def wait_turn(self, key: SessionKey) -> bool:
         """Wait while the platform gives no turns."""

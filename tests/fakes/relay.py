@@ -193,18 +193,7 @@ class RelayChannel:
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut at the platform's length."""
         pieces = split(message.text, limit=TEXT_LIMIT)
-        return [
-            MessagePart(
-                id=f"{message.id}.{n}",
-                key=message.key,
-                payload=piece,
-                plain=piece,
-                reply_to=message.reply_to if n == 1 else "",
-                visible_to=message.visible_to,
-                kind=message.kind,
-            )
-            for n, piece in enumerate(pieces, 1)
-        ]
+        return [message.part(n, piece, piece) for n, piece in enumerate(pieces, 1)]
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post; the platform shows the mark itself."""

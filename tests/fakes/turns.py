@@ -142,10 +142,7 @@ async def answer(store: Store, message: InboundMessage, *texts: str) -> TurnLeas
 
 def parts_of(message: OutboundMessage, count: int) -> list[MessagePart]:
     """Cut *message* into *count* equal parts."""
-    return [
-        MessagePart(id=f"{message.id}.{n}", key=message.key, payload=f"{message.text} {n}", plain=f"{message.text} {n}")
-        for n in range(1, count + 1)
-    ]
+    return [message.part(n, f"{message.text} {n}", f"{message.text} {n}") for n in range(1, count + 1)]
 
 
 def receipt(part: MessagePart, message_id: str = "900") -> DeliveryReceipt:

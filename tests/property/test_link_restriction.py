@@ -107,7 +107,7 @@ _WORDS = [
 Render = Callable[[OutboundMessage], Sequence[MessagePart]]
 READERS: dict[str, tuple[Render, Callable[[MessagePart], list[str]]]] = {
     "telegram": (render_telegram, telegram_links),
-    "slack": (lambda message: render_slack(message, max_parts=40), slack_links),
+    "slack": (render_slack, slack_links),
     "discord": (render_discord, discord_links),
     "frames": (render_frames, lambda part: text_links(part.plain)),
 }

@@ -31,7 +31,7 @@ def test_a_repeat_and_a_cut_are_said_in_the_chats_language(language: str) -> Non
     assert parts[-1].plain.endswith(cut)
     assert discord.message_content(parts[0], may_be_duplicate=True, language=of).startswith(mark)
     assert len(discord.message_content(parts[0], may_be_duplicate=True, language=of)) <= discord.LIMIT
-    parts = slack.render(message, max_parts=3, language=of)
+    parts = slack.render(message, of)
     assert parts[-1].plain.endswith(cut)
     body = slack.message_body(parts[0], may_be_duplicate=True, language=of)
     assert mark in body["text"]

@@ -16,7 +16,7 @@ from gateway.events import MessagePart, OutboundMessage, SessionKey
 PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {
     "telegram": for_telegram,
     "discord": for_discord,
-    "slack": lambda message: for_slack(message, max_parts=40),
+    "slack": for_slack,
 }
 ROWS = "".join(f"| row {n} | {n * n} |\n" for n in range(600))
 TABLES = {

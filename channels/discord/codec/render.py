@@ -41,22 +41,13 @@ def render(
 
     Each part leaves space for the mark of a resend. The first one contains the first *least* characters if they fit.
     """
-
-    def note() -> str:
-        return translate("delivery.cut", language(message.key))
-
-    return [
-        MessagePart(
-            id=f"{message.id}.{n}",
-            key=message.key,
-            payload=part.payload,
-            plain=part.plain,
-            reply_to=message.reply_to,
-            visible_to=message.visible_to,
-            kind=message.kind,
-        )
-        for n, part in enumerate(pack(message.text, _writer(message.links), note=note, least=least), 1)
-    ]
+    parts = pack(
+        message.text,
+        _writer(message.links),
+        note=lambda: translate("delivery.cut", language(message.key)),
+        least=least,
+    )
+    return [message.part(n, each.payload, each.plain) for n, each in enumerate(parts, 1)]
 
 
 def _write(markdown: str, *, links: Links | None) -> WrittenPart:

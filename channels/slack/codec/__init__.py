@@ -20,6 +20,7 @@ from channels.slack.codec.parse import parse_event as parse_event
 from channels.slack.codec.parse import parse_membership as parse_membership
 from channels.slack.codec.render import LIMIT as LIMIT
 from channels.slack.codec.render import LINE as LINE
+from channels.slack.codec.render import MOST_PARTS as MOST_PARTS
 from channels.slack.codec.render import escape as escape
 from channels.slack.codec.render import mentions as mentions
 from channels.slack.codec.render import message_body as message_body

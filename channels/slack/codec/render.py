@@ -33,6 +33,7 @@ from gateway.text import (
 )
 
 LIMIT = 4_000  # characters of a message: chat.update refuses more, and a post may be edited later
+MOST_PARTS = 40
 _ROOM = 3_850  # what is left beside the mark of a repeated send
 _SOURCE = 3_600  # characters of a part's Markdown; marks and escapes make it longer
 _EVENT = "parlour_part"
@@ -40,28 +41,21 @@ LINE: Mapping[str, Any] = {"event_type": "parlour_line", "event_payload": {}}  #
 
 
 def render(
-    message: OutboundMessage, *, max_parts: int, language: Callable[[SessionKey], str] = in_english, least: int = 0
+    message: OutboundMessage, language: Callable[[SessionKey], str] = in_english, *, least: int = 0
 ) -> list[MessagePart]:
     """Cut and format *message*, and say in the chat's *language* where it is cut; pure.
 
     The first part holds the first *least* characters, where they fit.
     """
     write, literal = partial(_write, links=message.links), partial(_literal, links=message.links)
-    writer = PartWriter(limit=_SOURCE, max_parts=max_parts, write=write, literal=literal)
-    return [
-        MessagePart(
-            id=f"{message.id}.{number}",
-            key=message.key,
-            payload=part.payload,
-            plain=part.plain,
-            reply_to=message.reply_to,  # of every part: it says since when the part can stand in the chat
-            visible_to=message.visible_to,
-            kind=message.kind,
-        )
-        for number, part in enumerate(
-            pack(message.text, writer, note=lambda: translate("delivery.cut", language(message.key)), least=least), 1
-        )
-    ]
+    parts = pack(
+        message.text,
+        PartWriter(limit=_SOURCE, max_parts=MOST_PARTS, write=write, literal=literal),
+        note=lambda: translate("delivery.cut", language(message.key)),
+        least=least,
+    )
+    # Every part keeps reply_to: it says since when the part can stand in the chat.
+    return [message.part(n, each.payload, each.plain) for n, each in enumerate(parts, 1)]
 
 
 def _write(markdown: str, *, links: Links | None) -> WrittenPart:

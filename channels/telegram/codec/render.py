@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -54,22 +54,14 @@ def render(
 
     The first part holds the first *least* characters, where they fit.
     """
-
-    def note() -> str:
-        return translate("delivery.cut", language(message.key))
-
-    return [
-        MessagePart(
-            id=f"{message.id}.{n}",
-            key=message.key,
-            payload=part.payload,
-            plain=part.plain,
-            reply_to=message.reply_to if n == 1 else "",
-            visible_to=message.visible_to,
-            kind=message.kind,
-        )
-        for n, part in enumerate(pack(message.text, _writer(message.links), note=note, least=least), 1)
-    ]
+    parts = pack(
+        message.text,
+        _writer(message.links),
+        note=lambda: translate("delivery.cut", language(message.key)),
+        least=least,
+    )
+    later = replace(message, reply_to="")
+    return [(message if n == 1 else later).part(n, each.payload, each.plain) for n, each in enumerate(parts, 1)]
 
 
 def build_outgoing(

@@ -93,7 +93,7 @@ class SlackSide(PlatformSide):
     def parts(self, text: str) -> Sequence[str]:
         """Cut as the channel does."""
         message = OutboundMessage(id="t.1", key=SessionKey(self.name, DM), text=text)
-        return [html.unescape(part.payload) for part in render(message, max_parts=40)]
+        return [html.unescape(part.payload) for part in render(message)]
 
     def is_told(self) -> bool:
         """Say whether an envelope with the message was acknowledged."""

@@ -33,7 +33,7 @@ Render = Callable[..., Sequence[MessagePart]]
 PLATFORMS: dict[str, tuple[Render, int, str]] = {
     "telegram": (for_telegram, TELEGRAM_LIMIT, "utf16"),
     "discord": (for_discord, DISCORD_LIMIT, "characters"),
-    "slack": (lambda message, least=0: for_slack(message, max_parts=40, least=least), SLACK_LIMIT, "characters"),
+    "slack": (for_slack, SLACK_LIMIT, "characters"),
 }
 GOES_ON = translate("delivery.goes_on")
 SECTION = """## Section {n}

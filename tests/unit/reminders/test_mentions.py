@@ -45,7 +45,7 @@ def called(part: MessagePart, sent: OutboundMessage) -> MessagePart:
 def test_slack(calls: str) -> None:
     """A user id is written as a mention before the text; anything else is none."""
     sent = message(calls)
-    part = called(slack_codec.render(sent, max_parts=5)[0], sent)
+    part = called(slack_codec.render(sent)[0], sent)
     text = str(slack_codec.message_body(part, may_be_duplicate=False)["text"])
     assert text.startswith("<@U07> ⏰ ask" if calls == "U07" else "⏰ ask")
     assert text.count("<@") + text.count("<!") == (calls == "U07")

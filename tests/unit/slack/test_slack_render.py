@@ -18,7 +18,7 @@ KEY = SessionKey("slack", "C0ROOM/1795000000.000100")
 
 def parts(text: str, **more: object) -> list[MessagePart]:
     """Cut *text*."""
-    return render(OutboundMessage(id="t1.1", key=KEY, text=text, **more), max_parts=40)  # type: ignore[arg-type]
+    return render(OutboundMessage(id="t1.1", key=KEY, text=text, **more))  # type: ignore[arg-type]
 
 
 DIALECT = [

@@ -19,7 +19,7 @@ from gateway.text.markdown_tree import MOST_WEIGHT, weight
 PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {
     "telegram": for_telegram,
     "discord": for_discord,
-    "slack": lambda message: for_slack(message, max_parts=40),
+    "slack": for_slack,
     "page": for_frames,
 }
 WIDE_TABLE = "|" + "a|" * 300 + "\n|" + "-|" * 300 + "\n" + "|b|\n" * 650
