@@ -122,10 +122,6 @@ class PairingService:
         """Return the pending accounts and chats, the longest waiting first."""
         return [each.request for each in self._find_pending()]
 
-    def is_waiting(self, channel: str, who: str) -> bool:
-        """Return True if the account or chat is pending."""
-        return any((each.channel, each.who) == (channel, who) for each in self.pending_requests())
-
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
         """Decide about the one whose ref this is."""
         async with self.notes.lock:

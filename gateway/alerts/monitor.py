@@ -49,7 +49,7 @@ class AlertRecipients:
 
 
 class AlertMonitor:
-    """Looks every few seconds, and at once when `wake` is called. One per gateway.
+    """Looks every few seconds, and at once when `check_now` is set. One per gateway.
 
     Of several gateways on one database, each reads the causes again before it looks, and the first that stores a
     change sends its notifications. A trouble is there while one of them sees it.
@@ -73,14 +73,9 @@ class AlertMonitor:
         self._now = now
         self._causes: dict[str, Alert] | None = None
         self._gateways: frozenset[str] = frozenset()  # that watch, where there are several
-        self._hurry = check_now or asyncio.Event()
+        self.check_now = check_now or asyncio.Event()
         self._looked_after: datetime | None = None  # when it was last seen what arrived
         self._broken: set[str] = set()  # sources that failed, each said once
-
-    def wake(self) -> None:
-        """Check now: something happened that is reported at once."""
-        self._looked_after = None
-        self._hurry.set()
 
     def active_alerts(self) -> tuple[str, ...]:
         """Return the causes of trouble that is there now."""
@@ -89,13 +84,13 @@ class AlertMonitor:
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            if self._hurry.is_set():
-                self._hurry.clear()
+            if self.check_now.is_set():
+                self.check_now.clear()
                 self._looked_after = None
             await self.check_once()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY.total_seconds()):
-                    await self._hurry.wait()
+                    await self.check_now.wait()
 
     async def check_once(self) -> None:
         """Check all sources once. State that cannot be stored is observed again next time."""

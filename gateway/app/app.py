@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,15 +28,17 @@ from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
+from agent.reminders.reminder import REMIND, reminders_in
 from agent.tools.result_pages import ToolResultPages
 from agent.turn_replay import TurnReplayer
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
+from gateway.app.channels import Judge
 from gateway.app.context import ChannelPlatforms
-from gateway.app.orphaned_reminders import count_orphaned_reminders
 from gateway.app.quarantine_retrier import QuarantineRetrier
+from gateway.app.role_resolver import has_lost_access
 from gateway.app.usage import UsageServices
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.delivery import OutboxDispatcher
@@ -47,6 +50,7 @@ from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
     IntakeVerdict,
+    JobQueue,
     PlatformTraits,
     SessionRow,
     Store,
@@ -58,6 +62,7 @@ from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
 
 _MOST_DELAYED = 20  # chats that operators are shown
+_AT_ONCE = 200  # reminders that are judged before other work gets a chance
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,3 +187,19 @@ def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:
     """Return True if *key* is a private thread: one that has a scope apart from its parent chat's."""
     own = chat_scope(key)
     return bool(key.thread) and any(row.key == key and row.scope == own for row in sessions)
+
+
+async def count_orphaned_reminders(jobs: JobQueue, judge: Judge, now: datetime) -> Sequence[Mapping[str, Any]]:
+    """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
+    found = [each for each in reminders_in(await jobs.pending_of(REMIND)) if not each.is_fired]
+    verdicts: dict[tuple[str, str], bool] = {}
+    counts: Counter[str] = Counter()
+    for n, reminder in enumerate(found, 1):
+        place = (str(reminder.key), reminder.by)
+        if place not in verdicts:
+            verdicts[place] = has_lost_access(judge, reminder.message("", now, reminder.kind))
+        if verdicts[place]:
+            counts[f"{reminder.key.channel}:{reminder.by}"] += 1
+        if n % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return [{"who": who, "count": count} for who, count in sorted(counts.items())]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,8 +24,7 @@ from gateway.errors import ParlourError, UserError
 from gateway.home import full_disk, is_full_disk, short_socket_path
 from gateway.ports.entry_points import package_version
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits
-from gateway.web.protocols import LimitedHttpProtocol
-from gateway.web.server import EmbeddedServer, open_websocket
+from gateway.web.server import build_server
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +59,14 @@ class ControlServer:
         # This process holds the lock of the home, so an existing socket belongs to a process that has died.
         self._path.unlink(missing_ok=True)
         limiter = ConnectionLimiter(_LIMITS, is_proxy=lambda _: True)
-        server = EmbeddedServer(_config(self._app), limiter, self._started.set)
+        server = build_server(
+            self._app,
+            limiter,
+            self._started.set,
+            ws_max_size=LONGEST_LINE,
+            ws_ping_interval=None,  # a suspended terminal answers no ping
+            timeout_graceful_shutdown=1,
+        )
         serving = asyncio.create_task(server.serve(sockets=[_bind(self._path)]), name="control server")
         try:
             await asyncio.shield(serving)
@@ -276,21 +281,3 @@ def _bind(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _config(app: Starlette) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=LimitedHttpProtocol,
-        ws=open_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
-        ws_max_size=LONGEST_LINE,
-        ws_ping_interval=None,  # a suspended terminal answers no ping
-        ws_per_message_deflate=False,
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )

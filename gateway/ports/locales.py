@@ -37,10 +37,6 @@ class LocaleProvider(Protocol):
         """Return the language of our own sentences in a chat: one of `gateway.i18n.languages`."""
         ...
 
-    def clock(self, key: SessionKey) -> str:
-        """Return the IANA time zone of a chat."""
-        ...
-
     def zone(self, scope: str) -> str:
         """Return the effective IANA time zone of *scope*."""
         ...

@@ -62,6 +62,26 @@ class EmbeddedServer(uvicorn.Server):
         yield
 
 
+def build_server(
+    app: Starlette, limiter: ConnectionLimiter, on_started: Callable[[], None], **options: Any
+) -> EmbeddedServer:
+    """Return a server of *app* whose connections *limiter* bounds; *options* are uvicorn's."""
+    config = uvicorn.Config(
+        app,
+        http=LimitedHttpProtocol,
+        ws=open_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
+        ws_per_message_deflate=False,  # a small compressed frame can be a very large one
+        lifespan="off",
+        log_config=None,
+        log_level="warning",  # addresses and queries of requests stay out of the logs
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        **options,
+    )
+    return EmbeddedServer(config, limiter, on_started)
+
+
 class WebServer:
     """Serves *routes* on one address.
 
@@ -120,8 +140,13 @@ class WebServer:
         await self.bind()
         sockets = [self._socket] if self._socket is not None else []
         limits = self._limits or ConnectionLimits(connections=connection_limit())
-        server = EmbeddedServer(
-            self._config(), ConnectionLimiter(limits, is_proxy=self._way.is_proxy), self._say_started
+        server = build_server(
+            self.app,
+            ConnectionLimiter(limits, is_proxy=self._way.is_proxy),
+            self._say_started,
+            backlog=_ACCEPTED_AT_ONCE,
+            ws_max_size=LONGEST_MESSAGE,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
         serving = asyncio.create_task(server.serve(sockets=sockets), name="web server")
         try:
@@ -139,23 +164,6 @@ class WebServer:
     def _say_started(self) -> None:
         self._started.set()
         log.info("web.started", host=self.host, port=self.port)
-
-    def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
-            self.app,
-            http=LimitedHttpProtocol,
-            ws=open_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
-            backlog=_ACCEPTED_AT_ONCE,
-            ws_max_size=LONGEST_MESSAGE,
-            ws_per_message_deflate=False,  # a small compressed frame can be a very large one
-            lifespan="off",
-            log_config=None,
-            log_level="warning",  # addresses and queries of requests stay out of the logs
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
 
     async def _listen(self) -> socket.socket:
         try:

@@ -105,7 +105,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
     async with world.open_gateway(tmp_path / "killed") as parlour:
         watch = parlour.app.alerts.watch
         while not (line := (await parlour.app.alerts.alert_statuses())[0])["lost"]:
-            watch.wake()
+            watch.check_now.set()
             await asyncio.sleep(0.02)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
         home = Home(tmp_path / "killed")
@@ -113,7 +113,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
         assert "did not arrive); write to the bot once (Telegram requires it), or" in found.text
         world.telegram.say("here I am", chat=77, sender=77)
         await within(20, lambda: bool(world.telegram.shown(77)))
-        watch.wake()
+        watch.check_now.set()
         await within(20, lambda: any(KILLED in each for each in world.telegram.shown(77)))
         (line,) = await parlour.app.alerts.alert_statuses()
         assert (line["told"], line["untold"]) == (1, False)
@@ -167,7 +167,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
                 session.ws_connect(f"{url}ws", headers={"Origin": url.rstrip("/")}) as page,
             ):
                 assert (await page.receive_json(timeout=20))["type"] == "history"
-                parlour.app.alerts.watch.wake()
+                parlour.app.alerts.watch.check_now.set()
                 shown = await page.receive_json(timeout=20)
             (line,) = await parlour.app.alerts.alert_statuses()
     (event,) = [each for each in bodies if each["kind"] == "event"]

@@ -164,7 +164,7 @@ async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: VirtualClo
     await scene.until(1)
     scene.hears["telegram"] = False
     refusals["telegram"] = LoginRefused("canary")
-    scene.watch.wake()
+    scene.watch.check_now.set()
     await scene.until(1.01)
     (line,) = scene.told(OWNER_THERE)
     assert line.startswith("telegram rejects the bot's token")
