@@ -178,6 +178,7 @@ class ChatDeliveryWorker:
 
     async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> bool:
         then = later[0].part if later and later[0].state is PartState.PENDING and self._goes_on() else None
+        self.is_woken = False  # as in `_ask_outbox`: the answer says whether there is more
         has_more = await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt, then=then))
         self._marked = then.id if then else ""
         self.delayed = None

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from gateway.delivery.chat_delivery import ATTEMPTS
 from gateway.delivery.part_planner import PartPlanner
-from gateway.events import OutboundMessage, SessionKey
+from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import OutboxPart
+from gateway.ports import OutboxPart, PendingDelivery
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import ANN, BOB, answer, answered, said
@@ -32,6 +32,38 @@ async def test_answers_arrive_in_commit_order(opens: OpensGateway) -> None:
     read = " ".join(gateway.platform.texts(ANN))
     assert read.split() == [piece for turn in range(3) for piece in (f"{turn}a", f"{turn}b", *["word"] * 60)]
     assert all(len(text) <= 100 for text in gateway.platform.texts(ANN))
+
+
+async def test_the_store_is_asked_once_for_each_answer(opens: OpensGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake-up from before a receipt asks for nothing more; one that comes while it is stored is not missed."""
+    gateway = await opens()
+    gateway.platform.latency = 0.3
+    outbox, asked = gateway.store.outbox, list[SessionKey]()
+    next_delivery, mark_sent = outbox.next, outbox.mark_sent
+
+    async def counted(key: SessionKey) -> PendingDelivery | None:
+        asked.append(key)
+        return await next_delivery(key)
+
+    async def slow(receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
+        has_more = await mark_sent(receipt, then=then)
+        if len(asked) == 2:
+            await gateway.answer("three")
+            await asyncio.sleep(1)
+        return has_more
+
+    monkeypatch.setattr(outbox, "next", counted)
+    monkeypatch.setattr(outbox, "mark_sent", slow)
+    await gateway.answer("one")
+    await asyncio.sleep(0.1)
+    gateway.store._engine.wake_chat(ANN)  # as for the answer that is being sent
+    await gateway.settled()
+    assert len(asked) == 1
+    await gateway.answer("two")
+    await gateway.settled()
+    await asyncio.sleep(2)
+    assert gateway.platform.texts(ANN) == ["one", "two", "three"]
+    assert len(asked) == 3
 
 
 async def test_one_chats_wait_delays_no_other(opens: OpensGateway, clock: VirtualClock) -> None:
