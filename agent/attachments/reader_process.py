@@ -17,7 +17,7 @@ import signal
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from functools import partial
 from types import FrameType
@@ -223,36 +223,36 @@ def pdf(data: bytes, chars: int) -> dict[str, Any]:
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableFile("it is locked with a password")
     pages = len(reader.pages)
-    texts: list[str] = []
+    return {**_joined([partial(_page_text, reader.pages, n) for n in range(pages)], chars), "pages": pages}
+
+
+def _page_text(pages: Any, n: int) -> str:
+    """Return the text of page *n*; one that is broken reads as nothing."""
+    try:
+        return str(pages[n].extract_text() or "").strip()
+    except (CpuTimeExceeded, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - one broken page costs itself
+        return ""
+
+
+def _joined(parts: Sequence[Callable[[], str]], chars: int, *, title: str = "") -> dict[str, Any]:
+    """Return *title* and the texts that *parts* read one after the other, until there is enough or the time is over."""
+    texts = [title]
     read = 0
     is_cut = False
     try:
-        for page in _each(reader.pages, pages):
-            texts.append(page().strip())
+        for n, part in enumerate(parts, 1):
+            texts.append(part())
             read += len(texts[-1]) + 2
             if read > chars:
-                is_cut = len(texts) < pages or read - 2 > chars
+                is_cut = n < len(parts) or read - 2 > chars
                 break
     except (CpuTimeExceeded, MemoryError):
         if not any(texts):
             raise
         is_cut = True
-    return {"text": "\n\n".join(text for text in texts if text), "is_cut": is_cut, "pages": pages}
-
-
-def _each(pages: Any, number: int) -> Iterator[Callable[[], str]]:
-    """Yield how to read each page; one that is broken reads as nothing."""
-
-    def read(n: int) -> str:
-        try:
-            return str(pages[n].extract_text() or "")
-        except (CpuTimeExceeded, MemoryError):
-            raise
-        except Exception:  # noqa: BLE001 - one broken page costs itself
-            return ""
-
-    for n in range(number):
-        yield partial(read, n)
+    return {"text": "\n\n".join(filter(None, texts)), "is_cut": is_cut}
 
 
 def archive(data: bytes, chars: int) -> dict[str, Any]:
@@ -352,21 +352,12 @@ def epub(data: bytes, chars: int) -> dict[str, Any]:
     with _opened_zip(data) as files:
         _require_size(files, INSIDE * 8)
         title, chapters = _spine(files)
-        texts = [title] if title else []
-        read = 0
-        is_cut = False
-        try:
-            for name in chapters:
-                texts.append(read_page(_read_part(files, name, HTML_BYTES))["text"])
-                read += len(texts[-1]) + 2
-                if read > chars:
-                    is_cut = True
-                    break
-        except (CpuTimeExceeded, MemoryError):
-            if not any(texts):
-                raise
-            is_cut = True
-    return {"text": "\n\n".join(text for text in texts if text), "is_cut": is_cut}
+        parts = [partial(_chapter_text, files, name) for name in chapters]
+        return _joined(parts, chars, title=title)
+
+
+def _chapter_text(files: zipfile.ZipFile, name: str) -> str:
+    return str(read_page(_read_part(files, name, HTML_BYTES))["text"])
 
 
 def _spine(files: zipfile.ZipFile) -> tuple[str, list[str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from agent.commands.command import CommandContext, CommandReply
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
+from agent.memory.erasure.scope_eraser import CHATS
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.approval_questions import buttons, erasure_question, short
-from gateway.events import Role
+from gateway.events import Role, SessionKey
 
 
 async def ask(
@@ -58,12 +61,19 @@ async def _approve_for_group(context: CommandContext, name: str) -> CommandReply
     is_owner = context.turn.role.covers(Role.OWNER)
     if erasure.may_all and not is_owner:  # only the group knows who its admins are
         return CommandReply(text=context.translate("erasure.answer_in_group"), is_private=True)
-    job = await memory.erasure.approve_for_group(
-        scope, name, may_all=is_owner, upto=context.turn.row.seq, turn=context.turn.id
+    done = await memory.erasure.approve(
+        scope,
+        name,
+        may_all=is_owner,
+        key=SessionKey.parse(unquote(scope.removeprefix(CHATS))),
+        upto=context.turn.row.seq,
+        turn=context.turn.id,
+        is_deferred=True,
     )
-    if job is None:
+    if done is None:
         return None
-    return CommandReply(text=context.translate("erasure.started_in_group"), is_private=True, settles=True, jobs=(job,))
+    text = context.translate("erasure.started_in_group")
+    return CommandReply(text=text, is_private=True, settles=True, jobs=done[2:])
 
 
 def _result_lines(context: CommandContext, result: WordErasureResult) -> list[str]:

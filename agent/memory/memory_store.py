@@ -25,7 +25,6 @@ from agent.memory.consolidation.consolidator import (
     FAILURES_BEFORE_RAW,
     Consolidator,
     StoredAnswer,
-    TranscriptRange,
 )
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import BY_HAND
@@ -39,6 +38,7 @@ from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.messages.message_range import (
     KeepPolicy,
     Message,
+    TranscriptRange,
     conversation,
     entry_id,
     next_range,

@@ -7,6 +7,7 @@ through changes of daylight saving time. All other rules, such as "every 90 minu
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -202,7 +203,7 @@ class RecurrenceRule:
         """Return True if BYMONTH, BYMONTHDAY and BYDAY allow *day*."""
         if self.months and day.month not in self.months:
             return False
-        length = _month_length(day)
+        length = monthrange(day.year, day.month)[1]
         if self.month_days and not {day.day, day.day - length - 1} & set(self.month_days):
             return False
         if not self.days:
@@ -214,10 +215,6 @@ class RecurrenceRule:
         name = _DAYS[day.weekday()]
         first, last = (before - 1) // 7 + 1, -((total - before) // 7 + 1)
         return not {name, f"{first}{name}", f"+{first}{name}", f"{last}{name}"}.isdisjoint(self.days)
-
-
-def _month_length(day: date) -> int:
-    return ((day.replace(day=28) + timedelta(days=4)).replace(day=1) - timedelta(days=1)).day
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -76,49 +76,32 @@ class Reminder:
     def from_job(cls, job: Job) -> Reminder:
         """Read a job's payload. Raises KeyError, TypeError or ValueError for any other payload."""
         row = job.payload
+        others: dict[str, Any] = {field: str(row[name]) for name, field in _TEXTS.items()}
+        others |= {name: row[name] for name in _OPTIONAL if name in row}
         return cls(
-            id=str(row["r"]),
             key=SessionKey.parse(row["key"]),
-            by=str(row["by"]),
-            person=str(row["person"]),
-            kind=str(row["kind"]),
-            text=str(row["text"]),
-            at=str(row["at"]),
-            zone=str(row["zone"]),
             set_at=datetime.fromisoformat(row["set"]),
-            source=str(row["from"]),
             chat_kind=ChatKind(row["chat_kind"]),
             is_private=bool(row["is_private"]),
-            repeat=str(row["repeat"]),
             left=row["left"],
-            origin=str(row["origin"]),
             missed=int(row["missed"]),
             recent=tuple(row.get("recent", ())),
             failed=tuple(row.get("failed", ())),
-            **{name: row[name] for name in _OPTIONAL if name in row},
+            **others,
         )
 
     def to_job(self, scope: str) -> Job:
         """Return the job that holds this reminder."""
         payload: dict[str, Any] = {
             "v": 1,
-            "r": self.id,
             "key": str(self.key),
-            "by": self.by,
-            "person": self.person,
             "chat_kind": self.chat_kind.value,
             "is_private": self.is_private,
-            "kind": self.kind,
-            "text": self.text,
-            "at": self.at,
-            "zone": self.zone,
-            "repeat": self.repeat,
             "left": self.left,
-            "origin": self.origin,
-            "from": self.source,
             "missed": self.missed,
             "set": self.set_at.isoformat(timespec="seconds"),
         }
+        payload |= {name: getattr(self, field) for name, field in _TEXTS.items()}
         payload |= {name: value for name in _OPTIONAL if (value := getattr(self, name))}
         payload |= {name: list(value) for name in ("recent", "failed") if (value := getattr(self, name))}
         return Job(id=f"{job_prefix(self.id)}{self._slot}", kind=REMIND, scope=scope, payload=payload, due_at=self._due)
@@ -225,6 +208,11 @@ class Reminder:
         )
 
 
+# Names of texts in a job's payload, and the fields they are.
+_TEXTS = {name: name for name in ("by", "person", "kind", "text", "at", "zone", "repeat", "origin")} | {
+    "r": "id",
+    "from": "source",
+}
 _OPTIONAL = ("name", "team", "guild", "is_elapsed", "is_snoozed", "is_fired", "paused")
 
 

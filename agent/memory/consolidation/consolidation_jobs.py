@@ -17,13 +17,7 @@ import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
-from agent.memory.consolidation.consolidator import (
-    FAILURE_LINE,
-    FAILURES_BEFORE_RAW,
-    Consolidator,
-    StoredAnswer,
-    TranscriptRange,
-)
+from agent.memory.consolidation.consolidator import FAILURE_LINE, FAILURES_BEFORE_RAW, Consolidator, StoredAnswer
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
@@ -138,11 +132,8 @@ class ConsolidationJobs:
 
     async def _go_on(self, job: Job) -> None:
         """Queue the next round of a compaction that did not fit one question."""
-        span, goal, rounds = (
-            ConversationSpan.of(job),
-            int(job.payload.get("goal", 0)),
-            int(job.payload.get("rounds", 0)),
-        )
+        span, goal = ConversationSpan.of(job), int(job.payload.get("goal", 0))
+        rounds = int(job.payload.get("rounds", 0))
         if goal > span.end and rounds > 1:
             rest = MessageRange(span.end, goal)
             await self.jobs.put(
@@ -174,7 +165,7 @@ class ConsolidationJobs:
             return await self._failed(job, whole, messages, answer)
         end = messages[count]["i"] if count < len(messages) else whole.end
         span = replace(whole, end=end)
-        stored = self.consolidator.stored_answer(span.scope, _range(span), messages[:count], base, answer)
+        stored = self.consolidator.stored_answer(span.scope, span, messages[:count], base, answer)
         payload = {**span.payload(), "answer": dataclasses.asdict(stored), "goal": whole.end, "rounds": rounds}
         async with self.writing:
             if await self.consolidator.epoch(span.scope) != epoch:
@@ -237,7 +228,7 @@ class ConsolidationJobs:
         self, span: ConversationSpan, messages: list[Line], *, is_summarised_later: bool = True
     ) -> None:
         async with self.writing:
-            await self.consolidator.keep_raw(span.scope, str(span.key), _range(span), messages)
+            await self.consolidator.keep_raw(span.scope, str(span.key), span, messages)
             if is_summarised_later:
                 await self.jobs.put(raw_summary_job(span.scope, span.entry, self.now() + _BEFORE_RAW_SUMMARY))
             await self._move_pointer(span)
@@ -264,10 +255,6 @@ class ConsolidationJobs:
     @staticmethod
     def _is_about(job: Job, transcript: str) -> bool:
         return job.kind in (CONSOLIDATE, APPLY, FLUSH) and job.payload.get("transcript") == transcript
-
-
-def _range(span: ConversationSpan) -> TranscriptRange:
-    return TranscriptRange(span.transcript, span.start, span.end)
 
 
 # -- /new that waits -------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from agent.memory.editing.staged_changes import MEMORY, ReviewReason
 from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.whole_text import edits_of_text
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
-from agent.memory.messages.message_range import Message, entry_id, origin_of, own_words
+from agent.memory.messages.message_range import Message, TranscriptRange, origin_of, own_words
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.scopes import scope_folder
@@ -67,20 +67,6 @@ class StoredAnswer:
         """The edits of MEMORY.md."""
         edits = [edit for edit in map(read_edit, self.operations) if edit is not None]
         return edits + [DocumentEdit(MEMORY, each) for each in edits_of_text(self.base, self.memory_update)]
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptRange:
-    """The messages from index *start* up to *end*, exclusive, of one transcript."""
-
-    transcript: str
-    start: int
-    end: int
-
-    @property
-    def entry(self) -> str:
-        """The id of the history entry about them: always the same."""
-        return entry_id(self.transcript, self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 import structlog
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.consolidation.consolidator import Consolidator, StoredAnswer, TranscriptRange
+from agent.memory.consolidation.consolidator import Consolidator, StoredAnswer
 from agent.memory.history.history_log import RAW_JSONL, HistoryEntry
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.messages.message_range import conversation, shorten_lines
+from agent.memory.messages.message_range import TranscriptRange, conversation, shorten_lines
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import APPLY_RAW, SUMMARISE_RAW, raw_summary_job

@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote
 
 from agent.files.file_workspace import FILE_BYTES
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
-from agent.memory.erasure.scope_eraser import CHATS, PEOPLE, ScopeEraser
+from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
 from agent.memory.erasure.scope_files import OWN_FILES, DerivedIndex
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
@@ -114,38 +113,25 @@ class EraseService:
         # The turn's own message is no command: it is in prompts, so it is erased too.
         await self.stage(job.scope, pattern, requester, turn="", cause=job.id, session=str(payload["session"]))
 
-    async def approve_for_group(self, scope: str, name: str, *, may_all: bool, upto: int, turn: str) -> Job | None:
-        """Approve a group's erasure *name* in a direct chat; return the job that erases, for the commit of *turn*.
-
-        Return None if it was decided or expired. A repeated turn gets an equal job.
-        """
-        change = await self.staging.claim_erasure(scope, name, turn)
-        if change is None or change.erasure is None or change.account is None:
-            return None
-        erasure = change.erasure
-        _, job = await self.purge_jobs.begin(
-            scope,
-            ErasurePattern(erasure.words, erasure.language),
-            ErasureRequester(account=change.account, sender=erasure.sender, may_all=erasure.may_all and may_all),
-            key=SessionKey.parse(unquote(scope.removeprefix(CHATS))),
-            upto=upto,
-            turn=turn,
-            is_purge=erasure.is_purge,
-            request_turn=erasure.turn,
-            change_name=change.name,
-            is_deferred=True,
-        )
-        return job
-
     async def approve(
-        self, scope: str, name: str, *, may_all: bool, key: SessionKey, upto: int, turn: str
+        self,
+        scope: str,
+        name: str,
+        *,
+        may_all: bool,
+        key: SessionKey,
+        upto: int,
+        turn: str,
+        is_deferred: bool = False,
     ) -> tuple[StagedErasure, WordErasureResult, Job] | None:
         """Erase what the staged erasure *name* asks for, as it matches now; return None if it was decided or expired.
 
         The job belongs into the commit of *turn*; *may_all* is whether that turn may erase other people's messages.
-        A repeated turn continues an erasure that a crash interrupted.
+        With *is_deferred* the job does all of it: *turn* is one of another scope. A repeated turn gets an equal job,
+        and continues an erasure that a crash interrupted.
         """
-        await self.settle(scope)  # a yes does not wait in the session queue, where a turn would have done it
+        if not is_deferred:
+            await self.settle(scope)  # a yes does not wait in the session queue, where a turn would have done it
         change = await self.staging.claim_erasure(scope, name, turn)
         if change is None or change.erasure is None or change.account is None:
             return None
@@ -163,11 +149,13 @@ class EraseService:
                 is_purge=erasure.is_purge,
                 request_turn=erasure.turn,
                 change_name=change.name,
+                is_deferred=is_deferred,
             )
         except OSError:
             await self.staging.release_erasure(scope, change)
             raise
-        await self.index.purge_stale(scope)
+        if not is_deferred:
+            await self.index.purge_stale(scope)
         if erasure.decided:  # an earlier attempt of this turn erased the rest
             result = replace(
                 result,

@@ -49,6 +49,20 @@ class MessageRange:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class TranscriptRange:
+    """The messages from index *start* up to *end*, exclusive, of one transcript."""
+
+    transcript: str
+    start: int
+    end: int
+
+    @property
+    def entry(self) -> str:
+        """The id of the history entry about them: always the same."""
+        return entry_id(self.transcript, self.start, self.end)
+
+
 def keep_count(window: int, keep: KeepPolicy = KeepPolicy.HALF, *, archive_all: bool = False) -> int:
     """Return the number of newest messages that a consolidation keeps: at least two, or none if it archives all."""
     if archive_all:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.memory.messages.message_range import MessageRange, entry_id
+from agent.memory.messages.message_range import MessageRange, TranscriptRange
 from agent.memory.prompt.conversation import Conversation
 from gateway.events import SessionKey
 from gateway.ports import Job, TurnRecord
@@ -18,19 +18,11 @@ ROUNDS = 5  # questions that one compaction takes at most; the next turn sees wh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationSpan:
-    """The messages from index *start* up to *end* of one transcript of a session."""
+class ConversationSpan(TranscriptRange):
+    """A range of messages, and the session that they belong to."""
 
     scope: str
     key: SessionKey
-    transcript: str
-    start: int
-    end: int
-
-    @property
-    def entry(self) -> str:
-        """The id of the history entry about it."""
-        return entry_id(self.transcript, self.start, self.end)
 
     @property
     def cycle(self) -> str:
