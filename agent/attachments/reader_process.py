@@ -223,7 +223,7 @@ def pdf(data: bytes, chars: int) -> dict[str, Any]:
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableFile("it is locked with a password")
     pages = len(reader.pages)
-    return {**_joined([partial(_page_text, reader.pages, n) for n in range(pages)], chars), "pages": pages}
+    return {**_join_texts([partial(_page_text, reader.pages, n) for n in range(pages)], chars), "pages": pages}
 
 
 def _page_text(pages: Any, n: int) -> str:
@@ -236,7 +236,7 @@ def _page_text(pages: Any, n: int) -> str:
         return ""
 
 
-def _joined(parts: Sequence[Callable[[], str]], chars: int, *, title: str = "") -> dict[str, Any]:
+def _join_texts(parts: Sequence[Callable[[], str]], chars: int, *, title: str = "") -> dict[str, Any]:
     """Return *title* and the texts that *parts* read one after the other, until there is enough or the time is over."""
     texts = [title]
     read = 0
@@ -353,7 +353,7 @@ def epub(data: bytes, chars: int) -> dict[str, Any]:
         _require_size(files, INSIDE * 8)
         title, chapters = _spine(files)
         parts = [partial(_chapter_text, files, name) for name in chapters]
-        return _joined(parts, chars, title=title)
+        return _join_texts(parts, chars, title=title)
 
 
 def _chapter_text(files: zipfile.ZipFile, name: str) -> str:

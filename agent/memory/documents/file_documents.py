@@ -45,20 +45,32 @@ async def read_epoch(documents: DocumentStore, scope: str) -> str:
     return (await documents.read(scope, EPOCH)).rev
 
 
-async def change_document(
-    documents: DocumentStore, scope: str, name: str, make: Callable[[str], str], *, why: str, by: str = ""
-) -> bool:
-    """Replace a document's text by what *make* returns for it; return False if other writers won every try.
+class DocumentBusy(OSError):
+    """Other writers changed a document before each of our tries."""
 
-    *why* is the cause of the version, *by* the person who wanted it. *make* runs in a thread. Raises OSError.
+
+async def change_document(
+    documents: DocumentStore,
+    scope: str,
+    name: str,
+    make: Callable[[str], str],
+    *,
+    why: str,
+    by: str = "",
+    inherits: bool = False,
+) -> tuple[str, str]:
+    """Replace a document's text by what *make* returns for it; return both texts. Raises OSError, also DocumentBusy.
+
+    *why* is the cause of the version, *by* the person who wanted it. *make* runs in a thread. With *inherits* it gets
+    the effective persona as the text of SOUL.md.
     """
     for _ in range(_TRIES):
         document = await documents.read(scope, name)
-        before = await effective_persona(documents, scope) if name == SOUL else document.text
+        before = await effective_persona(documents, scope) if inherits and name == SOUL else document.text
         text = await asyncio.to_thread(make, before)
         if text == before or await documents.write(scope, name, text, was=document.rev, why=why, by=by):
-            return True
-    return False
+            return before, text
+    raise DocumentBusy(f"{name} is being written to all the time")
 
 
 class FileDocumentStore:

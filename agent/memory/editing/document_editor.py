@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.file_documents import DocumentBusy, change_document
 from agent.memory.documents.persona import SOUL, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
 from agent.memory.editing.staged_changes import ReviewReason, stage_for_approval
@@ -54,9 +54,13 @@ class DocumentEditor:
             save_conflicts(folder, self.disk, reconciled.conflicts, name)
             return reconciled.text
 
-        if result.text == base or await change_document(self.documents, scope, name, reconcile, why=why):
+        try:
+            if result.text != base:
+                await change_document(self.documents, scope, name, reconcile, why=why, inherits=True)
+        except DocumentBusy:
+            log.warning("memory.write_contended", scope=scope, name=name)
+        else:
             return result
-        log.warning("memory.write_contended", scope=scope, name=name)
         return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done})
 
     async def stage(

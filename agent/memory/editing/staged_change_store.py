@@ -164,15 +164,16 @@ class StagedChangeStore:
             if is_plain_file(change.document):
                 folder = scope_folder(self._home, scope) / "memory"
                 await asyncio.to_thread(remove_lines, folder, self._disk, change.document, change.would_remove)
-            elif not await change_document(
-                self._documents,
-                scope,
-                change.document,
-                change.apply_to,
-                why=f"{APPROVED}{change.name} {change.cause}",
-                by=by,
-            ):
-                raise OSError(f"{change.document} is being written to all the time")
+            else:
+                await change_document(
+                    self._documents,
+                    scope,
+                    change.document,
+                    change.apply_to,
+                    why=f"{APPROVED}{change.name} {change.cause}",
+                    by=by,
+                    inherits=True,
+                )
             await asyncio.to_thread(self._disk.remove, self._path(scope, change.name))
             return change
 

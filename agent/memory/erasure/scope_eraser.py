@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
 from agent.memory.account_links.scope_lock import ScopeLock
+from agent.memory.documents.file_documents import change_document
 from agent.memory.erasure.member_data import GroupMember
 from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
 from agent.memory.erasure.scope_files import ErasureStorage, scope_paths
@@ -31,7 +33,6 @@ PERSONA = "SOUL.md"
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _RETRY_DELAY = timedelta(seconds=2)
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 600  # seconds; how long running turns are waited for
-_MAX_ATTEMPTS = 5
 _JOURNAL_IS_READ = "the journal is being read by another process; try again later"
 
 
@@ -65,7 +66,7 @@ class ScopeEraser:
         async with self.storage.writing:
             for name in DOCUMENTS:
                 if scope or name != PERSONA:  # the home's own persona belongs to the installation
-                    await self._clear(scope, name)
+                    await change_document(self.storage.documents, scope, name, lambda _: "", why="forget")
             await self.word_eraser.request_new_snapshots(scope, turn)
         self.storage.reopen(scope)
         return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.storage.now())
@@ -153,13 +154,6 @@ class ScopeEraser:
             await self.links.unlink(move)
             await self.links.mark_moved(move)
 
-    async def _clear(self, scope: str, name: str) -> None:
-        for _ in range(_MAX_ATTEMPTS):
-            document = await self.storage.documents.read(scope, name)
-            if not document.text or await self.storage.documents.write(scope, name, "", was=document.rev, why="forget"):
-                return
-        raise OSError(f"{name} is being written to all the time")
-
     # -- a person in groups ------------------------------------------------------------------------
 
     def _shared_scopes(self) -> list[str]:
@@ -190,7 +184,9 @@ class ScopeEraser:
         is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
         async with self.storage.writing:
             for name in DOCUMENTS:
-                is_changed = await self._clear_document(member, name) or is_changed
+                clear = partial(member.without_lines, name)
+                before, after = await change_document(self.storage.documents, scope, name, clear, why="forget")
+                is_changed = is_changed or before != after
             for job in await self.storage.jobs.pending_in(scope):
                 is_theirs = {job.payload.get("by"), job.payload.get("person")} & member.accounts
                 if is_theirs or job.payload.get("sender") in member.ids:
@@ -207,16 +203,6 @@ class ScopeEraser:
             await self.storage.index.purge_stale(scope)
             self.storage.reopen(scope)
         return is_changed
-
-    async def _clear_document(self, member: GroupMember, name: str) -> bool:
-        for _ in range(_MAX_ATTEMPTS):
-            document = await self.storage.documents.read(member.scope, name)
-            text = await asyncio.to_thread(member.without_lines, name, document.text)
-            if text == document.text:
-                return False
-            if await self.storage.documents.write(member.scope, name, text, was=document.rev, why="forget"):
-                return True
-        raise OSError(f"{name} is being written to all the time")
 
 
 async def _retry_until_true(action: Callable[[], Awaitable[bool]], error: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from agent.files.workspaces import ScopeWorkspaces
-from agent.memory.documents.file_documents import EPOCH
+from agent.memory.documents.file_documents import EPOCH, change_document
 from agent.memory.editing.staged_changes import erasures_since
 from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
@@ -41,7 +41,6 @@ log = structlog.get_logger(__name__)
 
 ASK_ERASURE = "ask_erasure"  # kind of the job that asks whether words are to be erased
 DOCUMENTS = ("MEMORY.md", "USER.md", "SOUL.md")
-_MAX_ATTEMPTS = 5
 _NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
 _MOST_EXAMPLES = 5
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
@@ -227,19 +226,17 @@ class WordEraser:
         """Return the number of removed entries, and of matching entries that other people added."""
         removed = others = 0
         for name in DOCUMENTS:
-            for _ in range(_MAX_ATTEMPTS):
-                document = await self._storage.documents.read(scope, name)
-                allowed = await asyncio.to_thread(self._removable_lines, scope, name, document.text, pattern, requester)
-                text, count = without_entries(document.text, pattern, allowed.__contains__)
-                is_saved = not count or await self._storage.documents.write(
-                    scope, name, text, was=document.rev, why="forget", by=requester.account.name
-                )
-                if is_saved:
-                    removed += count
-                    others += without_entries(text, pattern)[1]
-                    break
-            else:
-                raise OSError(f"{name} is being written to all the time")
+
+            def clear(text: str, name: str = name) -> str:
+                allowed = self._removable_lines(scope, name, text, pattern, requester)
+                return without_entries(text, pattern, allowed.__contains__)[0]
+
+            before, after = await change_document(
+                self._storage.documents, scope, name, clear, why="forget", by=requester.account.name
+            )
+            left = len(matching_entries(after, pattern))
+            removed += len(matching_entries(before, pattern)) - left
+            others += left
         return removed, others
 
     def _removable_lines(
@@ -301,12 +298,7 @@ class WordEraser:
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Make every conversation of the scope take a new snapshot at its next turn."""
-        for _ in range(_MAX_ATTEMPTS):
-            document = await self._storage.documents.read(scope, EPOCH)
-            if document.text.strip() == turn:
-                return
-            if await self._storage.documents.write(scope, EPOCH, f"{turn}\n", was=document.rev, why="forget"):
-                return
+        await change_document(self._storage.documents, scope, EPOCH, lambda _: f"{turn}\n", why="forget")
 
 
 def _notes(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.file_documents import DocumentBusy, FileDocumentStore, change_document
 from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, VersionStore
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
@@ -34,7 +34,6 @@ from gateway.errors import ToolFailed
 from gateway.ports import Job
 
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
-_MAX_ATTEMPTS = 5
 _MAX_VERSIONS = 200  # of a scope that are searched for those of a turn
 _MOST_CLOSEST = 3  # lines that are shown for a line that does not exist
 _CLOSENESS = 0.4
@@ -127,16 +126,8 @@ class ChatMemoryEditor:
 
     async def _restore(self, scope: str, archived: Sequence[ArchivedLine]) -> None:
         """Move archived lines back to MEMORY.md. After a crash between the two writes a line is in both; idempotent."""
-        for _ in range(_MAX_ATTEMPTS if archived else 0):
-            document = await self._documents.read(scope, MEMORY)
-            text = restore_lines(document.text, archived)
-            if text == document.text or await self._documents.write(
-                scope, MEMORY, text, was=document.rev, why=UNARCHIVED
-            ):
-                break
-        else:
-            if archived:
-                raise ToolFailed(f"{MEMORY} is being written to all the time; try again")
+        if archived:
+            await self._change(scope, MEMORY, lambda text: restore_lines(text, archived), why=UNARCHIVED)
         for name in {each.name for each in archived}:
             lines = [each.text for each in archived if each.name == name]
             await asyncio.to_thread(remove_lines, self._folder(scope), self._disk, name, lines)
@@ -182,14 +173,19 @@ class ChatMemoryEditor:
 
     async def _write(self, request: ChatEditRequest, name: str, edits: Sequence[DocumentEdit]) -> tuple[str, str]:
         """Apply *edits* to the document *name*; return its text before and after."""
-        for _ in range(_MAX_ATTEMPTS):
-            document = await self._documents.read(request.scope, name)
-            text = _apply(_resolve(edits, document.text), document.text)
-            if text == document.text or await self._documents.write(
-                request.scope, name, text, was=document.rev, why=request.cause, by=request.account
-            ):
-                return document.text, text
-        raise ToolFailed(f"{name} is being written to all the time; try again")
+
+        def apply(text: str) -> str:
+            return _apply(_resolve(edits, text), text)
+
+        return await self._change(request.scope, name, apply, why=request.cause, by=request.account)
+
+    async def _change(
+        self, scope: str, name: str, make: Callable[[str], str], *, why: str, by: str = ""
+    ) -> tuple[str, str]:
+        try:
+            return await change_document(self._documents, scope, name, make, why=why, by=by)
+        except DocumentBusy as busy:
+            raise ToolFailed(f"{busy}; try again") from None
 
     def _report(self, request: ChatEditRequest, new_texts: Sequence[tuple[str, str]]) -> ChatEditResult:
         """Return the changes by their versions; without versions (the disk is full) by *new_texts*."""

@@ -156,27 +156,25 @@ class MemoryJobs:
 
     async def _apply(self, job: Job) -> RetryJobLater | None:
         try:
-            is_done = await self._remember(job)
+            await self._remember(job)
         except OSError as error:
-            log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror)
-            is_done = False
-        if is_done:
+            log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror or str(error))
+        else:
             return None
         self._settled.pop(job.scope, None)
         return RetryJobLater(exponential_delay(job.attempts + 1, _PAUSE, _LONGEST_PAUSE), "MEMORY.md was not written")
 
-    async def _remember(self, job: Job) -> bool:
+    async def _remember(self, job: Job) -> None:
         bullet = as_bullet(str(job.payload.get("fact", "")))
         if bullet is None:
-            return True
+            return
         by, keys = (str(job.payload.get(name, "")) for name in ("by", "keys"))
-        is_done = await change_document(
+        await change_document(
             self._documents, job.scope, MEMORY, lambda text: append_bullet(text, bullet), why=job.id, by=by
         )
-        if is_done and keys:
+        if keys:
             folder = scope_folder(self._home, job.scope) / "memory"
             await asyncio.to_thread(add_keys, folder, Disk(), {line_fingerprint(bullet): keys})
-        return is_done
 
 
 def _needs_review(job: Job) -> bool:
