@@ -139,7 +139,7 @@ class Supervisor:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     @asynccontextmanager
-    async def _connection(self, receiver: _Receiver) -> AsyncIterator[asyncio.Task[None] | None]:
+    async def _connection(self, receiver: _Receiver) -> AsyncIterator[asyncio.Task[bool] | None]:
         """Wait until the connection of *receiver* is ours, and give it back at the end; yield what ends if it is lost.
 
         After a failure another worker gets its turn. Without others there is nothing to wait for.
@@ -218,7 +218,7 @@ class Supervisor:
         else:
             self._refused.pop(name, None)
 
-    async def _listen(self, receiver: _Receiver, run: asyncio.Task[None], claim_end: asyncio.Task[None] | None) -> bool:
+    async def _listen(self, receiver: _Receiver, run: asyncio.Task[None], claim_end: asyncio.Task[bool] | None) -> bool:
         """Return when *run* has ended, it has stalled or lost its claim: True if it was connected for long."""
         loop, name = asyncio.get_running_loop(), receiver.name
         changed, was_ready, was_stable = loop.time(), False, False
@@ -226,7 +226,10 @@ class Supervisor:
         while not run.done():
             await asyncio.wait(ends, timeout=_CHECK_INTERVAL.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
             if claim_end is not None and claim_end.done():
-                log.warning("channel.connection_lost", channel=name, mend="it is taken up again when it is free")
+                if claim_end.result():
+                    log.info("channel.connection_moves", channel=name)
+                else:
+                    log.warning("channel.connection_lost", channel=name, mend="it is taken up again when it is free")
                 break
             is_ready = _is_ready(receiver)
             if is_ready:

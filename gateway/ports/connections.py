@@ -12,8 +12,11 @@ class ConnectionClaims(Protocol):
         """Return when the connection is ours, and no other worker's, until it is lost or released."""
         ...
 
-    async def wait_lost(self, name: str) -> None:
-        """Return when the database has not said for `DEAD_AFTER` that the connection is ours: others may have it."""
+    async def wait_lost(self, name: str) -> bool:
+        """Return when the connection is to be ended: True if another worker should have it, and it is to be released.
+
+        False if the database has not said for `DEAD_AFTER` that it is ours: others may have it.
+        """
         ...
 
     def release(self, name: str) -> None:

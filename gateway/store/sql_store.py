@@ -43,7 +43,7 @@ from gateway.store import (
 from gateway.store.alerts import SqlAlerts
 from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.claims import ChatClaims
-from gateway.store.connections import balance_connections
+from gateway.store.connections import ConnectionBalance, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
@@ -84,7 +84,7 @@ class SharedWork:
     """Claims and work of a worker that shares the database."""
 
     balance: claims.ClaimBalance
-    connections: frozenset[str]
+    connections: ConnectionBalance
     work: PendingWork
     dead: int  # workers taken over from
     watchers: Watchers
@@ -207,16 +207,18 @@ def share_work(
     asked_for: frozenset[SessionKey],
     overdue: frozenset[SessionKey],
     connections: frozenset[str] = frozenset(),
+    overdue_connections: frozenset[str] = frozenset(),
 ) -> SharedWork:
     """Take over from the dead, release idle chats, claim free ones; return the claims, and the work of our chats.
 
-    If one of the chats *asked_for* is not ours, its worker is notified, or those who may take it. Free *connections*
-    are claimed, those that are not among them any more are released, and those who wait for them are notified.
+    If one of the chats *asked_for* is not ours, its worker is notified, or those who may take it. Our share of
+    *connections* is claimed, with all *overdue_connections*; those that are not wanted any more are released, and
+    those who wait for them are notified.
     """
     dead = database.dead_workers(engine.owner, shares=True)
     killed_jobs = take_over(database, engine.worker, dead, engine.now()) if dead else []
     balance = claims.balance_claims(database, engine.owner, engine.now(), overdue)
-    lines = balance_connections(database, engine.owner, engine.now(), connections)
+    lines = balance_connections(database, engine.owner, engine.now(), connections, overdue_connections)
     if dead or asked_for - balance.held or lines.has_released:
         database.notify()
     work = find_pending_work(database)
@@ -224,7 +226,7 @@ def share_work(
     work.lanes, work.chats = list(filter(ours, work.lanes)), list(filter(ours, work.chats))
     work.controls = [row for row in work.controls if ours(row.message.key)]
     watchers = watchers_of(database, engine.owner)
-    return SharedWork(balance, lines.held, work, len(dead), watchers, killed_jobs)
+    return SharedWork(balance, lines, work, len(dead), watchers, killed_jobs)
 
 
 def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
@@ -473,6 +475,7 @@ async def _look_for_work(engine: StoreEngine) -> None:
             asked_for=held.take_wanted(),
             overdue=held.overdue(loop.time()),
             connections=frozenset(connections.wanted),
+            overdue_connections=connections.overdue(loop.time()),
         )
         with suppress(StoreUnavailable):  # the writer logs it
             result = await engine.writer.submit(look, partial(note, looked_at=loop.time()))

@@ -43,9 +43,10 @@ class GrantedClaims:
         ):
             await self._table.changed.wait()
 
-    async def wait_lost(self, name: str) -> None:
+    async def wait_lost(self, name: str) -> bool:
         """Wait for ever: a look at the database is not part of this."""
         await asyncio.Event().wait()
+        return False
 
     def release(self, name: str) -> None:
         """Give it back."""

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import LoginRefused, RetryLater, SettingsError
-from gateway.store.connections import WorkerConnections
+from gateway.store.connections import ConnectionBalance, WorkerConnections
 from gateway.store.workers import DEAD_AFTER
 from gateway.supervisor import STALLED_AFTER, Supervisor
 from tests.fakes.clock import VirtualClock
@@ -214,7 +214,7 @@ class PolledChannel(ScriptedChannel):
 
 async def told(connections: WorkerConnections, clock: VirtualClock, *held: str) -> None:
     """Have a look at the database say that *held* are ours."""
-    connections.note(frozenset(held), clock.seconds)
+    connections.note(ConnectionBalance(frozenset(held)), clock.seconds)
     await asyncio.sleep(0.1)
 
 
