@@ -264,7 +264,7 @@ class DiscordGatewayClient(discord.Client):
     async def load_guild(self, guild: str, read: Callable[[str], Awaitable[Mapping[str, Any]]]) -> None:
         """Have the client know *guild*, by *read*, if it resumed a session, in which Discord announces none.
 
-        It is read again if it changed meanwhile. A guild that cannot be read stays unknown. Raises SendFailed.
+        It is read again if it changed while it was read. A guild that cannot be read stays unknown. Raises SendFailed.
         """
         state: Any = self._connection
         while state.is_resumed and guild and guild not in self._guilds_read and self.get_guild(int(guild)) is None:

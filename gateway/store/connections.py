@@ -19,15 +19,16 @@ from functools import partial
 
 from gateway.store.claims import OVERDUE
 from gateway.store.database import Database
-from gateway.store.row_codec import quote, unquote
+from gateway.store.row_codec import quote, sql, unquote
 from gateway.store.workers import DEAD_AFTER
 
 # Of a gateway that cannot connect, each shard comes back; more often than this it is not tried.
 MOVE_AFTER = timedelta(minutes=5)
 
 _PREFIX, _WANT = "conn:", "want:"
-_ROWS = (
-    "SELECT name, worker, at FROM claim WHERE name >= 'conn:' AND name < 'conn;' OR name >= 'want:' AND name < 'want;'"
+_ROWS = sql(
+    "SELECT name, worker, at FROM claim WHERE name >= 'conn:' AND name < 'conn;' UNION ALL",
+    "SELECT name, worker, at FROM claim WHERE name >= 'want:' AND name < 'want;'",
 )
 _TAKE = "INSERT INTO claim (name, worker, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _RELEASE = "DELETE FROM claim WHERE name = ? AND worker = ?"
