@@ -76,7 +76,7 @@ _FOLLOWED_THREADS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscordShard:
-    """What receives the events of one shard. Implements `ChannelShard`."""
+    """The receiver of one shard's events. Implements `ChannelShard`."""
 
     shard: BotShard
     connection: str

@@ -274,7 +274,7 @@ class DiscordApi:
             return await self._client.http.get_message(int(chat), int(message_id))
 
     async def recommended_shards(self) -> tuple[int, int]:
-        """Return how many shards Discord recommends, and how many of them may begin a session at once."""
+        """Return the number of shards that Discord recommends, and of those that may begin a session at once."""
         try:
             with map_send_errors():
                 shards, _, limit = await self._client.http.get_bot_gateway()

@@ -65,7 +65,7 @@ class DiscordState:
 
 @dataclass(frozen=True, slots=True)
 class InboundLimits:
-    """How many things the shards of a channel do at a time, all together."""
+    """Limits on concurrent work, for all shards of a channel together."""
 
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_READS))
     cautious: asyncio.Lock = field(default_factory=asyncio.Lock)
