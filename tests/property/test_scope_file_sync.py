@@ -351,6 +351,22 @@ async def test_a_fetch_during_a_save_of_this_gateway_fetches_nothing(tmp_path: P
         die(sync)
 
 
+async def test_turns_that_need_the_same_change_fetch_it_once(tmp_path: Path) -> None:
+    """The first of them fetches, the others wait; a change that comes later is fetched again."""
+    async with database(tmp_path) as store:
+        first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
+        fetched = list[str]()
+        second.watch(tuple, lambda _: nullcontext(), fetched.append)
+        for n in (1, 2):
+            append(tmp_path / "a", ANN, "sessions/x.jsonl", b"one\n")
+            await first.save((ANN,))
+            await asyncio.gather(*(second.fetch(ANN) for _ in range(5)))
+            assert tree(tmp_path / "b") == tree(tmp_path / "a")
+            assert fetched == [ANN] * n
+        die(first)
+        die(second)
+
+
 async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

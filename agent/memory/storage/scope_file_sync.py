@@ -48,7 +48,9 @@ class _OpenScope(KnownScope):
     is_behind: bool = False  # another gateway has changed it, and it is not fetched yet
     is_undone: bool = False  # something that a user of the scope has written was replaced by what another has stored
     users: int = 0  # calls that have or await its lock
+    fetches: int = 0  # that have begun
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    fetching: asyncio.Lock = field(default_factory=asyncio.Lock)  # taken before the other
 
     @property
     def is_settled(self) -> bool:
@@ -112,6 +114,7 @@ class ScopeFileSync:
         named = {each for each in scopes if each or self._with_home} | {SHARED}
         before = {scope: self._open(scope).version for scope in named}
         looks = await self._store.look(*named)
+        fetches = {scope: self._open(scope).fetches for scope in named}
         for scope in sorted(named):
             cached = self._open(scope)
             if scope not in self._in_use():
@@ -121,7 +124,7 @@ class ScopeFileSync:
                 async with self._hold(scope):  # a save of this gateway may have made the other version
                     is_same = cached.version == (await self._store.look(scope))[scope].version
             if cached.is_behind or not is_same:
-                await self._catch_up(scope)
+                await self._catch_up(scope, fetches[scope])
         return [scope for scope, look in looks.items() if look.has_jobs]
 
     async def fetch_all(self) -> None:
@@ -368,14 +371,18 @@ class ScopeFileSync:
         await self._replace(cached, drops_edits=True)
         return True
 
-    async def _catch_up(self, scope: str) -> None:
-        """Fetch what others have changed in *scope* while this gateway runs."""
-        async with self._hold_still(scope_folder(self._home, scope)), self._hold(scope) as cached:
-            if cached.unsure is not None:
-                cached.is_behind = True
-                await self._settle(cached, cached.unsure)
-            await self._replace(cached, drops_edits=False)
-        self._when_fetched(scope)
+    async def _catch_up(self, scope: str, fetches: int) -> None:
+        """Fetch what others have changed in *scope* while this gateway runs, unless a fetch after *fetches* has."""
+        async with self._open(scope).fetching:
+            cached = self._open(scope)
+            if cached.fetches > fetches and not cached.is_behind:
+                return
+            async with self._hold_still(scope_folder(self._home, scope)), self._hold(scope) as cached:
+                if cached.unsure is not None:
+                    cached.is_behind = True
+                    await self._settle(cached, cached.unsure)
+                await self._replace(cached, drops_edits=False)
+            self._when_fetched(scope)
 
     async def _replace(self, cached: _OpenScope, *, drops_edits: bool) -> None:
         """Make the home's copy of a scope the database's, but for changes here that do not conflict.
@@ -391,6 +398,7 @@ class ScopeFileSync:
     async def _replace_changed(self, cached: _OpenScope, *, drops_edits: bool) -> None:
         scope, folder = cached.scope, scope_folder(self._home, cached.scope)
         cached.is_behind, self._has_fetched = True, True
+        cached.fetches += 1
         delta = await self._read_delta(cached)
         self._take_touched(cached)
         cached.is_unsure = cached.is_unsure or drops_edits or not delta.version
