@@ -12,15 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 _BLOCK = 512
 _LARGEST_HEADER = 64 * 1024  # bytes of an extended header: a long name, a large size
 _STRANGE = "it contains names that no backup has"
-
-
-class _ByteStream(Protocol):
-    def read(self, size: int = -1, /) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -29,7 +24,7 @@ class TarMember:
 
     name: str
     size: int
-    _stream: _ByteStream
+    _stream: gzip.GzipFile
     _left: int
 
     def read(self, count: int) -> bytes:
@@ -58,7 +53,7 @@ def open_archive(source: Path) -> Iterator[Iterator[TarMember]]:
         yield _members(stream)
 
 
-def _members(stream: _ByteStream) -> Iterator[TarMember]:
+def _members(stream: gzip.GzipFile) -> Iterator[TarMember]:
     extended: Mapping[str, str] = {}
     while any(header := stream.read(_BLOCK)):
         try:
@@ -81,7 +76,7 @@ def _members(stream: _ByteStream) -> Iterator[TarMember]:
         raise ValueError("it is truncated")
 
 
-def _read_extended(stream: _ByteStream, size: int) -> dict[str, str]:
+def _read_extended(stream: gzip.GzipFile, size: int) -> dict[str, str]:
     """Return the records `length name=value` of an extended header."""
     if not 0 <= size <= _LARGEST_HEADER:
         raise ValueError("it has a header of an invalid size")

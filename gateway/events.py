@@ -378,9 +378,13 @@ class DeliveryReceipt:
 
 def turn_id(message: InboundMessage) -> str:
     """``t`` and 16 base32 characters of sha256(channel, account, logical key of the turn's first row)."""
-    seed = "\0".join((message.key.channel, message.account, message.logical_key))
-    digest = hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest()
-    return "t" + base64.b32encode(digest[:10]).decode("ascii").lower()
+    return "t" + short_id("\0".join((message.key.channel, message.account, message.logical_key)))
+
+
+def short_id(text: str, length: int = 16) -> str:
+    """Return *length* base32 characters of the sha256 of *text*: an id of what is made once, however often tried."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return base64.b32encode(digest).decode("ascii").lower()[:length]
 
 
 def short_turn_id(turn: str) -> str:

@@ -10,7 +10,6 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -27,61 +26,21 @@ _HOME_SIGNS = frozenset({"schema", "parlour.yaml", "secrets", "journal.db"})
 _LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
     """Paths of one installation."""
 
-    path: Path
-
-    @property
-    def journal(self) -> Path:
-        """The SQLite journal."""
-        return self.path / "journal.db"
-
-    @property
-    def socket(self) -> Path:
-        """The unix socket of the operator API."""
-        return self.path / "control.sock"
-
-    @property
-    def lock(self) -> Path:
-        """Held with flock by the process that owns the home; its text is that process's id."""
-        return self.path / "lock"
-
-    @property
-    def schema(self) -> Path:
-        """One whole number: the shape of everything here."""
-        return self.path / "schema"
-
-    @property
-    def secrets(self) -> Path:
-        """Secrets as files; in no backup."""
-        return self.path / "secrets"
-
-    @property
-    def quarantine(self) -> Path:
-        """Platform events that could not be read, or that killed us."""
-        return self.path / "quarantine"
-
-    @property
-    def downloads(self) -> Path:
-        """Files that the terminal chat received."""
-        return self.path / "downloads"
-
-    @property
-    def backups(self) -> Path:
-        """Snapshots before migrations, and what a restore replaced."""
-        return self.path / "backups"
-
-    @property
-    def restoring(self) -> Path:
-        """Marks a restore that is swapping files; found later, the home is a mix of both."""
-        return self.path / ".restoring"
-
-    @property
-    def migrating(self) -> Path:
-        """Names the snapshot of a migration that has not ended."""
-        return self.path / ".migrating"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal = path / "journal.db"
+        self.socket = path / "control.sock"  # of the operator API
+        self.lock = path / "lock"  # held with flock by the process that owns the home; its text is that process's id
+        self.schema = path / "schema"  # one whole number: the shape of everything here
+        self.secrets = path / "secrets"  # in no backup
+        self.quarantine = path / "quarantine"  # platform events that could not be read, or that killed us
+        self.downloads = path / "downloads"  # files that the terminal chat received
+        self.backups = path / "backups"  # snapshots before migrations, and what a restore replaced
+        self.restoring = path / ".restoring"  # while a restore swaps files; found later, the home is a mix of both
+        self.migrating = path / ".migrating"  # names the snapshot of a migration that has not ended
 
 
 def make_private(folder: Path) -> None:

@@ -50,7 +50,7 @@ from agent.files.workspace_disk import (
 from agent.files.workspace_names import RECEIVED, InvalidFileName, disk_files, is_marked, parse_name, shown_name
 from agent.memory.storage.disk import FILE_MODE
 from agent.memory.storage.written_files import note_writes
-from agent.short_id import short_id
+from gateway.events import short_id
 
 log = structlog.get_logger(__name__)
 

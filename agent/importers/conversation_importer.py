@@ -16,9 +16,8 @@ from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import encode, kind_of, parse_time
-from agent.short_id import short_id
 from gateway.errors import LeaseLost
-from gateway.events import SessionKey
+from gateway.events import SessionKey, short_id
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 
 _MAX_SUMMARISED_MESSAGES = 200  # in one record of consolidated messages

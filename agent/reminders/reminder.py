@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.reminders.recurrence import RecurrenceRule, parse_slot, to_utc
-from agent.short_id import short_id
-from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey, short_id
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.ports import Job

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from agent.short_id import short_id
 from agent.tools.tool_questions import ToolQuestion, format_subject
-from gateway.events import SessionKey
+from gateway.events import SessionKey, short_id
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports import Job, JobQueue

@@ -17,8 +17,17 @@ from typing import Any
 from cachetools import LRUCache
 
 from agent.llm.chat_model import ToolCall
-from agent.short_id import short_id
-from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey, turn_id
+from gateway.events import (
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    MessageButton,
+    Role,
+    Sender,
+    SessionKey,
+    short_id,
+    turn_id,
+)
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder, PartState
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import hmac
 import json
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gateway.events import short_id
 from gateway.ports.access import AccessChange, AccessStore
 
 DAY = timedelta(days=1)
@@ -42,13 +42,12 @@ def encode_note(value: Mapping[str, Any]) -> str:
 
 def derive_notice_id(*parts: str) -> str:
     """Return an id for what is said beside any turn, ``d`` and 16 base32 characters; of the same parts the same."""
-    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
-    return "d" + base64.b32encode(digest[:10]).decode("ascii").lower()
+    return "d" + short_id("\0".join(parts))
 
 
 def derive_reply_id(*parts: str) -> str:
     """Return the same, beginning with ``s``: an undelivered reply to an unknown sender raises no alert."""
-    return f"s{derive_notice_id(*parts)[1:]}"
+    return "s" + short_id("\0".join(parts))
 
 
 class NoteStore:

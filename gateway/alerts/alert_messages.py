@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from typing import Any
 
 from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts.alert_state import NotificationKind
-from gateway.events import OutboundKind, OutboundMessage
+from gateway.events import OutboundKind, OutboundMessage, short_id
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.formats import format_file_size, format_moment
 from gateway.ports import Alert
@@ -64,8 +62,7 @@ def name(alert: Alert, what: NotificationKind, *about: str) -> str:
     begun = str(alert.since.timestamp())
     mark = alert.mark if what is NotificationKind.HAPPENED else ""
     again = [str(alert.owners.lost)] if alert.owners.lost else []  # what did not arrive is said anew
-    seed = "\0".join((alert.cause, what, begun, str(alert.stage), mark, *about, *again))
-    return "a" + base64.b32encode(hashlib.sha256(seed.encode()).digest()[:10]).decode("ascii").lower()
+    return "a" + short_id("\0".join((alert.cause, what, begun, str(alert.stage), mark, *about, *again)))
 
 
 def notice(alert: Alert, what: NotificationKind, to: OwnerAddress, *, language: str, zone: str) -> OutboundMessage:

@@ -8,7 +8,7 @@ import ssl
 from typing import Any
 
 from aiohttp import ClientConnectorCertificateError, ClientConnectorSSLError, ClientProxyConnectionError, TCPConnector
-from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError, ProxyType
+from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError
 
 from gateway.net.proxy_address import ProxyAddress, is_direct, log_proxy_failure
 
@@ -24,13 +24,7 @@ def connector(proxy: str, **options: Any) -> TCPConnector:
     way = ProxyAddress.parse(proxy)
     return _ProxiedConnector(
         way,
-        proxy_type=ProxyType.SOCKS5 if way.is_socks else ProxyType.HTTP,
-        host=way.host,
-        port=way.port,
-        username=way.user or None,
-        password=way.password if way.user else None,
-        rdns=True,
-        proxy_ssl=ssl.create_default_context() if way.scheme == "https" else None,
+        **way.dialler_options(),
         **options,
     )
 

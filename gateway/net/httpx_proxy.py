@@ -14,7 +14,7 @@ from typing import Any
 
 import httpcore
 import httpx
-from python_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError, ProxyType
+from python_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError
 from python_socks.async_.asyncio.v2 import Proxy as Dialler
 
 from gateway.net.proxy_address import ProxyAddress, is_direct, log_proxy_failure
@@ -62,17 +62,8 @@ class _ProxyBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         if is_direct(host):
             return await self._near.connect_tcp(host, port, timeout, local_address, socket_options)
-        dialler = Dialler(
-            proxy_type=ProxyType.SOCKS5 if self._way.is_socks else ProxyType.HTTP,
-            host=self._way.host,
-            port=self._way.port,
-            username=self._way.user or None,
-            password=self._way.password if self._way.user else None,
-            rdns=True,
-            proxy_ssl=ssl.create_default_context() if self._way.scheme == "https" else None,
-        )
         try:
-            stream = await dialler.connect(host, port, timeout=timeout)
+            stream = await Dialler(**self._way.dialler_options()).connect(host, port, timeout=timeout)
         except ProxyTimeoutError as wrong:
             log_proxy_failure(self._way, wrong)
             raise httpcore.ConnectTimeout(str(wrong)) from wrong

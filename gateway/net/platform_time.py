@@ -7,21 +7,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Protocol
+from typing import Any
 
 FAR_AHEAD = timedelta(days=1)  # from there on, what people write now looks too old to be answered
 _WITHIN = 5.0  # seconds for all servers
 
 
-class _PlatformBlock(Protocol):
-    """The part of a channel block used here."""
-
-    @property
-    def enabled(self) -> bool: ...
-
-
-def time_servers(blocks: Iterable[_PlatformBlock], api_base: str | None) -> Sequence[str]:
-    """Return the addresses of servers that a gateway talks to anyway: the platforms', then the model's."""
+def time_servers(blocks: Iterable[Any], api_base: str | None) -> Sequence[str]:
+    """Return the addresses of servers that a gateway talks to anyway: those of channel *blocks*, then the model's."""
     open_blocks = [block for block in blocks if block.enabled]
     found = [getattr(block, "base_url", "") or getattr(block, "api_url", "") for block in open_blocks]
     return tuple(dict.fromkeys(address for address in (*found, api_base or "") if address))

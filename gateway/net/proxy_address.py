@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 import time
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import structlog
@@ -54,6 +56,20 @@ class ProxyAddress:
     def is_socks(self) -> bool:
         """Return True for SOCKS5, False for HTTP."""
         return self.scheme.startswith("socks")
+
+    def dialler_options(self) -> dict[str, Any]:
+        """Return the arguments by which python-socks and aiohttp-socks connect through the proxy; secret."""
+        from python_socks import ProxyType  # needed where there is a proxy
+
+        return {
+            "proxy_type": ProxyType.SOCKS5 if self.is_socks else ProxyType.HTTP,
+            "host": self.host,
+            "port": self.port,
+            "username": self.user or None,
+            "password": self.password if self.user else None,
+            "rdns": True,
+            "proxy_ssl": ssl.create_default_context() if self.scheme == "https" else None,
+        }
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -17,7 +17,7 @@ from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, archive_path, read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time
-from agent.short_id import short_id
+from gateway.events import short_id
 from gateway.ports import Line, ScopeMove
 
 _CONTENTS = ("sessions", "attachments", "files")

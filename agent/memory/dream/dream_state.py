@@ -15,7 +15,7 @@ from agent.memory.editing.staged_changes import PENDING
 from agent.memory.history.history_log import HistoryEntry
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
-from agent.short_id import short_id
+from gateway.events import short_id
 
 DREAM = "dream"  # the kind of its jobs
 _NAME = "dream.json"

@@ -25,8 +25,7 @@ from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
-from agent.short_id import short_id
-from gateway.events import PlatformAccount
+from gateway.events import PlatformAccount, short_id
 from gateway.ports import DocumentStore
 
 

@@ -24,8 +24,7 @@ from agent.memory.history.plain_files import is_plain_file
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
-from agent.short_id import short_id
-from gateway.events import PlatformAccount
+from gateway.events import PlatformAccount, short_id
 
 PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
 STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval

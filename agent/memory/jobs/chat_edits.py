@@ -29,8 +29,8 @@ from agent.memory.history.plain_files import remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.short_id import short_id
 from gateway.errors import ToolFailed
+from gateway.events import short_id
 from gateway.ports import Job
 
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.memory.storage import transcript_lines as build
-from agent.short_id import short_id
-from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage
+from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage, short_id
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
 
 

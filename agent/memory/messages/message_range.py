@@ -19,7 +19,7 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.messages.taint import is_tainted_line, strip_untrusted
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
-from agent.short_id import short_id
+from gateway.events import short_id
 
 # The constants of [004].
 DISABLED_MEMORY_WINDOW = 0

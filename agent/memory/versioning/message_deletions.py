@@ -25,8 +25,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import find_message
 from agent.memory.versioning.deletion_traces import DeletionTrace
 from agent.memory.versioning.derived_data import DerivedDataFinder
-from agent.short_id import short_id
-from gateway.events import SessionKey
+from gateway.events import SessionKey, short_id
 from gateway.ports import InboxRow, Job, JobQueue, Journal, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
 
 log = structlog.get_logger(__name__)
