@@ -78,6 +78,12 @@ async def open_chat(browser: Browser, url: str, **context: Any) -> Page:
     return page
 
 
+async def send_text(page: Page, text: str) -> None:
+    """Type *text* and press Enter, as people do."""
+    await page.locator("#text").fill(text)
+    await page.locator("#text").press("Enter")
+
+
 async def take_picture(page: Page, name: str) -> None:
     """Assert that nothing is wider than the window. With DOCS_IMAGES set, renew the docs' picture *name*, if any."""
     assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} is too wide"

@@ -17,7 +17,7 @@ from playwright.async_api import Browser, expect
 
 from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
@@ -166,8 +166,7 @@ async def test_on_the_page(tmp_path: Path, zygote: ForkServer, chromium: Browser
         answers = page.locator(".line:not(.user) .body")
 
         async def say(text: str, count: int) -> str:
-            await page.locator("#text").fill(text)
-            await page.locator("#text").press("Enter")
+            await send_text(page, text)
             await expect(answers).to_have_count(count)
             await expect(page.locator(".line.streaming")).to_have_count(0)
             return str(await answers.nth(count - 1).text_content())

@@ -12,7 +12,7 @@ from channels.frames.history import NEWEST_TURNS
 from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
 from tests.benchmarks.page_speed import NOTE_OPENING, opening_time, write_conversation
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.fakes.gateway import gateway
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.faults.process_pool import ForkServer
@@ -24,15 +24,13 @@ async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path, chromium: Br
     """No key, no configuration: open the page, type, read the answer, reload, read it again; stop cleanly."""
     async with gateway(tmp_path / "home") as process:
         page = await open_chat(chromium, process.url)
-        await page.locator("#text").fill("Good evening")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "Good evening")
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
         await expect(page.locator(".line.assistant .body")).not_to_be_empty()
         await page.reload()
         await expect(page.locator(".line.user .body")).to_have_text("Good evening")
         await expect(page.locator(".line.assistant")).to_have_count(1)
-        await page.locator("#text").fill("/status")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "/status")
         await expect(page.locator(".line.notice, .line.command")).to_have_count(1)
         assert await process.stop() == 0
 
@@ -49,8 +47,7 @@ async def test_without_a_model_the_pages_own_suggestions_are_answered(
         answers = page.locator(".line:not(.user) .body")
         await expect(answers).to_have_count(1)
         for n, text in enumerate((*suggestions[1:], "Good evening", "What can you do?", "remember that I like tea"), 2):
-            await page.locator("#text").fill(text)
-            await page.locator("#text").press("Enter")
+            await send_text(page, text)
             await expect(answers).to_have_count(n)
             await expect(page.locator(".line.streaming")).to_have_count(0)
         await expect(answers.last).to_contain_text("I like tea")
@@ -71,13 +68,11 @@ async def test_a_killed_gateway_loses_nothing_and_answers_once(
     """A power cut between two messages: the page comes back by itself, and what was typed meanwhile is sent once."""
     async with gateway(tmp_path / "home", zygote) as process:
         page = await open_chat(chromium, process.url)
-        await page.locator("#text").fill("before")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "before")
         await expect(page.locator(".line.assistant")).to_have_count(1)
         await process.kill()
         await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
-        await page.locator("#text").fill("meanwhile")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "meanwhile")
         await expect(page.locator(".line.user .mark").nth(1)).to_have_text("○")
         await process.start()
         await expect(page.locator(".line.user .mark").nth(1)).to_have_text("✓")
@@ -99,8 +94,7 @@ async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(
         await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
         await process.kill()
         await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
-        await page.locator("#text").fill("keep this")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "keep this")
         await process.start()
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
         await expect(page.locator(".line.assistant")).to_have_count(1)
@@ -164,8 +158,7 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, chromium: Brow
         ) as process,
     ):
         page = await open_chat(chromium, process.url)
-        await page.locator("#text").fill("a tale, please")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "a tale, please")
         await expect(page.locator(".line.streaming .body")).to_contain_text("word9 ")
         await page.locator("#stop").click()
         answer = page.locator(".line.assistant .body")
@@ -190,8 +183,7 @@ async def test_what_was_said_before_new_is_still_there(tmp_path: Path, chromium:
             await each.goto(process.url)
             await expect(each.locator("#state")).to_have_attribute("data-state", "online")
         for n, text in enumerate(("before", "/new", "after", "/new", "at last")):
-            await page.locator("#text").fill(text)
-            await page.locator("#text").press("Enter")
+            await send_text(page, text)
             await expect(page.locator(".line:not(.user):not(.streaming)")).to_have_count(n + 1)
             if text == "/new":
                 for each in (page, other):

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, FilePayload, Page, expect
+from playwright.async_api import Browser, FilePayload, expect
 
 from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, DisplayedPage, IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_chat, take_pictures
+from tests.e2e.browser import open_chat, send_text, take_pictures
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -40,19 +40,13 @@ async def served(services: FakePageServices) -> AsyncIterator[ServedPage]:
         yield served
 
 
-async def say(page: Page, text: str) -> None:
-    """Type *text* and press Enter, as people do."""
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
-
-
 async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
     chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """Type, see ✓ once it is durable, read the words as they come, then the answer in their place."""
     services.go_on.clear()
     page = await open_chat(chromium, served.url)
-    await say(page, "good evening")
+    await send_text(page, "good evening")
     mine = page.locator(".line.user")
     await expect(mine).to_have_attribute("data-state", "accepted")
     await expect(mine.locator(".mark")).to_have_text("✓")
@@ -87,7 +81,7 @@ async def test_shift_enter_starts_a_line_and_enter_sends(
 async def test_a_reload_shows_the_history(chromium: Browser, served: ServedPage) -> None:
     """The conversation is the server's: a page that was closed has lost nothing."""
     page = await open_chat(chromium, served.url)
-    await say(page, "remember me")
+    await send_text(page, "remember me")
     await expect(page.locator(".line.assistant strong")).to_have_text("remember me")
     await page.reload()
     await expect(page.locator(".line.user .body")).to_have_text("remember me")
@@ -101,7 +95,7 @@ async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
     """What was streamed so far is there again, and the answer takes its place."""
     services.go_on.clear()
     page = await open_chat(chromium, served.url)
-    await say(page, "a long story")
+    await send_text(page, "a long story")
     await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
     await page.reload()
     await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
@@ -118,10 +112,10 @@ async def test_what_was_typed_while_the_server_was_gone_is_sent_once(
         served = await first.enter_async_context(serve_page(services))
         port = served.server.port
         page = await open_chat(chromium, served.url)
-        await say(page, "before")
+        await send_text(page, "before")
         await expect(page.locator(".line.assistant")).to_have_count(1)
     await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
-    await say(page, "meanwhile")
+    await send_text(page, "meanwhile")
     pending = page.locator(".line.user").nth(1)
     await expect(pending.locator(".mark")).to_have_text("○")
     async with serve_page(services, port=port):
@@ -148,19 +142,19 @@ async def test_unsent_messages_go_before_newer_ones(chromium: Browser) -> None:
     async with AsyncExitStack() as first:
         served = await first.enter_async_context(serve_page(services))
         page = await open_chat(chromium, served.url)
-    await say(page, "one")
+    await send_text(page, "one")
     services.is_asked.clear()
     services.may_read.clear()
     async with serve_page(services, port=served.server.port):
         await services.is_asked.wait()
-        await say(page, "two")
+        await send_text(page, "two")
         services.may_read.set()
         await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓"])
         services.is_down = True
-        await say(page, "three")
+        await send_text(page, "three")
         await expect(page.locator("#trouble")).to_be_visible()
         services.is_down = False
-        await say(page, "four")
+        await send_text(page, "four")
         await page.reload()
         await expect(page.locator(".line.user .mark")).to_have_text(["✓"] * 4)
     assert [message.text for message in services.accepted] == ["one", "two", "three", "four"]
@@ -181,7 +175,7 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(
     services = DiesAfterStoring(answer=services.answer)
     async with serve_page(services) as served:
         page = await open_chat(chromium, served.url)
-        await say(page, "only once")
+        await send_text(page, "only once")
         await expect(page.locator("#trouble")).to_be_visible()
         await page.reload()
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
@@ -196,7 +190,7 @@ async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
     """A full queue is told beside the message it was told for."""
     services.verdict = IntakeResult(verdict=IntakeVerdict.FULL)
     page = await open_chat(chromium, served.url)
-    await say(page, "too much")
+    await send_text(page, "too much")
     await expect(page.locator(".line.user")).to_have_attribute("data-state", "refused")
     await expect(page.locator(".why")).to_contain_text("Too many messages")
     services.verdict = None
@@ -208,7 +202,7 @@ async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
 async def test_two_windows_show_one_conversation(chromium: Browser, served: ServedPage) -> None:
     """What is said in one window stands in the other, once, with its answer."""
     here, there = await open_chat(chromium, served.url), await open_chat(chromium, served.url)
-    await say(here, "hello over there")
+    await send_text(here, "hello over there")
     await expect(there.locator(".line.user .body")).to_have_text("hello over there")
     await expect(there.locator(".line.assistant strong")).to_have_text("hello over there")
     await expect(here.locator(".line.assistant")).to_have_count(1)
@@ -231,7 +225,7 @@ async def test_nothing_is_wider_than_a_phone(chromium: Browser, served: ServedPa
     """Tables and code scroll in their own boxes; the page itself never sideways."""
     services.answer = lambda _: PHONE_TEXT
     page = await open_chat(chromium, served.url, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True)
-    await say(page, "z" * 300)
+    await send_text(page, "z" * 300)
     await expect(page.locator(".line.assistant pre")).to_be_visible()
     for selector in ("document.documentElement", "document.getElementById('scroller')"):
         width, room = await page.evaluate(f"[{selector}.scrollWidth, {selector}.clientWidth]")
@@ -301,7 +295,7 @@ async def test_hostile_text_is_only_text(chromium: Browser, served: ServedPage, 
     page = await open_chat(chromium, served.url)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    await say(page, HOSTILE)
+    await send_text(page, HOSTILE)
     body = page.locator(".line.assistant .body")
     await expect(body).to_contain_text("<script>window.hit = 1</script>")
     assert await page.evaluate("window.hit") is None
@@ -330,7 +324,7 @@ async def test_markdown_is_drawn(chromium: Browser, served: ServedPage, services
         "| a | b |\n|---|--:|\n| 1 | `x|y` |\n\n---\n\n```python\nif a < b:\n    pass\n```\nsnake_case_name 2 * 3 * 4"
     )
     page = await open_chat(chromium, served.url)
-    await say(page, "go")
+    await send_text(page, "go")
     body = page.locator(".line.assistant .body")
     await expect(body.locator("h3")).to_have_text("Plan")
     await expect(body.locator("p em").first).to_have_text("soft")
@@ -379,16 +373,16 @@ async def test_formulas_are_drawn_and_load_their_library_alone(
     page = await open_chat(chromium, served.url)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    await say(page, "no")
+    await send_text(page, "no")
     await expect(page.locator(".line.assistant .body p").last).to_have_text("It costs $5 and $6, or $5-$6. $code$")
     assert not any("katex" in url for url in asked)
     services.lines.clear()
     await page.reload()
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")
-    await say(page, "How long is the ladder?")
+    await send_text(page, "How long is the ladder?")
     await expect(page.locator(".line.assistant .formula.display math")).to_have_count(1)
     await take_pictures(page, "page-formulas")
-    await say(page, "yes")
+    await send_text(page, "yes")
     body = page.locator(".line.assistant .body").last
     await expect(body.locator("mfrac")).to_have_count(1)
     await expect(body.locator("p:first-child math")).to_have_count(2)
@@ -447,7 +441,7 @@ async def test_code_is_coloured_in_colours_that_can_be_read(
     services.answer = lambda _: f"```python\n{code}\n```\n\n```nonesuch\nplain\n```"
     for scheme in ("light", "dark"):
         page = await open_chat(chromium, served.url, color_scheme=scheme)
-        await say(page, "go")
+        await send_text(page, "go")
         shown = page.locator(".line.assistant pre code").first
         await expect(shown.locator(".hljs-keyword").first).to_have_text("def")
         assert await shown.evaluate("code => code.textContent") == code
@@ -524,7 +518,7 @@ async def test_a_code_lets_a_browser_in_and_it_can_leave(chromium: Browser, serv
         await page.locator("#code").press("Enter")
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         assert code not in page.url
-        await say(page, "let me in")
+        await send_text(page, "let me in")
         await expect(page.locator(".line.assistant")).to_have_count(1)
         await page.reload()
         await expect(page.locator(".line.assistant")).to_have_count(1)
@@ -553,7 +547,7 @@ async def test_a_file_is_a_link_that_saves_it(
     blob = await services.blobs.put("people/ann", data)
     file = Attachment(kind="document", name="<b>plan</b>.html", size=len(data), media_type="text/html", blob=blob)
     page = await open_chat(chromium, served.url)
-    await say(page, "the plan, please")
+    await send_text(page, "the plan, please")
     await expect(page.locator(".line.assistant strong")).to_have_text("the plan, please")
     turn = services.lines[-1].turn
     await served.channel.send(MessagePart(id=f"{turn}.1.2", key=served.key, payload="", plain="", file=file))
@@ -705,7 +699,7 @@ async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
         )
         await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
     await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
-    await say(page, "meanwhile")
+    await send_text(page, "meanwhile")
     await expect(page.locator(".line.user .mark")).to_have_text("○")
     async with serve_page(services, port=port) as served:
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
@@ -733,5 +727,5 @@ async def test_the_page_speaks_the_language_of_the_chat(
     await expect(page.locator("#send")).to_have_attribute("aria-label", words["web.send"])
     await expect(page.locator(".day").first).to_contain_text(day)
     services.is_down = True
-    await say(page, "keep this")
+    await send_text(page, "keep this")
     await expect(page.locator("#trouble")).to_have_text(words["frames.later"])

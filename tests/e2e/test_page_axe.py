@@ -12,6 +12,7 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.app import build_operations
 from gateway.i18n import translate
+from tests.e2e.browser import send_text
 from tests.e2e.test_page import PIXEL
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
@@ -49,8 +50,7 @@ async def check(page: Page, state: str, found: list[str]) -> None:
 
 async def say(page: Page, text: str) -> None:
     """Say *text* and wait until its whole answer is below it."""
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
+    await send_text(page, text)
     body = page.locator(".body", has_text=re.compile(rf"^{re.escape(text)}$"))
     said = page.locator(".line.user:not([hidden])", has=body).last
     answers = said.locator("xpath=following-sibling::li").and_(page.locator(".line:not(.user):not(.streaming)"))

@@ -7,7 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from gateway.events import InboundKind, MessageButton, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
@@ -84,8 +84,7 @@ async def test_the_buttons_of_a_question_survive_a_reload_until_it_is_settled(ch
         page = await open_chat(chromium, up.app.web.url)
         for said in ("/remember the zeppelin is red", "/forget zeppelin"):
             count = await page.locator(".line.notice, .line.command").count()
-            await page.locator("#text").fill(said)
-            await page.locator("#text").press("Enter")
+            await send_text(page, said)
             await expect(page.locator(".line.notice, .line.command")).to_have_count(count + 1)
         choices = await page.locator(".choice").all_inner_texts()
         assert len(choices) > 1

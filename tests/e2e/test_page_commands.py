@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 from gateway.app import build_operations
 from gateway.i18n import HELP, command_names, translate
 from gateway.text import render_plain
-from tests.e2e.browser import open_chat, open_page
+from tests.e2e.browser import open_chat, open_page, send_text
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.web_services import FakePageServices, serve_page
@@ -82,8 +82,7 @@ async def test_an_answer_is_copied_as_it_was_written(chromium: Browser) -> None:
     markdown = "**bold** and `code`\n\n- [a link](https://example.org/)\n\n| a |\n|---|\n| 1 |"
     async with serve_page(FakePageServices(answer=lambda _: markdown)) as served:
         page = await open_chat(chromium, served.url, permissions=["clipboard-read", "clipboard-write"])
-        await page.locator("#text").fill("go")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "go")
         copy = page.get_by_role("button", name=translate("web.copy_answer"))
         for _ in range(2):
             await expect(page.locator(".line.assistant:not(.streaming) table")).to_have_count(1)

@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Locator, Page, Route, ViewportSize, ex
 from gateway.app import build_operations
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat, open_page, take_picture
+from tests.e2e.browser import open_chat, open_page, send_text, take_picture
 from tests.fakes.held_model import HeldScriptModel, title_soon
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
@@ -39,8 +39,7 @@ async def say(page: Page, text: str) -> None:
     """Say *text* and wait for its answer."""
     answers = page.locator(".line:not(.user):not(.streaming)")
     count = await answers.count()
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
+    await send_text(page, text)
     await expect(answers).to_have_count(count + 1)
 
 
@@ -88,8 +87,7 @@ async def test_a_model_names_a_conversation_while_the_page_is_open(
     model.title = "Watering <i>roses</i>"
     async with gateway(model=model) as running:
         page = await visit(chromium, running)
-        await page.locator("#text").fill("the roses need water")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "the roses need water")
         await expect(titles(page)).to_have_text(["the roses need water"])
         model.go(1)
         await expect(titles(page)).to_have_text(["Watering <i>roses</i>"])

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from playwright.async_api import Browser, Page, expect
 
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.fakes.gateway import gateway
 from tests.fakes.loopback import serve_app
 from tests.faults.process_pool import ForkServer
@@ -77,8 +77,7 @@ async def gated_model() -> AsyncIterator[GatedModel]:
 async def say(page: Page, text: str) -> None:
     """Type and send *text*; return when it is stored."""
     before = await page.locator(".line.user").count()
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
+    await send_text(page, text)
     await expect(page.locator(".line.user .mark").nth(before)).to_have_text("✓")
 
 

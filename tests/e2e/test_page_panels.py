@@ -13,7 +13,7 @@ from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import SAY, Reminder
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat, take_pictures
+from tests.e2e.browser import open_chat, send_text, take_pictures
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 
@@ -36,8 +36,7 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await button(page, "memory").click()
         await expect(panel.locator(".empty")).to_have_text(translate("web.memory_empty"))
         await button(panel, "close").click()
-        await page.locator("#text").fill(f"/remember {LINE}")
-        await page.locator("#text").press("Enter")
+        await send_text(page, f"/remember {LINE}")
         await expect(page.locator(".line.notice")).to_have_count(1)
         await button(page, "memory").click()
         line = panel.locator("li")
@@ -125,8 +124,7 @@ async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
             await page.locator("#code").press("Enter")
             await expect(page.locator("#state")).to_have_attribute("data-state", "online")
             if not who:
-                await page.locator("#text").fill("/remember my boat is called Nora")
-                await page.locator("#text").press("Enter")
+                await send_text(page, "/remember my boat is called Nora")
                 await expect(page.locator(".line.notice")).to_have_count(1)
             line = "memory/source?line=my+boat+is+called+Nora"
             ask = "async (paths) => Promise.all(paths.map(async (each) => (await fetch(each)).text()))"

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, expect
 from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat, take_pictures
+from tests.e2e.browser import open_chat, send_text, take_pictures
 from tests.e2e.test_page_axe import AXE, check
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import gateway
@@ -52,13 +52,11 @@ async def test_sources_are_footnotes(chromium: Browser) -> None:
     found: list[str] = []
     async with gateway(model=HeldScriptModel(opened[0], SUNDAY, opened[1], ANSWER), tools=[read_page]) as up:
         page = await open_chat(chromium, up.app.web.url, script=AXE, reduced_motion="reduce")
-        await page.locator("#text").fill("Do the ferries run on Sunday?")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "Do the ferries run on Sunday?")
         await expect(page.locator(".sources li > a")).to_have_text(list(FERRIES.values()))
         await up.idle()
         await take_pictures(page, "page-sources")
-        await page.locator("#text").fill("when do the ferries go?")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "when do the ferries go?")
         await check_footnotes(page)
         await up.idle()
         await page.reload()

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.i18n import translate
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.fakes.held_model import HeldScriptModel, users
 from tests.fakes.inprocess_gateway import gateway
 
@@ -18,8 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def say(page: Page, text: str) -> None:
     """Type *text* and wait for an answer below it."""
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
+    await send_text(page, text)
     await expect(shown(page).last).to_have_class("line assistant")
 
 
@@ -97,8 +96,7 @@ async def test_what_was_stopped_stays_and_can_be_answered_again(chromium: Browse
     model = SlowModel(held=[1])
     async with gateway(model=model) as up:
         page = await open_chat(chromium, up.app.web.url)
-        await page.locator("#text").fill("a story")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "a story")
         await expect(page.locator(".line.streaming .body")).to_have_text("Once upon a time")
         await page.locator("#stop").click()
         stopped = re.compile(f"Once upon a time\\s*{re.escape(translate('delivery.stopped_here'))}")

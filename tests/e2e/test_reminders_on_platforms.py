@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Page, expect
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import Reminder, reminders_in
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
@@ -212,8 +212,7 @@ class PageTalk(PlatformTalk):
 
     async def say(self, text: str) -> None:
         """Write and send."""
-        await self._page.locator("#text").fill(text)
-        await self._page.locator("#text").press("Enter")
+        await send_text(self._page, text)
 
     async def wait_shown(self, words: str) -> str:
         """Return the text of the line."""

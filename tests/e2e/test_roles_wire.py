@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events import PlatformAccount
-from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
 from tests.e2e.telegram.test_telegram_buttons import asked
-from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL
-from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
-from tests.fakes.slack_server import BOB, DM, ROOM, slack_server
+from tests.fakes.slack_server import BOB, DM, slack_server
 from tests.fakes.staged_changes import staged
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
 from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
@@ -31,41 +28,6 @@ async def lines(parlour: InProcessGateway) -> list[tuple[str, str, str, str]]:
     """Return the audit, the oldest first: who, where, what, outcome."""
     found = await parlour.app.store.access.audit(limit=50)
     return [(each.by, each.where, each.what, each.outcome) for each in reversed(found)]
-
-
-async def test_new_in_a_slack_channel() -> None:
-    """A member reads who may; the workspace's admin begins anew; two lines, and nothing else."""
-    async with slack_server() as server, open_slack_gateway(server) as parlour:
-        whispers = server.places[ROOM].whispers
-        server.slash(ROOM, BOB, "/parlour", "new")
-        await server.until(lambda: bool(whispers))
-        assert (whispers[0]["user"], whispers[0]["text"]) == (BOB, REFUSED.replace("/new", "/parlour new"))
-        server.slash(ROOM, SLACK_ANN, "/parlour", "new")
-        await server.until(lambda: DONE in [*server.shown(ROOM), *(each["text"] for each in whispers)])
-        await parlour.idle()
-        here = f"slack:{ROOM}"
-        assert await lines(parlour) == [
-            (f"slack:{BOB}", here, "new", "refused"),
-            (f"slack:{SLACK_ANN}", here, "new", "done"),
-        ]
-
-
-async def test_new_in_a_discord_channel() -> None:
-    """As in Slack: who has a role that manages the server decides."""
-    async with open_discord() as discord, open_discord_gateway(discord, model=InstantModel()) as parlour:
-        discord.members[ANN]["roles"] = [ADMIN_ROLE]
-        await discord.until(lambda: bool(discord.interactions.registered))
-        refused = discord.interactions.use(GENERAL, BEN, "new")
-        await discord.until(lambda: refused.original is not None)
-        assert refused.original == REFUSED
-        done = discord.interactions.use(GENERAL, ANN, "new")
-        await discord.until(lambda: DONE in (done.original, *discord.chat(GENERAL)))
-        await parlour.idle()
-        here = f"discord:{GENERAL}"
-        assert await lines(parlour) == [
-            (f"discord:{BEN}", here, "new", "refused"),
-            (f"discord:{ANN}", here, "new", "done"),
-        ]
 
 
 async def test_new_and_a_press_in_a_telegram_group() -> None:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, expect
 
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import reminders_in
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from gateway.events import MessagePart, SessionKey
 from tests.e2e.agent.test_stopped_answers import StallingModel
+from tests.e2e.browser import send_text
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
@@ -115,13 +116,13 @@ async def test_on_the_page(chromium: Browser) -> None:
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await page.evaluate(_WATCH)
         answers = page.locator(".line.assistant:not(.streaming) .body")
-        await say(page, "read the page")
+        await send_text(page, "read the page")
         await expect(answers.nth(0)).to_contain_text("That is all.")
         await expect(answers.nth(0).locator("code").first).to_have_text(EVIL)
-        await say(page, "and then?")
+        await send_text(page, "and then?")
         await expect(answers.nth(1)).to_have_text(f"Open {EVIL} now.")
         assert set(await page.evaluate("window.linked")) == {GOOD}
-        await say(page, f"what is {EVIL}?")
+        await send_text(page, f"what is {EVIL}?")
         await expect(answers.nth(2).locator("a")).to_have_count(1)
         await page.reload()
         await expect(answers).to_have_count(3)
@@ -176,12 +177,6 @@ _SHOW = """async ([texts, links]) => {
     return [...body.querySelectorAll("[href], [src]")].map((each) => each.getAttribute("href") ?? each.src);
   });
 }"""
-
-
-async def say(page: Page, text: str) -> None:
-    """Type *text* and press Enter."""
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
 
 
 async def shown_links(parlour: InProcessGateway) -> list[tuple[str, ...] | None]:

@@ -28,7 +28,7 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.web.web_search import WebHit
 from agent.web.web_tools import build_search_tool
 from tests.e2e.agent.test_web_tools import OFF, ListEngine
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -115,8 +115,7 @@ async def open_scene(chromium: Browser, scene: Scene) -> AsyncIterator[tuple[Pag
         view = {"width": scene.width, "height": 400}
         page = await open_chat(chromium, parlour.app.web.url, viewport=view, device_scale_factor=1.5)
         for n, text in enumerate(scene.said, 1):
-            await page.locator("#text").fill(text)
-            await page.locator("#text").press("Enter")
+            await send_text(page, text)
             await expect(page.locator(".line:not(.user):not(.streaming)")).to_have_count(n)
         if scene.fires:
             await fire(parlour)

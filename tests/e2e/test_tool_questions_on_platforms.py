@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 
 from agent.tools.tool_questions import LONGEST_SHOWN, TOOL_QUESTION
 from tests.e2e.agent.test_tool_questions import OutsideWorld
-from tests.e2e.browser import open_chat
+from tests.e2e.browser import open_chat, send_text
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT, GENERAL
@@ -165,8 +165,7 @@ async def test_on_the_page(chromium: Browser) -> None:
     async with gateway(model=asking_model(), tools=[world.tool]) as parlour:
         page = await open_chat(chromium, parlour.app.web.url)
         answers = page.locator(".line:not(.user) .body")
-        await page.locator("#text").fill("write to bob")
-        await page.locator("#text").press("Enter")
+        await send_text(page, "write to bob")
         await expect(answers.nth(0)).to_contain_text(ASKED)
         await expect(answers.nth(0).locator("pre")).to_contain_text('"subject": "*hello* <!channel> @everyone"')
         await expect(page.get_by_role("button")).to_contain_text(ROW[0])

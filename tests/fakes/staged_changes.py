@@ -76,3 +76,10 @@ async def erase(ask: Callable[..., Awaitable[str]], chat: str, command: str, **s
     found = re.search(r"/memory approve (f[a-z2-7]{16})", question)
     assert found, question
     return await ask(chat, found[0], **said)
+
+
+def change(text: str) -> str:
+    """Return the first change that an answer names."""
+    found = re.search(r"`([0-9a-f]{8})`", text)
+    assert found, text
+    return found[1]

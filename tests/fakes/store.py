@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -167,3 +168,12 @@ def kill(path: Path, into: Path) -> Path:
         if source.exists():
             shutil.copy(source, into / source.name)
     return into / path.name
+
+
+async def until_open(store: SqlStore) -> None:
+    """Return when the store has a session again."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(StoreUnavailable):
+                return await store.check()
+            await asyncio.sleep(0.02)

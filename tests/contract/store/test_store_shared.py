@@ -24,6 +24,7 @@ from gateway.store.postgres.schema import read_workers
 from gateway.store.sql_store import SqlStore, look_again, share_work
 from gateway.store.writer import Operation
 from tests.fakes.shared_workers import HOUR, LossyConnection, Workers, paused, until
+from tests.fakes.store import until_open
 from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, next_delivery, parts_of, receipt, said
 
 HOLDERS = "SELECT name, worker FROM claim ORDER BY name"
@@ -227,15 +228,6 @@ async def test_a_free_lock_alone_is_no_death(team: Workers) -> None:
     await until_open(first)
     await first.journal.commit(lease, answered(lease, "one"))
     assert await second.journal.claim(ANN) is None
-
-
-async def until_open(store: SqlStore) -> None:
-    """Return when the store has a session again."""
-    async with asyncio.timeout(30):
-        while True:
-            with suppress(StoreUnavailable):
-                return await store.check()
-            await asyncio.sleep(0.02)
 
 
 async def test_after_a_failure_of_the_server_nobody_is_taken_for_dead(

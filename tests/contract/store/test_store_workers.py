@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import timedelta
 
 import psycopg
@@ -18,6 +17,7 @@ from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.sql_store import SqlStore
 from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.store import until_open
 from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, said
 
 HOUR = 3_600_000_000  # microseconds
@@ -38,15 +38,6 @@ async def server(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> P
 async def open_at(server: PostgresServer) -> SqlStore:
     """Open a store as a process that starts would."""
     return await open_database(server.url, StoreLimits(), clock=lambda: START)
-
-
-async def until_open(store: SqlStore) -> None:
-    """Return when the store has a session again."""
-    async with asyncio.timeout(30):
-        while True:
-            with suppress(StoreUnavailable):
-                return await store.check()
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

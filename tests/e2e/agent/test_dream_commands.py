@@ -17,6 +17,7 @@ from tests.e2e.agent.test_consolidation import SummaryModel as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
 from tests.fakes.dream_scene import DreamModel, add, edits, swap
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
+from tests.fakes.staged_changes import change
 
 ANN = "people/pocket%3aann"
 ROOM = "chats/pocket%3aroom"
@@ -65,13 +66,6 @@ async def dream(parlour: InProcessGateway, chat: str = "ann", **facts: object) -
     first = await parlour.channel.ask(chat, "/dream", **facts)
     assert first == "I'm reviewing recent conversations and will report the result here."
     return (await parlour.channel.posted(chat, said + 2))[-1].text
-
-
-def change(text: str) -> str:
-    """Return the first change that an answer names."""
-    found = re.search(r"`([0-9a-f]{8})`", text)
-    assert found, text
-    return found[1]
 
 
 async def test_run_now_look_and_go_back() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +10,9 @@ from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
+from tests.fakes.staged_changes import change
 
 SCOPE = "people/pocket%3aann"
-
-
-def change(text: str) -> str:
-    """Return the first change that an answer names."""
-    found = re.search(r"`([0-9a-f]{8})`", text)
-    assert found, text
-    return found[1]
 
 
 async def say(parlour: InProcessGateway, *texts: str, **facts: Any) -> Sequence[str]:

@@ -155,15 +155,6 @@ async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, serv
     assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 
-async def test_words_can_be_a_file(discord: DiscordServer, services: FakePageServices) -> None:
-    """A long answer's `answer.md` has no blob: its words are the bytes."""
-    async with connected(services, discord) as channel:
-        file = Attachment(kind="document", name="answer.md", size=5, media_type="text/markdown")
-        part = MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="# Hü", file=file)
-        await channel.send(part)
-        assert list_posted_files(discord) == [("", "# Hü".encode())]
-
-
 @pytest.mark.parametrize("how", ["lost", "done 502"])
 async def test_a_file_whose_answer_was_lost_stands_once(
     discord: DiscordServer, services: FakePageServices, how: str

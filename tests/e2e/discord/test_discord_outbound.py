@@ -164,15 +164,6 @@ async def test_a_private_answer_is_a_direct_message_or_one_line(
     assert discord.chat(GENERAL) == ([] if takes else [translate("discord.write_privately")])
 
 
-async def test_a_marked_resend_says_so(discord: DiscordServer, channel: NotedChannel) -> None:
-    """In front, within the limit, even of the longest part."""
-    for part in parts(channel, "*" * 5_000):
-        await channel.send(part, may_be_duplicate=True)
-    assert all(
-        each.startswith(translate("delivery.may_repeat")) and len(each) <= 2_000 for each in discord.chat(GENERAL)
-    )
-
-
 async def test_typing_is_shown_and_never_raises(discord: DiscordServer, channel: NotedChannel) -> None:
     """A chat that is closed to us costs a sign, not a turn."""
     discord.closed.add(RANDOM)

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, FilePayload, Page, expect
 
-from tests.e2e.browser import open_browser
+from tests.e2e.browser import open_browser, send_text
 from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.fakes.proxies import FAR_NAME, PUBLIC, NginxFront, far_away, microsocks, nginx
@@ -82,12 +82,6 @@ async def enter(browser: Browser, link: str, code: str = "") -> Page:
     return page
 
 
-async def say(page: Page, text: str) -> None:
-    """Type *text* and press Enter."""
-    await page.locator("#text").fill(text)
-    await page.locator("#text").press("Enter")
-
-
 async def test_the_whole_page_and_a_webhook_behind_nginx_with_the_model_beyond_a_proxy(
     tmp_path: Path, zygote: ForkServer
 ) -> None:
@@ -146,13 +140,13 @@ async def _is_a_cookie_of_ours_alone(page: Page, front: NginxFront) -> None:
 
 
 async def _talk(page: Page, front: NginxFront) -> None:
-    await say(page, "say it slowly")
+    await send_text(page, "say it slowly")
     await expect(page.locator(".line.streaming .body")).to_contain_text("word0", timeout=40_000)
     await expect(page.locator(".line.assistant:not(.streaming) .body")).to_have_text(WORDS)
     file = FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"the door code is 4711" * 100_000)
     await page.locator("#files").set_input_files(file)
     await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
-    await say(page, "keep this")
+    await send_text(page, "keep this")
     await expect(page.locator(".line.assistant")).to_have_count(2)
     await page.reload()
     await expect(page.locator(".line.user .body")).to_have_text(["say it slowly", "keep this"])
@@ -161,7 +155,7 @@ async def _talk(page: Page, front: NginxFront) -> None:
     assert (await (await download.value).path()).read_bytes() == file["buffer"]
     await front.process.stop()
     await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
-    await say(page, "meanwhile")
+    await send_text(page, "meanwhile")
     await front.process.start()
     await expect(page.locator(".line.assistant")).to_have_count(3)
 
@@ -171,7 +165,7 @@ async def _is_somebody_else(browser: Browser, front: NginxFront, process: Gatewa
     code = (await process.command("web", "login", "--as", "ann")).split()[0]
     hers = await enter(browser, front.url, code)
     await expect(hers.locator("#welcome")).to_be_visible()
-    await say(hers, "hello, I am Ann")
+    await send_text(hers, "hello, I am Ann")
     await expect(hers.locator(".line.assistant")).to_have_count(1)
     await expect(mine.locator(".line.user")).to_have_count(3)
     await process.command("web", "logout", "ann")

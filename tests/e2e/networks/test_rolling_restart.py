@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.e2e.browser import open_page
+from tests.e2e.browser import open_page, send_text
 from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.fakes.postgres_server import PostgresServer
@@ -88,8 +88,7 @@ async def type_on_page(page: Page, is_over: asyncio.Event) -> int:
     number = 0
     while number == 0 or not is_over.is_set():
         for name in (f"m{_PAGE_CHAT}-{number}", f"m{_PAGE_CHAT}-{number + 1}"):
-            await page.locator("#text").fill(name)
-            await page.locator("#text").press("Enter")
+            await send_text(page, name)
         await expect(page.locator(_ANSWERS).last).to_contain_text(re.compile(rf"{name}\b"), timeout=60_000)
         number += 2
     return number

@@ -33,6 +33,7 @@ def list_bot_messages(up: RunningSlack, place: str = DM) -> list[tuple[str, list
 async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
     """Bytes as they were, one file a message, in the thread, and the caption in Slack's dialect."""
     async with slack() as up:
+        assert up.channel.capabilities.file_limit == 100_000_000
         ts = up.server.say(ROOM, ANN, "hi", quiet=True)
         blob = await up.services.blobs.put("chats/x", b"\x00\x01" * 5_000)
         part = file_part(f"{ROOM}/{ts}", caption="the **picture** <!channel>", blob=blob)
@@ -53,15 +54,6 @@ async def test_an_address_in_a_caption_is_not_fetched() -> None:
         ((text, _),) = list_bot_messages(up)
         assert "`https://evil.example/?q=secret" in text
         assert "<" not in text
-
-
-async def test_a_text_that_is_sent_as_a_file_is_utf8() -> None:
-    """A part without a blob is its own words; a large file is what the limit says."""
-    async with slack() as up:
-        assert up.channel.capabilities.file_limit == 100_000_000
-        await up.channel.send(file_part(DM))
-        (kept,) = up.server.files.values()
-        assert (kept.name, kept.data) == ("answer.md", WORDS.encode())
 
 
 # What fails on the way, and whether the part stands then; a plain number is the upload's status.

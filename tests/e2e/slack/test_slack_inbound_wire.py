@@ -17,17 +17,6 @@ from tests.fakes.web_services import FakePageServices
 CALL = f"<@{BOT_USER}>"
 
 
-async def test_a_direct_message_is_one_session() -> None:
-    """Key, id, sender and name arrive; it is acknowledged."""
-    async with slack() as up:
-        ts = up.server.say(DM, ANN, "good evening &amp; more")
-        (heard,) = await up.services.wait_deliveries(1)
-        assert str(heard.key) == f"slack:{DM}"
-        assert (heard.message_id, heard.text) == (ts, "good evening & more")
-        assert (heard.sender.name, heard.sender.is_admin, heard.sender.is_guest) == ("Ann", True, False)
-        await up.server.until(lambda: len(up.server.acks) == 1)
-
-
 async def test_a_mention_is_one_message() -> None:
     """It comes as `message` and as `app_mention`; both are the same to the journal."""
     async with slack() as up:
@@ -162,24 +151,6 @@ async def test_what_is_not_stored_is_delivered_again(fault: str) -> None:
         up.services.is_down = up.services.is_broken = False
         await up.server.until(lambda: len(up.server.acks) == 1)
         assert len({heard.logical_key for heard in up.services.deliveries}) == 1
-        assert len(up.services.accepted) == 1
-
-
-async def test_the_same_event_twice_is_one_message() -> None:
-    """A redelivery after a lost ack repeats every key."""
-    async with slack() as up:
-        event = {
-            "type": "message",
-            "channel": DM,
-            "channel_type": "im",
-            "user": ANN,
-            "text": "hi",
-            "ts": "1795000000.1",
-        }
-        up.server.event(event, event_id="Ev1")
-        up.server.event(event, event_id="Ev1")
-        await up.server.until(lambda: up.server.acks == ["Ev1", "Ev1"])
-        assert up.services.deliveries[0] == up.services.deliveries[1]
         assert len(up.services.accepted) == 1
 
 

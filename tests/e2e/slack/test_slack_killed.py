@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gateway.i18n import translate
 from tests.fakes.gateway import gateway as gateway_process
-from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.kill_snapshots import KillSnapshot, KillSnapshots
 from tests.fakes.slack_gateway import CALL, TwoPieceModel, open_gateway, variables
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
@@ -53,53 +51,20 @@ LEAST = {
 _KEPT = ("places", "users", "files", "uploads", "pending", "scopes", "reactions", "_last")
 
 
-@dataclass
-class SlackSnapshot:
-    """Everything that outlives a kill at one moment: our home, and Slack."""
-
-    home: Path
-    server: SlackServer
-
-
-class SlackSnapshots:
-    """Takes a copy of home and Slack at each call that is wanted."""
-
-    def __init__(self, server: SlackServer, folder: Path, wanted: Iterable[str]) -> None:
-        self.moments: dict[str, SlackSnapshot] = {}
-        self.parlour: InProcessGateway | None = None
-        self._server = server
-        self._folder = folder
-        self._wanted = set(wanted)
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def see(self, method: str, when: str) -> None:
-        """Note a call."""
-        number = self._counts[method, when] = self._counts.get((method, when), 0) + 1
-        if f"{when} {method} {number}" in self._wanted:
-            self.take(f"{when} {method} {number}")
-
-    def take(self, name: str) -> None:
-        """Keep what a kill now would leave."""
-        assert self.parlour is not None
-        there = SlackServer()
-        for field in _KEPT:
-            setattr(there, field, deepcopy(getattr(self._server, field)))
-        self.moments[name] = SlackSnapshot(self._copy(self.parlour, self._folder / name.replace(" ", "-")), there)
-
-    @staticmethod
-    def _copy(parlour: InProcessGateway, into: Path) -> Path:
-        """Copy the home; a half-written file that was renamed meanwhile is copied the next time."""
-        while True:
-            try:
-                return parlour.kill(into)
-            except shutil.Error:
-                shutil.rmtree(into)
+def copy_slack(server: SlackServer) -> SlackServer:
+    """Return Slack as it is now."""
+    there = SlackServer()
+    for field in _KEPT:
+        setattr(there, field, deepcopy(getattr(server, field)))
+    return there
 
 
 ENVIRONMENT = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
 
 
-async def film(server: SlackServer, camera: SlackSnapshots, model: TwoPieceModel, place: str, text: str) -> str:
+async def film(
+    server: SlackServer, camera: KillSnapshots[SlackServer], model: TwoPieceModel, place: str, text: str
+) -> str:
     """Let Ann ask and the whole answer come, before the camera; return the thread of the answer."""
     async with open_gateway(server, model=model, environment=ENVIRONMENT) as parlour:
         camera.parlour = parlour
@@ -115,7 +80,7 @@ async def film(server: SlackServer, camera: SlackSnapshots, model: TwoPieceModel
 
 
 async def what_stands_after(
-    moment: SlackSnapshot, model: TwoPieceModel, place: str, thread: str, messages: int
+    moment: KillSnapshot[SlackServer], model: TwoPieceModel, place: str, thread: str, messages: int
 ) -> list[str]:
     """Start again with what was left, and return what stands there when everything is quiet."""
     async with (
@@ -153,7 +118,7 @@ async def test_what_the_table_says_is_what_happens(tmp_path: Path) -> None:
     """At every moment of an answer's way, preview and file included: nothing is lost, nothing is there twice."""
     assert {row: promised(row) for row in PROMISED} == PROMISED
     async with slack_server() as server:
-        camera = SlackSnapshots(server, tmp_path, EXPECTED)
+        camera = KillSnapshots(partial(copy_slack, server), tmp_path, EXPECTED)
         thread = await film(server, camera, TwoPieceModel(LONG, first=57, held=True), ROOM, f"{CALL} at length")
     assert sorted(camera.moments) == sorted(EXPECTED)
     assert camera.moments["before ack 1"].server.pending  # else it says nothing about what is not acknowledged
@@ -168,7 +133,7 @@ async def test_with_the_least_scopes_a_doubt_is_marked(tmp_path: Path) -> None:
     """What cannot be read back is said to be perhaps a repeat: never two answers that look like two."""
     async with slack_server() as server:
         server.scopes -= {"channels:history", "groups:history", "mpim:history", "metadata.message:read", "files:write"}
-        camera = SlackSnapshots(server, tmp_path, LEAST)
+        camera = KillSnapshots(partial(copy_slack, server), tmp_path, LEAST)
         await film(server, camera, TwoPieceModel(SHORT, first=57, held=True), DM, "hello")
     assert sorted(camera.moments) == sorted(LEAST)
     found = {

@@ -40,18 +40,6 @@ async def test_our_own_words_are_not_heard() -> None:
         assert up.services.deliveries == []
 
 
-async def test_twenty_thousand_characters_arrive_whole() -> None:
-    """In order, each part within the limit, code fences closed and opened again."""
-    async with slack() as up:
-        text = "\n\n".join(f"paragraph {n} " + "word " * 50 for n in range(60)) + "\n\n```\n" + "line\n" * 1_200 + "```"
-        parts = up.render(DM, text)
-        for part in parts:
-            await up.channel.send(part)
-        shown = up.server.shown(DM)
-        assert " ".join(shown).replace("```", " ").split() == text.replace("```", " ").split()
-        assert all(len(part) <= 4_000 and part.count("```") % 2 == 0 for part in shown)
-
-
 async def test_a_preview_is_edited_in_place_and_becomes_the_answer() -> None:
     """One message; its key is the answer's in the end."""
     async with slack() as up:
@@ -145,14 +133,6 @@ async def test_without_the_scopes_nothing_is_certain(scope: str) -> None:
         (part,) = up.render(ROOM, "hello")
         with pytest.raises(OutcomeUnknown, match=scope):
             await up.channel.find(part)
-
-
-async def test_a_repeat_is_marked() -> None:
-    """The mark is the first line of what may be there twice."""
-    async with slack() as up:
-        (part,) = up.render(DM, "hello")
-        await up.channel.send(part, may_be_duplicate=True)
-        assert up.server.shown(DM) == [f"_{translate('delivery.may_repeat')}_\nhello"]
 
 
 async def test_a_private_answer_is_seen_by_one() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
-from tests.e2e.slack.test_slack_killed import SlackSnapshot, SlackSnapshots
+from tests.e2e.slack.test_slack_killed import copy_slack
+from tests.fakes.kill_snapshots import KillSnapshot, KillSnapshots
 from tests.fakes.slack_gateway import TwoPieceModel, open_gateway
 from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 
@@ -24,7 +26,7 @@ MOMENTS = {
 async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     """At each moment the process dies; the next one leaves no reaction on what is answered."""
     async with slack_server() as server:
-        camera = SlackSnapshots(server, tmp_path, MOMENTS)
+        camera = KillSnapshots(partial(copy_slack, server), tmp_path, MOMENTS)
         model = TwoPieceModel("The answer.", held=True)
         async with open_gateway(server, model=model) as up:
             camera.parlour = up
@@ -40,7 +42,7 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     assert {name: await left_over(moment) for name, moment in camera.moments.items()} == dict.fromkeys(MOMENTS, 0)
 
 
-async def left_over(moment: SlackSnapshot) -> int:
+async def left_over(moment: KillSnapshot[SlackServer]) -> int:
     """Start again with what was left, and return how many reactions stand when everything is answered."""
     async with (
         slack_server(moment.server) as server,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from gateway.i18n import translate
 from tests.fakes.gateway import free_port
-from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.kill_snapshots import KillSnapshot, KillSnapshots
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram, telegram_now
 
@@ -113,40 +114,14 @@ WAYS = {
 }
 
 
-@dataclass
-class TelegramSnapshot:
-    """Everything that outlives a kill at one moment: our home, and Telegram."""
-
-    home: Path
-    server: TelegramServer
-
-
-class TelegramSnapshots:
-    """Takes a copy of home and Telegram at each call."""
-
-    def __init__(self, server: TelegramServer, folder: Path, wanted: Mapping[str, object]) -> None:
-        self.moments: dict[str, TelegramSnapshot] = {}
-        self.parlour: InProcessGateway | None = None
-        self._server = server
-        self._folder = folder
-        self._wanted = wanted
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def see(self, method: str, when: str) -> None:
-        """Note a call."""
-        number = self._counts[method, when] = self._counts.get((method, when), 0) + 1
-        if f"{when} {method} {number}" in self._wanted:
-            self.take(f"{when} {method} {number}")
-
-    def take(self, name: str) -> None:
-        """Keep what a kill now would leave."""
-        assert self.parlour is not None
-        there = TelegramServer()
-        for attribute in ("chats", "posts", "updates", "reactions"):
-            setattr(there, attribute, deepcopy(getattr(self._server, attribute)))
-        there.files.kept = dict(self._server.files.kept)
-        there.now = self._server.now
-        self.moments[name] = TelegramSnapshot(self.parlour.kill(self._folder / name.replace(" ", "-")), there)
+def copy_telegram(server: TelegramServer) -> TelegramServer:
+    """Return Telegram as it is now."""
+    there = TelegramServer()
+    for attribute in ("chats", "posts", "updates", "reactions"):
+        setattr(there, attribute, deepcopy(getattr(server, attribute)))
+    there.files.kept = dict(server.files.kept)
+    there.now = server.now
+    return there
 
 
 def settings_of(way: KillCase) -> dict[str, Any]:
@@ -163,7 +138,7 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
     """At every moment of an answer's way: nothing is lost, and nothing is there twice without a mark."""
     way = WAYS[name]
     async with telegram_now() as server:
-        camera = TelegramSnapshots(server, tmp_path, way.expected)
+        camera = KillSnapshots(partial(copy_telegram, server), tmp_path, way.expected)
         model = EchoModel(way.answer)
         model.go_on.clear()
         server.on_call = camera.see
@@ -183,7 +158,7 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
     assert stands == way.expected
 
 
-async def what_stands_after(way: KillCase, moment: TelegramSnapshot, posts: int) -> list[str]:
+async def what_stands_after(way: KillCase, moment: KillSnapshot[TelegramServer], posts: int) -> list[str]:
     """Start again with what was left, and return what stands in the chat when everything is quiet."""
     async with open_telegram(moment.server) as server:
         async with open_gateway(server, EchoModel(way.answer), home=moment.home, **settings_of(way)) as up:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
-from tests.e2e.telegram.test_telegram_killed import TelegramSnapshot, TelegramSnapshots
+from tests.e2e.telegram.test_telegram_killed import copy_telegram
+from tests.fakes.kill_snapshots import KillSnapshot, KillSnapshots
 from tests.fakes.telegram_gateway import EchoModel, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
@@ -32,7 +34,7 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     """At each moment the process dies; the next one leaves no reaction on what is answered."""
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
-        camera = TelegramSnapshots(server, tmp_path, MOMENTS)
+        camera = KillSnapshots(partial(copy_telegram, server), tmp_path, MOMENTS)
         model = EchoModel()
         model.go_on.clear()
         server.on_call = camera.see
@@ -48,7 +50,7 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     assert {name: await left_over(moment) for name, moment in camera.moments.items()} == dict.fromkeys(MOMENTS, 0)
 
 
-async def left_over(moment: TelegramSnapshot) -> int:
+async def left_over(moment: KillSnapshot[TelegramServer]) -> int:
     """Start again with what was left, and return how many reactions stand when everything is answered."""
     async with open_telegram(moment.server) as server, open_gateway(server, EchoModel(), home=moment.home) as up:
         await server.until(lambda: bool(server.posts) and not server.updates)

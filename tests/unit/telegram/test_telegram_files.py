@@ -187,15 +187,6 @@ async def test_what_is_no_photo_is_a_document(line: TelegramConnection, name: st
     assert (post.file.kind, post.file.name, post.file.data) == ("document", ".._.._a b.png", data)
 
 
-async def test_a_text_can_be_a_file(line: TelegramConnection) -> None:
-    """A part without a blob is its own text: a long answer in a group as answer.md."""
-    file = Attachment(kind="document", name="answer.md", size=9, media_type="text/markdown")
-    await line.channel.send(outgoing(file, TOPIC, plain="# Größe\n"))
-    (post,) = line.server.posts
-    assert post.file is not None
-    assert (post.file.name, post.file.data.decode()) == ("answer.md", "# Größe\n")
-
-
 async def test_a_doubtful_file_says_so_in_its_caption(line: TelegramConnection) -> None:
     """Telegram has no send key for files either: a resend is marked, however long the caption is."""
     for caption in ("", "a chart", "😀" * 900):

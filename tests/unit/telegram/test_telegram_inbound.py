@@ -123,18 +123,6 @@ async def test_a_refused_message_is_confirmed_all_the_same(line: TelegramConnect
     assert not line.server.posts
 
 
-async def test_a_second_delivery_is_the_same_message(line: TelegramConnection) -> None:
-    """An update that comes again has the same logical key, and its confirmation is given again."""
-    line.server.say("once")
-    (update,) = line.server.updates
-    await line.server.until(lambda: not line.server.updates)
-    line.server.redeliver(update)
-    first, second = await line.services.wait_deliveries(2)
-    await line.server.until(lambda: not line.server.updates)
-    assert first.logical_key == second.logical_key
-    assert len(line.services.accepted) == 1
-
-
 async def wait_long_poll(server: TelegramServer) -> None:
     """Return when a poll waits for the next update."""
     await server.until(lambda: any(asked.get("timeout") for name, asked in server.calls if name == "getUpdates"))
@@ -331,13 +319,6 @@ async def test_what_cannot_be_read_costs_nobody_anything(line: TelegramConnectio
     await line.server.until(lambda: not line.server.updates)
     assert [heard.text for heard in line.services.deliveries] == ["was here", "still here"]
     assert len(line.services.quarantined) == 4
-
-
-async def test_hostile_text_is_storable(line: TelegramConnection) -> None:
-    """What a person sends can be written as UTF-8 and holds no NUL."""
-    line.server.say("a\0b\ud800c\r\nd")
-    (heard,) = await line.services.wait_deliveries(1)
-    assert heard.text == "ab\ufffdc\nd"
 
 
 async def test_a_second_poller_is_told_once(server: TelegramServer) -> None:

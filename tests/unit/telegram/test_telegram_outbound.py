@@ -86,20 +86,6 @@ async def test_an_answer_is_set_natively(line: TelegramConnection) -> None:
     assert receipt.at.tzinfo is not None
 
 
-async def test_a_long_answer_comes_in_parts(line: TelegramConnection) -> None:
-    """20,000 characters with code: every part fits, in order, and no fence is torn."""
-    text = "\n\n".join(f"Paragraph {n} 😀 " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
-    assert len(text) > 20_000
-    for each in parts(line, text):
-        await line.channel.send(each)
-    shown = line.server.shown(42)
-    assert len(shown) > 4
-    assert "```" not in "".join(shown)
-    assert [f"print({n})" in "".join(shown) for n in range(60)] == [True] * 60
-    code = [entity for post in line.server.posts for entity in post.entities if entity["type"] == "pre"]
-    assert len(code) == 60
-
-
 async def test_an_answer_in_a_group_names_its_question(line: TelegramConnection) -> None:
     """In a group it is a reply, even to what is deleted by then; in a topic it stays there; in private it is none."""
     line.server.chat(int(GROUP.chat)).deleted = {2}
@@ -113,13 +99,6 @@ async def test_an_answer_in_a_group_names_its_question(line: TelegramConnection)
         ("three", 3, 7),
         ("four", None, None),
     ]
-
-
-async def test_a_marked_part_says_so_and_fits(line: TelegramConnection) -> None:
-    """A resend that may repeat something says so in the same message, at any length."""
-    full = parts(line, "wörd 😀 " * 2000)[0]
-    await line.channel.send(full, may_be_duplicate=True)
-    assert line.server.shown(42)[0].endswith(translate("delivery.may_repeat"))
 
 
 REFUSALS = {
