@@ -19,7 +19,7 @@ import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
 from agent.turn import RunningTurn, RunningTurns
-from gateway.errors import LeaseLost, StoreUnavailable
+from gateway.errors import LeaseLost, ObjectDamaged, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports import TURN_SPAN, InboxRow, Journal, MessageOutcome, MetricsRecorder, TraceSpan, TurnLease
 
@@ -216,11 +216,13 @@ class WorkerPool:
         except LeaseLost:
             outcome = "lost"
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             # Nothing was committed; stored steps are kept, and the session is claimed again.
             outcome = "store_down"
             log.warning("turn.store_down", key=str(lease.key), turn=lease.turn)
             await self._release(lease)
+            if isinstance(error, ObjectDamaged):  # until somebody restores it: the store itself delays nothing
+                await asyncio.sleep(_STORE_PAUSE.total_seconds())
         except Exception:  # the turn boundary: siblings survive a bad turn
             log.exception("turn.failed", key=str(lease.key), turn=lease.turn)
             await self._guard(lease, self._handler.dead_letter(lease))

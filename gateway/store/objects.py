@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gateway.errors import SettingsError, StoreUnavailable
+from gateway.errors import ObjectDamaged, SettingsError, StoreUnavailable
 from gateway.net import ProxyAddress, is_direct
 from gateway.ports.objects import ObjectStore
 
@@ -123,7 +123,7 @@ def _translate_disk(folder: Path) -> Any:
     try:
         yield
     except FileNotFoundError as error:
-        raise StoreUnavailable(f"{error.filename} is missing from the directory of store.objects.url") from error
+        raise ObjectDamaged(f"{error.filename} is missing from the directory of store.objects.url") from error
     except OSError as error:
         raise StoreUnavailable(f"the directory {folder} of store.objects.url: {error.strerror}") from error
 
@@ -140,7 +140,7 @@ def _translate_bucket(bucket: str, action: str) -> Any:
         raise StoreUnavailable(f"{start} cannot be used: {reason} to {action} objects") from error
     except FileNotFoundError as error:
         if action == "read" and "NoSuchBucket" not in str(error):
-            raise StoreUnavailable(f"{start} lacks an object that the database refers to") from error
+            raise ObjectDamaged(f"{start} lacks an object that the database refers to") from error
         if action != "delete" or "NoSuchBucket" in str(error):
             raise StoreUnavailable(f"{start} does not exist at this endpoint: create it, or fix the address") from error
     except BaseError as error:

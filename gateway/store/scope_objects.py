@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from dataclasses import replace
 from datetime import timedelta
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import ObjectDamaged, StoreUnavailable
 from gateway.ports.objects import ObjectStore
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 from gateway.store.database import Database, upsert_sql
@@ -80,16 +80,19 @@ class ScopeObjects:
             await self._writer.submit(lambda database: database.executemany(_LIST, names).close())
 
     async def read(self, file: StoredFile) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file; raises StoreUnavailable after them if they are not those that were stored."""
+        """Yield the bytes of a file; raises ObjectDamaged after them if they are not those that were stored."""
         digest, size = hashlib.sha256(), 0
-        async for data in self._objects.read(file.object):
-            digest.update(data)
-            size += len(data)
-            if size > file.size:
-                break
-            yield data
+        try:
+            async for data in self._objects.read(file.object):
+                digest.update(data)
+                size += len(data)
+                if size > file.size:
+                    break
+                yield data
+        except ObjectDamaged as error:
+            raise ObjectDamaged(f"the object {file.object} ({file.path}) is lost: {error}") from error
         if size != file.size or digest.hexdigest() != file.object.partition("-")[0]:
-            raise StoreUnavailable(
+            raise ObjectDamaged(
                 f"the object {file.object} ({file.path}) is not what was stored: bring it back from a backup of it"
             )
 

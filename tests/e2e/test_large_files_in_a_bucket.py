@@ -166,7 +166,10 @@ async def test_a_backup_has_the_objects_and_goes_into_an_empty_database(
 async def test_a_dump_with_a_copy_of_the_bucket_is_a_whole_backup(
     tmp_path: Path, environment: Mapping[str, str], server: S3Server, postgres: PostgresServer
 ) -> None:
-    """The bucket is copied after pg_dump; a gateway with an empty home has the conversation and the file."""
+    """The bucket is copied after pg_dump; a gateway with an empty home has the conversation and the file.
+
+    Without the objects it starts too, and answers people whose memory has none; others once they are back.
+    """
     sources, dump = PlatformFiles(), tmp_path / "parlour.dump"
     kind = InProcessFilePlugin(sources)
     async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
@@ -181,3 +184,11 @@ async def test_a_dump_with_a_copy_of_the_bucket_is_a_whole_backup(
         await parlour.channel.ask("ann", "afterwards")
         await parlour.idle()
         assert messages_of(tmp_path / "empty") == [(0, "look"), (2, "afterwards")]
+    kept = dict(server.objects)
+    server.objects.clear()
+    async with gateway(home=tmp_path / "late", model=InstantModel(), environment=copied) as parlour:
+        waiting = asyncio.create_task(parlour.channel.ask("ann", "and me?"))
+        assert "answer to" in await parlour.channel.ask("ben", "hello", sender="ben")
+        assert not waiting.done()
+        server.objects |= {name.replace("parlour/", "copy/"): data for name, data in kept.items()}
+        assert "and me?" in await waiting

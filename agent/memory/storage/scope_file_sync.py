@@ -27,7 +27,7 @@ from agent.memory.storage.local_changes import KnownScope, LocalChange, find_cha
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
 from agent.memory.storage.scope_scan import CachedFile, FileSignature, is_immutable, scan_scope, unit_of
 from agent.memory.storage.written_files import WrittenFiles
-from gateway.errors import ScopeReplaced, StoreUnavailable, UserError
+from gateway.errors import ObjectDamaged, ScopeReplaced, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
 
 log = structlog.get_logger(__name__)
@@ -73,6 +73,7 @@ class ScopeFileSync:
         self._written = WrittenFiles(home)
         self._touched: set[str] = set()
         self._together: dict[str, frozenset[str]] = {}
+        self._damaged: set[str] = set()  # scopes with an object that cannot be fetched: no turn can use them
         self._in_use: Callable[[], Collection[str]] = tuple
         self._fell_behind = asyncio.Event()
         self._hold_still: Callable[[Path], AbstractAsyncContextManager[None]] = lambda _: contextlib.nullcontext()
@@ -109,12 +110,13 @@ class ScopeFileSync:
 
         Returns those of them that have unfinished jobs, which may be another gateway's. Call it before *scopes* are in
         use. Documents that were changed here and elsewhere are fetched as they are there; tasks that have the scope in
-        use then fail to save, and run again.
+        use then fail to save, and run again. Raises ObjectDamaged for a scope with such an object, after the others.
         """
         named = {each for each in scopes if each or self._with_home} | {SHARED}
         before = {scope: self._open(scope).version for scope in named}
         looks = await self._store.look(*named)
         fetches = {scope: self._open(scope).fetches for scope in named}
+        damaged: ObjectDamaged | None = None
         for scope in sorted(named):
             cached = self._open(scope)
             if scope not in self._in_use():
@@ -124,7 +126,12 @@ class ScopeFileSync:
                 async with self._hold(scope):  # a save of this gateway may have made the other version
                     is_same = cached.version == (await self._store.look(scope))[scope].version
             if cached.is_behind or not is_same:
-                await self._catch_up(scope, fetches[scope])
+                try:
+                    await self._catch_up(scope, fetches[scope])
+                except ObjectDamaged as error:
+                    damaged = error
+        if damaged is not None:
+            raise damaged
         return [scope for scope, look in looks.items() if look.has_jobs]
 
     async def fetch_all(self) -> None:
@@ -163,11 +170,13 @@ class ScopeFileSync:
         return self._written.has(scope) or scope in self._touched or (cached is not None and not cached.is_settled)
 
     async def save_all(self) -> None:
-        """Save every scope of the home, also those that only an editor has touched."""
+        """Save every scope of the home, also those that only an editor has touched, but none with a damaged object."""
         found = {*await asyncio.to_thread(self._local_scopes), *self._cache_file().versions(), *self._changed_scopes()}
         for scope in sorted(each for each in found if each or self._with_home):
-            self._touched.add(scope)
-            await self._save({scope, *self._together.get(scope, ())})
+            together = {scope, *self._together.get(scope, ())}
+            if self._damaged.isdisjoint(together):
+                self._touched.add(scope)
+                await self._save(together)
 
     async def run(self) -> None:
         """Save changes that no commit has asked for, such as edits by hand, until cancelled.
@@ -181,13 +190,15 @@ class ScopeFileSync:
                     await self._fell_behind.wait()
             self._fell_behind.clear()
             try:
-                await self.fetch(*(scope for scope, each in self._scopes.items() if each.is_behind))
+                with contextlib.suppress(ObjectDamaged):  # logged; the other scopes go on
+                    await self.fetch(*(scope for scope, each in self._scopes.items() if each.is_behind))
                 if time.monotonic() < next_all:
-                    await self._save_changed(self._changed_scopes())
+                    await self._save_changed(self._changed_scopes() - self._damaged)
                 else:
                     next_all = time.monotonic() + _ALL_EVERY
                     await self._store.remove_unused()
-                    await self.fetch(*await asyncio.to_thread(self._cache_file().versions))
+                    with contextlib.suppress(ObjectDamaged):
+                        await self.fetch(*await asyncio.to_thread(self._cache_file().versions))
                     await self.save_all()
             except StoreUnavailable as error:
                 log.info("memory.saved_later", reason=str(error))
@@ -308,7 +319,7 @@ class ScopeFileSync:
             if self._has_started:
                 is_clean = False
                 await self.save_all()
-                is_clean = True
+                is_clean = not self._damaged
         except (StoreUnavailable, OSError) as error:
             log.warning("memory.not_saved", error=str(error))
         finally:
@@ -340,7 +351,8 @@ class ScopeFileSync:
         async def fetch(scope: str) -> None:
             nonlocal fetched
             async with limit:
-                fetched += await self._fetch(scope, versions.get(scope, ""), is_known=scope in here)
+                with contextlib.suppress(ObjectDamaged):  # this scope cannot be used, and the others can
+                    fetched += await self._fetch(scope, versions.get(scope, ""), is_known=scope in here)
 
         async with asyncio.TaskGroup() as tasks:
             for scope in sorted({*versions, *here, *local}):
@@ -392,6 +404,7 @@ class ScopeFileSync:
         for _ in range(_TRIES):
             with contextlib.suppress(FetchInterrupted):  # it was changed again in the meantime
                 await self._replace_changed(cached, drops_edits=drops_edits)
+                self._damaged.discard(cached.scope)
                 return
         raise StoreUnavailable(f"other gateways keep changing the memory of {cached.scope or 'the home'}")
 
@@ -421,7 +434,14 @@ class ScopeFileSync:
         if _is_erased((*removed, *gone, *renewed)):
             await asyncio.to_thread(_remove_index, folder)
         await asyncio.to_thread(remove_files, folder, removed)
-        fetched = await self._fetcher.fetch(scope, list(theirs.values()), starts)
+        try:
+            fetched = await self._fetcher.fetch(scope, list(theirs.values()), starts)
+        except ObjectDamaged as error:
+            if (await self._store.look(scope))[scope].version != delta.version:
+                raise FetchInterrupted("the file was removed or replaced, and its object with it") from error
+            self._damaged.add(scope)
+            log.error("memory.object_damaged", scope=scope, reason=str(error))  # noqa: TRY400 - the line says all
+            raise
         for path in gone:
             del cached.files[path]
         cached.files |= fetched

@@ -9,7 +9,7 @@ import pytest
 
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from gateway.errors import StoreUnavailable
+from gateway.errors import ObjectDamaged, StoreUnavailable
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 from gateway.ports.store import Store
 from gateway.store.scope_files import SqlScopeFiles
@@ -18,7 +18,8 @@ from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.object_stores import ObjectBackend, open_object_backend
 
-ANN = "people/pocket%3aann"
+ANN, BEN = "people/pocket%3aann", "people/pocket%3aben"
+MEMORY = "memory/MEMORY.md"
 LARGE, OTHER = b"a" * (LARGER + 1), b"b" * (LARGER + 5)
 PHOTO = "attachments/" + "0" * 64
 
@@ -154,28 +155,45 @@ async def test_an_object_that_was_removed_before_its_commit_is_stored_again(
     assert await contents(files) == {PHOTO: LARGE}
 
 
-@pytest.mark.parametrize("data", [LARGE[:-1], LARGE + b"a", b"b" + LARGE[1:], b""])
-async def test_a_changed_object_is_refused(
-    files: SqlScopeFiles, place: ObjectBackend, tmp_path: Path, data: bytes
+@pytest.mark.parametrize("data", [LARGE[:-1], LARGE + b"a", b"b" + LARGE[1:], b"", None])
+async def test_a_damaged_object_blocks_its_scope_alone(
+    files: SqlScopeFiles, place: ObjectBackend, tmp_path: Path, data: bytes | None
 ) -> None:
-    """Truncated, longer or other bytes reach no home, and a scope that needs them is not served without them."""
+    """Truncated, longer, other or no bytes reach no home. Without them its scope is not served, and others are.
+
+    What is written there is stored, nothing of the damaged scope is, and the restored object is fetched.
+    """
     homes = [tmp_path / "a", tmp_path / "b"]
     for home in homes:
         home.mkdir()
     Disk().replace(homes[0] / ANN / PHOTO, LARGE)
+    Disk().replace(homes[0] / BEN / MEMORY, b"- likes tea\n")
     first, second = (ScopeFileSync(home, files) for home in homes)
     await first.start()
+    before = await files.files(ANN)
     ((name, _),) = place.contents().items()
     place.change(name, data)
-    with pytest.raises(BaseExceptionGroup) as raised:
-        await second.start()
-    assert raised.group_contains(StoreUnavailable, match=f"{name}.*is not what was stored")
+    await second.start()
     assert not (homes[1] / ANN / PHOTO).exists()
+    for _ in range(2):
+        with pytest.raises(ObjectDamaged, match=name):
+            await second.fetch(ANN, BEN)
+    Disk().replace(homes[1] / BEN / MEMORY, b"- likes coffee\n")
+    await second.save_all()
+    second.touch(ANN)
+    with pytest.raises(StoreUnavailable):
+        await second.save((ANN,))
     await second.close()
-    place.change(name, LARGE)
+    await first.fetch(BEN)
+    assert (homes[0] / BEN / MEMORY).read_bytes() == b"- likes coffee\n"
+    assert await files.files(ANN) == before
     again = ScopeFileSync(homes[1], files)
     await again.start()
+    place.change(name, LARGE)
+    await again.fetch(ANN)
     assert (homes[1] / ANN / PHOTO).read_bytes() == LARGE
+    await again.save_all()
+    assert await files.files(ANN) == before
     for each in (first, again):
         await each.close()
 
