@@ -22,8 +22,9 @@ from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING
 
 from gateway.errors import UserError
-from gateway.home import SCHEMA, Home, schema_of, sync_folder
+from gateway.home import SCHEMA, Home, schema_of
 from gateway.journal_file import MOVED, STAMP
+from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import package_version
 from gateway.settings.settings_redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.home import write_private
+from gateway.ports.durable_files import write_private
 
 # As a scope's versions have it (agent/memory/versioning), and as a repository with a working tree needs it.
 _BARE = """[core]

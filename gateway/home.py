@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import HomeInUse, UserError
+from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import in_container
 
 log = structlog.get_logger(__name__)
@@ -224,30 +225,6 @@ def schema_too_new_message(home: Home, home_schema: int, schema: int) -> str:
         f"{home.path} was written by a newer Parlour (schema {home_schema}, this version supports {schema});"
         f" upgrade again, or restore older data: {back}"
     )
-
-
-def write_private(file: Path, text: str) -> None:
-    """Replace *file* by *text*, 0600, whole or not at all, durable when this returns."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_folder(file.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in *folder* durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

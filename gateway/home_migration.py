@@ -22,9 +22,9 @@ from gateway.home import (
     remove_staging,
     schema_of,
     schema_too_new_message,
-    write_private,
 )
 from gateway.journal_file import lost_journal
+from gateway.ports.durable_files import write_private
 
 log = structlog.get_logger(__name__)
 

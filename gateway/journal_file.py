@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from gateway.ports.durable_files import sync_folder
+
 STAMP = "journal.stamp"
 MOVED = "journal.moved"  # names the database that `parlour store migrate` moved the journal to
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
@@ -81,13 +83,13 @@ def _replace_file(target: Path, content: Mapping[str, object]) -> None:
     finally:
         os.close(descriptor)
     beside.replace(target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def remove_stamp(journal: Path) -> None:
     """Remove the stamp of *journal*, durably: the next start takes the journal as it is."""
     stamp_of(journal).unlink(missing_ok=True)
-    _sync_folder(journal.parent)
+    sync_folder(journal.parent)
 
 
 class StoreKind(StrEnum):
@@ -128,7 +130,7 @@ def remove_move(journal: Path) -> None:
     note = journal.with_name(MOVED)
     if note.exists():
         note.unlink()
-        _sync_folder(note.parent)
+        sync_folder(note.parent)
 
 
 def misplaced_journal(journal: Path, *, has_database: bool) -> str:
@@ -149,14 +151,6 @@ def misplaced_journal(journal: Path, *, has_database: bool) -> str:
             " `parlour store migrate sqlite` moves them back"
         )
     return ""
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lost_journal(journal: Path) -> str:

@@ -25,7 +25,8 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tag import Tag
 
 from gateway.errors import SettingsError, UserError
-from gateway.home import Home, make_private, write_private
+from gateway.home import Home, make_private
+from gateway.ports.durable_files import write_private
 from gateway.preflight import home_mistake
 from gateway.settings import InstalledPlugins, check_settings
 from gateway.settings.error_messages import error_line, errors_by_path, explain_error

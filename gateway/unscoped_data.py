@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Collection
 from pathlib import Path
 
 import structlog
 
+from gateway.ports.durable_files import sync_folder
 from gateway.ports.erasure import Meant
 from gateway.quarantine import Quarantine
 
@@ -36,7 +36,7 @@ class HomeUnscopedData:
                     file.unlink(missing_ok=True)
                     removed += 1
             if removed > before:
-                _sync(block)
+                sync_folder(block)
         return removed
 
 
@@ -45,11 +45,3 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError:  # removed by retention since the listing
         return b""
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

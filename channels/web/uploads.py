@@ -22,6 +22,7 @@ from typing import BinaryIO
 from channels.web.slots import PersonSlots
 from gateway.errors import FileUnavailable, ParlourError
 from gateway.events import Attachment
+from gateway.ports.durable_files import sync_folder
 
 LARGEST = 50_000_000  # bytes of one file; the settings may allow less
 MOST = 500_000_000  # bytes of all that are kept
@@ -234,8 +235,4 @@ def _finish(out: BinaryIO, unfinished: Path, path: Path) -> None:
     os.fsync(out.fileno())
     out.close()
     unfinished.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

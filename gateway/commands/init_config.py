@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.commands.init_prompts import InitPrompter
 from gateway.errors import SettingsError, UserError
-from gateway.home import make_private, write_private
+from gateway.home import make_private
+from gateway.ports.durable_files import write_private
 from gateway.settings import InstalledPlugins, home_of
 from gateway.settings.error_messages import errors_by_path, explain_error
 from gateway.settings.resolve import normalize_names

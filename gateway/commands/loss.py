@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from gateway.errors import UserError
-from gateway.home import Home, hold_lock, make_private, sync_folder
+from gateway.home import Home, hold_lock, make_private
 from gateway.journal_file import (
     OpenChoice,
     damaged_line,
@@ -21,6 +21,7 @@ from gateway.journal_file import (
     misplaced_journal,
     remove_stamp,
 )
+from gateway.ports.durable_files import sync_folder
 from gateway.ports.journal import SessionRow
 from gateway.settings import check_settings
 from gateway.store.closed_store import read_sessions

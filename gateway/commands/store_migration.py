@@ -18,9 +18,10 @@ import typer
 
 from agent.memory.storage.cached_scopes import is_current
 from gateway.errors import SettingsError, UserError
-from gateway.home import STAGING, Home, make_private, sync_folder
+from gateway.home import STAGING, Home, make_private
 from gateway.home_migration import open_home
 from gateway.journal_file import JournalMove, StoreKind, read_move, remove_move, remove_stamp, write_move
+from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import load_settings
 from gateway.store.scope_files import memory_of

@@ -19,6 +19,7 @@ import structlog
 
 from gateway.errors import StoreUnavailable
 from gateway.ports import EventOrigin, PlatformEvent
+from gateway.ports.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +74,7 @@ class QuarantineFolder:
                 file.replace(file.with_suffix(STRUCK))
                 struck.append(file.stem)
         if struck or convicted:
-            _sync(self.path)
+            sync_folder(self.path)
         for name in self.names()[:-MOST]:
             self.forget(name)
         return LastWork(tuple(struck), tuple(convicted))
@@ -89,7 +90,7 @@ class QuarantineFolder:
     def mark_untold(self, name: str) -> None:
         """Record that the sender of an event has to be notified; raises OSError."""
         (self.path / f"{name}{UNTOLD}").touch(mode=0o600)
-        _sync(self.path)
+        sync_folder(self.path)
 
     def forget(self, name: str) -> None:
         """Remove an event and every mark of it."""
@@ -145,7 +146,7 @@ class QuarantineFolder:
                 out.flush()
                 os.fsync(out.fileno())
             part.replace(self.path / name)
-            _sync(self.path)
+            sync_folder(self.path)
         except OSError as wrong:
             with suppress(OSError):
                 part.unlink()
@@ -215,14 +216,6 @@ def _age(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:  # deleted in the meantime
         return 0.0
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cut(raw: str) -> str:

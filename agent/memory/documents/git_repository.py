@@ -70,15 +70,6 @@ def open_repo(path: Path) -> Iterator[Repo]:
         repo.close()
 
 
-def sync(folder: Path) -> None:
-    """Return when the names in *folder* are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _init(path: Path) -> Repo:
     with note_writes(path.parent, is_tree=True):
         return _init_bare(path)

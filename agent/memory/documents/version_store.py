@@ -24,12 +24,12 @@ from agent.memory.documents.git_repository import (
     read_tree,
     read_version,
     resolve,
-    sync,
     walk,
     write_commit,
 )
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.written_files import note_writes
+from gateway.ports.durable_files import sync_folder
 
 if TYPE_CHECKING:
     from dulwich.repo import Repo
@@ -203,7 +203,7 @@ class VersionStore:
         shutil.rmtree(gone, ignore_errors=True)
         path.rename(gone)
         beside.rename(path)
-        sync(path.parent)  # or a power cut could bring back what was to be gone
+        sync_folder(path.parent)  # or a power cut could bring back what was to be gone
         shutil.rmtree(gone)
 
     @contextmanager
