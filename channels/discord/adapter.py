@@ -36,7 +36,6 @@ from gateway.errors import RetryLater, StoreUnavailable, UserError
 from gateway.events import (
     Attachment,
     DeliveryReceipt,
-    InboundKind,
     InboundMessage,
     MessagePart,
     OutboundMessage,
@@ -69,8 +68,6 @@ CAPABILITIES = ChannelCapabilities(
 
 _FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt costs one of the day's 1,000 IDENTIFYs
 _LOGIN_WAIT = timedelta(seconds=2)
-_GUILD_TIMEOUT = 5.0  # seconds after a start in which a guild is announced
-_POLL_INTERVAL = 0.1
 _FOLLOWED_THREADS = 5_000
 
 
@@ -106,7 +103,6 @@ class DiscordChannel:
         self._settings = context.settings
         self._context = context
         self._language = context.language
-        self._is_shared = context.is_shared
         self._now = now
         addresses: dict[str, Any] = {
             "api_url": context.settings.api_url,
@@ -325,32 +321,20 @@ class DiscordChannel:
             return message.sender
         await self._logged_in.wait()
         client = await self._client_of(message.guild)
-        if client is self._client_for(message.guild) and message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
-            client = await self._wait_guild(message.guild)
         user, chat = message.sender.id, message.key.parent.chat
         profile = await self._members.member(message.guild, chat, user, client)
         return replace(message.sender, roles=profile.roles, is_admin=profile.is_admin, is_guest=profile.is_gone)
 
-    async def _client_of(self, guild: str) -> DiscordGatewayClient | None:
-        """Return the client of *guild*, or while another worker is connected one that has read it over REST.
+    async def _client_of(self, guild: str) -> DiscordGatewayClient:
+        """Return the connected client of *guild*; without a connection here, one that has read the guild over REST.
 
         Raises SendFailed.
         """
         client = self._client_for(guild)
-        if client is not None:
-            await client.load_guild(guild, self._api.guild)
-            return client
-        return await self._members.guilds.get(guild) if self._is_shared else None
-
-    async def _wait_guild(self, guild: str) -> DiscordGatewayClient:
-        """Return the client once Discord announced the rights of a guild's roles; raise RetryLater if it does not."""
-        try:
-            async with asyncio.timeout(_GUILD_TIMEOUT):
-                while (client := self._client_for(guild)) is None or client.get_guild(int(guild)) is None:  # noqa: ASYNC110 - the library does not notify
-                    await asyncio.sleep(_POLL_INTERVAL)
-                return client
-        except TimeoutError:
-            raise RetryLater(_LOGIN_WAIT, "the server's roles are not known") from None
+        if client is None:
+            return await self._members.guilds.get(guild)
+        await client.load_guild(guild, self._api.guild)
+        return client
 
     # -- sending -------------------------------------------------------------------------------
 

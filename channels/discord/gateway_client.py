@@ -32,7 +32,8 @@ OnEvent = Callable[[str, Mapping[str, Any]], None]  # takes an event's name and 
 
 INTENTS = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
 _RESUMABLE_FOR = timedelta(minutes=5)  # Discord says no time; one that it forgot costs more than it saves
-_GOING_ON = 4000  # a close code after which Discord keeps the session, as it does not after 1000
+# After 1000 Discord ends the session (docs.discord.com/developers/events/gateway, Initiating a Disconnect).
+_GOING_ON = 4000
 ODD = "ODD"  # the name of an event that the library could not parse
 _ESSENTIAL = frozenset({"READY", "RESUMED"})  # without these there is no session, so the connection is restarted
 
@@ -112,16 +113,15 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
     """The library's state, which passes message events on as raw payloads."""
 
     on_event: OnEvent
-    is_resumed = False  # Discord does not announce the guilds
     resumes: ResumableSession | None = None  # with the first connection
-    guild_changes: Counter[str]  # events of guilds that are not known, which the library dropped
+    guild_changes: Counter[str]  # events of each guild; of one that is not known the library drops them
 
     def _update_references(self, ws: DiscordWebSocket) -> None:
         """Have the first connection go on with the session of another client: the library begins with a new one."""
         super()._update_references(ws)
         session, self.resumes = self.resumes, None
         if session is not None:
-            ws.session_id, ws.sequence, self.is_resumed = session.id, session.sequence, True
+            ws.session_id, ws.sequence = session.id, session.sequence
             ws.identify = ws.resume  # type: ignore[method-assign]
 
     def guard(self) -> None:
@@ -133,7 +133,7 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
 
     def _parse(self, name: str, parse: Callable[[Any], None], data: Any) -> None:
         try:
-            if self.is_resumed and name.startswith(("GUILD_", "CHANNEL_", "THREAD_")):
+            if name.startswith(("GUILD_", "CHANNEL_", "THREAD_")):
                 self.guild_changes[str(data.get("guild_id") or data.get("id"))] += 1
             parse(data)
         except Exception as error:  # noqa: BLE001 - the channel boundary: whatever the library trips over
@@ -162,7 +162,6 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
     def parse_ready(self, data: Any) -> None:
         """Start a new session."""
         super().parse_ready(data)
-        self.is_resumed = False
         self.on_event("READY", data)
 
     def parse_resumed(self, data: Any) -> None:
@@ -207,7 +206,7 @@ class DiscordGatewayClient(discord.Client):
         self._on_frame = on_frame
         self._identify_limit = identify_limit or IdentifyLimit()
         self._resumes = resumes
-        self._guilds_read: set[str] = set()  # each is tried once
+        self._odd_guilds: set[str] = set()  # which cannot be read; each is tried once
         super().__init__(
             intents=INTENTS,
             allowed_mentions=discord.AllowedMentions.none(),
@@ -262,19 +261,25 @@ class DiscordGatewayClient(discord.Client):
     # Facts about guilds.
 
     async def load_guild(self, guild: str, read: Callable[[str], Awaitable[Mapping[str, Any]]]) -> None:
-        """Have the client know *guild*, by *read*, if it resumed a session, in which Discord announces none.
+        """Have the client know *guild*, by *read* unless Discord announced it, as it does not in a resumed session.
 
         It is read again if it changed while it was read. A guild that cannot be read stays unknown. Raises SendFailed.
         """
         state: Any = self._connection
-        while state.is_resumed and guild and guild not in self._guilds_read and self.get_guild(int(guild)) is None:
+        while guild and guild not in self._odd_guilds and self._known_guild(guild) is None:
             changes, found = state.guild_changes[guild], dict[str, Any]()
             with suppress(SendRefused):
                 found.update(await read(guild))
-            if state.guild_changes[guild] == changes and self.get_guild(int(guild)) is None:
-                self._guilds_read.add(guild)
+            if state.guild_changes[guild] == changes and self._known_guild(guild) is None:
                 with suppress(KeyError, TypeError, ValueError, AttributeError):  # the library expects many fields
                     self.add_guild(found)
+                if self._known_guild(guild) is None:
+                    self._odd_guilds.add(guild)
+
+    def _known_guild(self, guild: str) -> discord.Guild | None:
+        """Return a guild that was announced or read; a session begins with the ids of its guilds alone."""
+        found = self.get_guild(int(guild))
+        return found if found is not None and found.get_role(found.id) is not None else None
 
     def add_guild(self, guild: Mapping[str, Any]) -> None:
         """Add a guild that was read over REST, with its channels, threads and our member, or replace it."""
@@ -323,7 +328,7 @@ class DiscordGatewayClient(discord.Client):
         Admins are the guild's owner, users with Administrator or Manage Server, and in a channel and its threads users
         with Manage Channels there after overwrites. An unknown guild has no admins.
         """
-        guild = self.get_guild(int(guild_id))
+        guild = self._known_guild(guild_id)
         if guild is None:
             return False
         held = [role for role in (guild.get_role(int(each)) for each in roles) if role is not None]

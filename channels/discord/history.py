@@ -32,9 +32,9 @@ class DiscordHistory:
         api: DiscordApi,
         members: DiscordMembers,
         *,
-        client: Callable[[str], Awaitable[DiscordGatewayClient | None]],
+        client: Callable[[str], Awaitable[DiscordGatewayClient]],
     ) -> None:
-        """*client* returns the client that knows a guild, if there is one."""
+        """*client* returns a client that knows a guild; it raises SendFailed."""
         self._name = name
         self._api = api
         self._members = members
@@ -48,8 +48,6 @@ class DiscordHistory:
         if message.chat_kind is ChatKind.DIRECT or not message.message_id:
             return ()
         client = await self._client(message.guild)
-        if client is None:
-            return ()
         starts_thread = message.key.thread == message.message_id  # its thread is empty yet
         chat = message.key.parent.chat if starts_thread else message.key.thread or message.key.chat
         if self.is_closed(client, chat):

@@ -41,7 +41,7 @@ class DiscordMembers:
         self.members: LookupCache[tuple[str, str], _GuildMember] = LookupCache(  # by guild and user
             "discord member", self._fetch_member, size=_SIZE, timeout=_TIMEOUT
         )
-        self.guilds: LookupCache[str, DiscordGatewayClient] = LookupCache(  # read while another worker is connected
+        self.guilds: LookupCache[str, DiscordGatewayClient] = LookupCache(  # read while this one is not connected
             "discord guild", api.read_guild, size=_GUILDS, timeout=_TIMEOUT
         )
 
@@ -81,7 +81,7 @@ class DiscordMembers:
             age = max((self._now() - at).total_seconds(), 0.0)
             self.members.put((guild, user), _parse_member(member, at), age=age)
 
-    async def member(self, guild: str, chat: str, user: str, client: DiscordGatewayClient | None) -> GuildProfile:
+    async def member(self, guild: str, chat: str, user: str, client: DiscordGatewayClient) -> GuildProfile:
         """Return a member's profile, at most five minutes old, with their current rights in *chat*.
 
         A user who left the guild is an unknown sender unless an entry names them. Raises SendFailed.
@@ -100,8 +100,6 @@ def _parse_member(member: Mapping[str, Any], at: datetime) -> _GuildMember:
     return _GuildMember(roles=roles, nick=str(member.get("nick") or ""), at=at)
 
 
-def _profile(
-    member: _GuildMember, guild: str, chat: str, user: str, client: DiscordGatewayClient | None
-) -> GuildProfile:
-    is_admin = client is not None and not member.is_gone and client.may_decide(guild, chat, user, member.roles)
+def _profile(member: _GuildMember, guild: str, chat: str, user: str, client: DiscordGatewayClient) -> GuildProfile:
+    is_admin = not member.is_gone and client.may_decide(guild, chat, user, member.roles)
     return GuildProfile(roles=member.roles, name=member.nick, is_admin=is_admin, is_gone=member.is_gone)

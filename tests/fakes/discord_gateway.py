@@ -66,6 +66,7 @@ class DiscordGatewayServer:
         self.invalid = 0  # identifies that are answered by op 9, as one that came too early
         self.identify_period = 0.0  # seconds between two identifies of shards with one remainder; a real one has 5
         self.too_early = 0  # identifies that came sooner, and were answered by op 9
+        self.has_outage = False  # no server is announced
         self.needs_shards = False  # one shard has too many servers
         self.identifies: list[tuple[int, int]] = []  # the shard of each, and how many there are
         self.resumed_shards: list[int] = []
@@ -212,7 +213,7 @@ class DiscordGatewayServer:
             "application": {"id": self._discord.me["id"], "flags": 0},
         }
         self._queue(session, "READY", ready)
-        for guild in guilds:
+        for guild in [] if self.has_outage else guilds:
             self._queue(session, "GUILD_CREATE", guild)
         self._discord.change()
         return session

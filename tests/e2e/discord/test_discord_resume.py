@@ -140,6 +140,17 @@ async def test_a_server_that_cannot_be_read_is_no_obstacle(discord: DiscordServe
     assert [each.sender.is_admin for each in services.accepted] == [True, False]
 
 
+async def test_a_server_that_is_not_announced_is_read(discord: DiscordServer, services: FakePageServices) -> None:
+    """A new session begins with their ids alone: a message that comes before the rest has its sender's rights."""
+    discord.members[BEN]["roles"] = [ADMIN_ROLE]
+    discord.gateway.has_outage = True
+    async with gateway(services, discord):
+        discord.say(GENERAL, BEN, f"{CALL} one")
+        await stored(services, 1)
+    assert [each.sender.is_admin for each in services.accepted] == [True]
+    assert not services.quarantined
+
+
 async def test_a_session_that_breaks_its_process_is_not_resumed_again(
     discord: DiscordServer, services: FakePageServices
 ) -> None:
