@@ -117,6 +117,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
     ):
         await app.web.wait_started()
         await control.wait_listening()
+        app.store.note_started()
         log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
         if ready is not None:
             ready(app)

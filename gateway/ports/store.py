@@ -63,6 +63,10 @@ class Store(Protocol):
         """Return the notes of one channel block."""
         ...
 
+    def note_started(self) -> None:
+        """Note that the gateway has started: from here on it is dead to others when its event loop does not answer."""
+        ...
+
     async def wait_replaced(self) -> None:
         """Return when other gateways have taken over the work of this one, which must end; otherwise never."""
         ...

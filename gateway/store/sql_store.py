@@ -256,6 +256,7 @@ class SqlStore:
         self._engine = engine
         self._copy = copy
         self._path = path
+        self._on_started: Callable[[], object] = lambda: None
         self._store_id, self._stamps = state.store_id, state.stamps
         self._stamped_at = engine.writer.commits
         journal = SqlJournal(engine)
@@ -296,6 +297,14 @@ class SqlStore:
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
         return SqlChannelState(self._engine, channel, self._notes)
+
+    def when_started(self, call: Callable[[], object]) -> None:
+        """Call *call* when the gateway has started."""
+        self._on_started = call
+
+    def note_started(self) -> None:
+        """Note that the gateway has started."""
+        self._on_started()
 
     async def wait_replaced(self) -> None:
         """Return when other gateways have taken over from this one."""

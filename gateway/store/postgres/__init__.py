@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeAlias
 
 import psycopg
@@ -65,7 +66,7 @@ async def open_database(
     held = ChatClaims(is_shared=shares)
     loop = asyncio.get_running_loop()
     caches = SharedCaches()
-    frame_arrival = asyncio.Event()
+    frame_arrival, has_started = asyncio.Event(), Event()
     # Without a name, there may be work for any worker.
     dispatch = partial(_set_event, {"": held.changed, worker.name: frame_arrival})
 
@@ -87,7 +88,11 @@ async def open_database(
             is_new, last = not last, connection.process
             schema.enlist(connection, worker, is_new=is_new)
             heartbeat = WorkerHeartbeat(
-                url, worker.name, loop, on_notify=dispatch if shares else None, is_starting=is_new
+                url,
+                worker.name,
+                loop,
+                on_notify=dispatch if shares else None,
+                has_started=has_started if is_new else None,
             )
             connection.when_closed(heartbeat.stop)
             heartbeat.start()
@@ -107,7 +112,7 @@ async def open_database(
     except BaseException:
         await writer.close(partial(end_idle_run, worker=worker))
         raise
-    return await assemble(
+    store = await assemble(
         writer,
         limits,
         clock,
@@ -118,3 +123,5 @@ async def open_database(
         frame_arrival=frame_arrival,
         cap_writer=cap_writer,
     )
+    store.when_started(has_started.set)
+    return store

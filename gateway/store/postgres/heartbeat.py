@@ -38,11 +38,11 @@ class WorkerHeartbeat:
         loop: asyncio.AbstractEventLoop,
         *,
         on_notify: Callable[[str], object] | None = None,
-        is_starting: bool = False,
+        has_started: Event | None = None,
     ) -> None:
         """*on_notify* is called on the loop with each notification of another worker.
 
-        While the gateway *is_starting*, for `START` at most, a loop that does not answer is no reason to be silent.
+        Until *has_started* is set, for `START` at most, a loop that does not answer is no reason to be silent.
         """
         self._on_notify = on_notify
         self._url = url
@@ -53,7 +53,8 @@ class WorkerHeartbeat:
         self._answered = Event()
         self._answered.set()
         self._is_failing = False
-        self._start_ends_at = time.monotonic() + (START.total_seconds() if is_starting else 0.0)
+        self._has_started = has_started
+        self._start_ends_at = time.monotonic() + START.total_seconds()
         self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
 
     def start(self) -> None:
@@ -71,8 +72,7 @@ class WorkerHeartbeat:
                     continue
                 self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
                 try:
-                    is_starting = time.monotonic() < self._start_ends_at
-                    if (is_starting or self._is_answered()) and not self._beat():
+                    if (self._is_starting() or self._is_answered()) and not self._beat():
                         return
                     self._is_failing = False
                 except (psycopg.Error, ParlourError) as error:
@@ -103,6 +103,10 @@ class WorkerHeartbeat:
             if self._on_notify is not None:
                 self._session.execute(b"LISTEN parlour")
         return self._session
+
+    def _is_starting(self) -> bool:
+        started = self._has_started
+        return started is not None and not started.is_set() and time.monotonic() < self._start_ends_at
 
     def _is_answered(self) -> bool:
         """Return True if the loop answered the last question, and ask it again.

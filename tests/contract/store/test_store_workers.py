@@ -190,6 +190,17 @@ async def test_a_start_that_blocks_the_loop_is_not_taken_for_dead(
     await store.close()
 
 
+async def test_a_start_ends_when_the_gateway_says_so(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on a loop that hangs is silence, although half a minute is not over."""
+    begun: list[WorkerHeartbeat] = []
+    monkeypatch.setattr(WorkerHeartbeat, "start", begun.append)
+    store = await open_at(server)
+    assert [each._is_starting() for each in begun] == [True]
+    store.note_started()
+    assert [each._is_starting() for each in begun] == [False]
+    await store.close()
+
+
 def test_a_worker_whose_loop_hangs_has_no_heartbeat() -> None:
     """A process that does nothing is not alive because one of its threads is."""
     loop = asyncio.new_event_loop()
