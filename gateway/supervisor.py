@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -37,6 +37,7 @@ class _Receiver:
     runs: Channel | ChannelShard
 
 
+@dataclass(slots=True, eq=False)
 class Supervisor:
     """Runs channels; one that ends or stalls is restarted on its own, with exponential backoff.
 
@@ -45,30 +46,24 @@ class Supervisor:
     are run each on its own.
     """
 
-    def __init__(
-        self,
-        channels: Mapping[str, Channel],
-        *,
-        meter: MetricsRecorder,
-        connections: ConnectionClaims | None = None,
-        on_refusal: Callable[[], object] = lambda: None,
-        on_stall: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        """*on_refusal* is called when a platform refuses us for good, *on_stall* with the name of a stalled channel."""
-        self._channels = channels
-        self._meter = meter
-        self._connections = connections
-        self._receivers = {name: [_Receiver(name, name, channel)] for name, channel in channels.items()}
-        self._waiting: set[str] = set()  # receivers whose connection another worker has
-        self._tried: set[str] = set()
-        self._refused: dict[str, UserError] = {}  # by receiver
-        self._on_refusal = on_refusal
-        self._on_stall = on_stall
+    channels: Mapping[str, Channel]
+    _: KW_ONLY
+    meter: MetricsRecorder
+    connections: ConnectionClaims | None = None
+    on_refusal: Callable[[], object] = lambda: None  # called when a platform refuses us for good
+    on_stall: Callable[[str], object] = lambda _: None  # called with the name of a stalled channel
+    _receivers: dict[str, list[_Receiver]] = field(default_factory=dict, init=False)
+    _waiting: set[str] = field(default_factory=set, init=False)  # receivers whose connection another worker has
+    _tried: set[str] = field(default_factory=set, init=False)
+    _refused: dict[str, UserError] = field(default_factory=dict, init=False)  # by receiver
+
+    def __post_init__(self) -> None:
+        self._receivers = {name: [_Receiver(name, name, channel)] for name, channel in self.channels.items()}
 
     async def run(self) -> None:
         """Run every channel until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name, channel in self._channels.items():
+            for name, channel in self.channels.items():
                 tasks.create_task(self._run_channel(name, channel), name=f"channel {name}")
 
     def states(self) -> Mapping[str, bool | None]:
@@ -89,7 +84,7 @@ class Supervisor:
         for each in (receiver for receivers in self._receivers.values() for receiver in receivers):
             is_ready = each.name in self._waiting or _is_ready(each)
             states[each.name] = is_ready if is_ready or each.name in self._tried else None
-            self._meter.gauge("channel_ready", float(is_ready), channel=each.name)
+            self.meter.gauge("channel_ready", float(is_ready), channel=each.name)
         return states
 
     def refusals(self) -> Mapping[str, UserError]:
@@ -133,7 +128,7 @@ class Supervisor:
                     # Two runs of one channel would take each other's events.
                     await _end(name, run)
             self._note_end(receiver, run)
-            self._meter.count("channel_restarts", channel=receiver.channel)
+            self.meter.count("channel_restarts", channel=receiver.channel)
             pause = _FIRST_PAUSE if was_stable else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -144,7 +139,7 @@ class Supervisor:
 
         After a failure another worker gets its turn. Without others there is nothing to wait for.
         """
-        runs, claims = receiver.runs, self._connections
+        runs, claims = receiver.runs, self.connections
         if claims is None or not isinstance(runs, SupportsOneConnection) or not runs.connection:
             yield None
             return
@@ -214,7 +209,7 @@ class Supervisor:
     def _note_refusal(self, name: str, error: BaseException | None) -> None:
         if isinstance(error, UserError):
             self._refused[name] = error
-            self._on_refusal()
+            self.on_refusal()
         else:
             self._refused.pop(name, None)
 
@@ -239,8 +234,8 @@ class Supervisor:
             since = timedelta(seconds=loop.time() - changed)
             was_stable = was_stable or (is_ready and since >= _STABLE_AFTER)
             if not is_ready and since >= STALLED_AFTER and not run.done():
-                self._meter.count("channel_stalls", channel=receiver.channel)
-                self._on_stall(receiver.channel)
+                self.meter.count("channel_stalls", channel=receiver.channel)
+                self.on_stall(receiver.channel)
                 log.error("channel.stalled", channel=name, seconds=round(since.total_seconds()), mend="it is restarted")
                 break
         return was_stable

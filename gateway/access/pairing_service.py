@@ -163,9 +163,9 @@ class PairingService:
     def _find_pending(self) -> list[_PendingRequest]:
         members, now = self.notes.access.members(), self.now()
         pending = []
-        for prefix, read in ((PERSON, _person), (PLACE, _place)):
+        for prefix in (PERSON, PLACE):
             for note, value in self.notes.of(prefix):
-                request = read(note, value)
+                request = _request(note, value)
                 is_good = request.until is None or request.until > now
                 # Accounts decided in another way are no longer pending.
                 is_open = not value.get("no") and not value.get("gone")
@@ -236,27 +236,17 @@ class PairingService:
         return AccessChange(line=line, notes={pending.note: encode_note(value)})
 
 
-def _person(note: str, value: Mapping[str, Any]) -> PairingRequest:
+def _request(note: str, value: Mapping[str, Any]) -> PairingRequest:
     return PairingRequest(
         ref=ref_of(note),
         channel=value["channel"],
         who=value["who"],
         name=value["name"],
         at=parse_time(value["at"]),
-        until=parse_time(value["until"]),
-    )
-
-
-def _place(note: str, value: Mapping[str, Any]) -> PairingRequest:
-    return PairingRequest(
-        ref=ref_of(note),
-        channel=value["channel"],
-        who=value["who"],
-        name=value["name"],
-        at=parse_time(value["at"]),
-        is_place=True,
-        by=value["by"],
-        by_name=value["by_name"],
+        until=parse_time(value["until"]) if "until" in value else None,
+        is_place=note.startswith(PLACE),
+        by=value.get("by", ""),
+        by_name=value.get("by_name", ""),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ _AT_ONCE = 20
 _LOOK_EVERY = timedelta(seconds=15)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AlertWebhook:
     """Posts to one address, which is a secret and never logged. Nothing waits for it.
 
@@ -36,29 +38,17 @@ class AlertWebhook:
     reports it missing.
     """
 
-    def __init__(
-        self,
-        url: str,
-        store: AlertStore,
-        *,
-        origin: WebhookOrigin,
-        check: Callable[[], Awaitable[None]],
-        firing: Callable[[], tuple[str, ...]],
-        post_queued: asyncio.Event,
-        meter: MetricsRecorder,
-        now: Callable[[], datetime],
-        proxy: str = "",
-    ) -> None:
-        self._url = url
-        self._store = store
-        self._origin = origin
-        self._check = check
-        self._firing = firing
-        self._post_queued = post_queued
-        self._meter = meter
-        self._now = now
-        self._proxy = proxy
-        self._is_failing = False
+    url: str
+    store: AlertStore
+    _: KW_ONLY
+    origin: WebhookOrigin
+    check: Callable[[], Awaitable[None]]
+    firing: Callable[[], tuple[str, ...]]
+    post_queued: asyncio.Event
+    meter: MetricsRecorder
+    now: Callable[[], datetime]
+    proxy: str = ""
+    _is_failing: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         """Post and ping until cancelled."""
@@ -66,41 +56,41 @@ class AlertWebhook:
 
         from gateway.net.httpx_proxy import transport
 
-        way = transport(self._proxy)
+        way = transport(self.proxy)
         async with httpx.AsyncClient(timeout=_TIMEOUT, transport=way) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._post_for_ever(client), name="alert posts")
             tasks.create_task(self._ping_for_ever(client), name="alert pings")
 
     async def _post_for_ever(self, client: httpx.AsyncClient) -> None:
         while True:
-            self._post_queued.clear()
+            self.post_queued.clear()
             with suppress(StoreUnavailable):
                 await self._post_due(client)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY.total_seconds()):
-                    await self._post_queued.wait()
+                    await self.post_queued.wait()
 
     async def _post_due(self, client: httpx.AsyncClient) -> None:
         """Bring what is due, in order; the first that fails keeps those behind it waiting."""
-        for post in await self._store.posts(due=self._now(), limit=_AT_ONCE):
+        for post in await self.store.posts(due=self.now(), limit=_AT_ONCE):
             trouble = await self._send(client, post.body)
             if not trouble:
-                await self._store.mark_posted(post)
-            elif self._now() - post.at >= KEPT:
+                await self.store.mark_posted(post)
+            elif self.now() - post.at >= KEPT:
                 log.error("alerts.post_given_up", reason=trouble, attempts=post.attempts + 1)
-                await self._store.mark_posted(post)
+                await self.store.mark_posted(post)
             else:
-                await self._store.postpone(post, self._now() + retry_delay(post))
+                await self.store.postpone(post, self.now() + retry_delay(post))
                 return
 
     async def _ping_for_ever(self, client: httpx.AsyncClient) -> None:
         while True:
             try:
-                await self._check()
+                await self.check()
             except StoreUnavailable:
                 log.warning("alerts.no_ping", reason="the journal cannot be written")
             else:
-                await self._send(client, self._origin.ping(self._firing(), self._now()))
+                await self._send(client, self.origin.ping(self.firing(), self.now()))
             await asyncio.sleep(PING_EVERY.total_seconds())
 
     async def _send(self, client: httpx.AsyncClient, body: str) -> str:
@@ -112,13 +102,13 @@ class AlertWebhook:
             async with (
                 asyncio.timeout(_TIMEOUT),
                 client.stream(
-                    "POST", self._url, content=body.encode(), headers={"Content-Type": "application/json"}
+                    "POST", self.url, content=body.encode(), headers={"Content-Type": "application/json"}
                 ) as answer,
             ):
                 trouble = "" if answer.is_success else f"HTTP {answer.status_code}"
         except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
             trouble = type(error).__name__
-        self._meter.count("alert_posts", outcome="failed" if trouble else "arrived")
+        self.meter.count("alert_posts", outcome="failed" if trouble else "arrived")
         if bool(trouble) is not self._is_failing:
             self._is_failing = bool(trouble)
             log.warning("alerts.webhook_fails", reason=trouble) if trouble else log.info("alerts.webhook_works")

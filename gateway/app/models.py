@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 
 from agent.chat_profiles import ModelCatalog
@@ -28,89 +28,83 @@ class ModelServices:
     dream: ModelClient  # the default one, unless `dream.model_override` names another
 
 
+@dataclass(slots=True, eq=False)
 class ModelFactory:
     """Builds model clients from settings, all with the same recorder, retries and context windows."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        plugins: ExtraPlugins,
-        recorder: UsageRecorder,
-        meter: MetricsRecorder,
-        *,
-        now: Callable[[], datetime],
-        on_end: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        """*on_end* is called after each model call: True when a model answered it."""
-        self._settings = settings
-        self._llm = settings.llm
-        self._own = tuple(plugins.models)
-        self._recorder = recorder
-        self._meter = meter
-        self._now = now
-        self._on_end = on_end
-        self._windows = ContextWindows(settings.home / "windows.json", now=now)
+    settings: Settings
+    plugins: ExtraPlugins
+    recorder: UsageRecorder
+    meter: MetricsRecorder
+    _: KW_ONLY
+    now: Callable[[], datetime]
+    on_end: Callable[[bool], None] = lambda _: None  # called after each model call: True when a model answered it
+    _windows: ContextWindows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._windows = ContextWindows(self.settings.home / "windows.json", now=self.now)
 
     def build_default(self) -> ModelClient:
         """Return the client of `llm.model` and its fallbacks, or of the caller's plugins."""
-        models = list(self._own) or self._open((self._llm.model, *self._llm.fallbacks))
-        if self._own and self._llm.context_window:  # plugins do not read settings
+        models = list(self.plugins.models) or self._open((self.settings.llm.model, *self.settings.llm.fallbacks))
+        if self.plugins.models and self.settings.llm.context_window:  # plugins do not read settings
             for model in models:
-                self._windows.set_window(model.name, self._llm.context_window)
+                self._windows.set_window(model.name, self.settings.llm.context_window)
         return self._client(models)
 
     def build_memory(self, default: ModelClient) -> ModelClient:
         """Return the client of `memory.model`; *default* where that is not set."""
-        return self._build_background(self._settings.memory.model, default, "memory.model")
+        return self._build_background(self.settings.memory.model, default, "memory.model")
 
     def build_dream(self, default: ModelClient) -> ModelClient:
         """Return the client of `dream.model_override`; *default* where that is not set."""
-        name = self._settings.agents.defaults.dream.model_override
+        name = self.settings.agents.defaults.dream.model_override
         return self._build_background(name, default, "agents.defaults.dream.model_override")
 
     def _build_background(self, name: str | None, default: ModelClient, setting: str) -> ModelClient:
         if not name:
             return default
-        own = [each for each in self._own if each.name == name]
-        return self._client(own or self._open((name, *self._llm.fallbacks), setting=setting))
+        own = [each for each in self.plugins.models if each.name == name]
+        return self._client(own or self._open((name, *self.settings.llm.fallbacks), setting=setting))
 
     def build_catalog(self, default: ModelClient) -> ModelCatalog:
         """Return *default* and every other model that a chat can have, each with the same fallbacks."""
-        llm = self._llm
+        llm = self.settings.llm
         settings = {name: f"llm.models.{name}" for name in llm.models}
-        for place, entry in self._settings.chats.items():
+        for place, entry in self.settings.chats.items():
             if entry.model:  # users cannot select it unless it is also in llm.models
                 settings.setdefault(entry.model, f"chats.{place}.model")
         clients: dict[str, ModelClient] = {}
         for name, setting in settings.items():
             model = llm.entry(name).model
-            own = [each for each in self._own if each.name in (name, model)][:1]
+            own = [each for each in self.plugins.models if each.name in (name, model)][:1]
             models = own or self._open([name], setting=setting)
             models += self._open([each for each in llm.fallbacks if each not in (name, model)])
             clients[name] = self._client(models)
-        name = default.name if self._own else llm.model
+        name = default.name if self.plugins.models else llm.model
         return ModelCatalog(default, clients, name=name, choosable=tuple(llm.models))
 
     def build_single(self, name: str) -> ModelClient:
         """Return a client of the model *name* alone, which learns nothing; raise SettingsError if it cannot be used."""
-        own = [each for each in self._own if each.name == name]
+        own = [each for each in self.plugins.models if each.name == name]
         models = own or self._open((name,), setting="--model")
-        return ModelClient(models, recorder=self._recorder, meter=self._meter, now=self._now)
+        return ModelClient(models, recorder=self.recorder, meter=self.meter, now=self.now)
 
     def _client(self, models: list[ChatModel]) -> ModelClient:
         return ModelClient(
             models,
-            attempts=self._llm.attempts,
-            recorder=self._recorder,
-            meter=self._meter,
-            now=self._now,
+            attempts=self.settings.llm.attempts,
+            recorder=self.recorder,
+            meter=self.meter,
+            now=self.now,
             windows=self._windows,
-            on_end=self._on_end,
+            on_end=self.on_end,
         )
 
     def _open(self, names: Iterable[str], *, setting: str = "llm.model") -> list[ChatModel]:
         """Open the models called *names*. Raises SettingsError, which names *setting*."""
-        return [open_model(_config(self._llm, name, self._settings.proxy_address), setting=setting) for name in names]
+        llm, proxy = self.settings.llm, self.settings.proxy_address
+        return [open_model(_config(llm, name, proxy), setting=setting) for name in names]
 
 
 @asynccontextmanager
