@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from gateway.errors import ParlourError
 
-LISTED = "IN (SELECT value FROM json_each(?))"  # one of the texts in a JSON list
+LISTED = "IN (SELECT value FROM json_each(?))"  # one of the texts in a JSON list; NOT goes before the column
 Columns: TypeAlias = tuple[Any, ...]
 
 
