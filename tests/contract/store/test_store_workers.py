@@ -193,7 +193,11 @@ async def test_a_start_that_blocks_the_loop_is_not_taken_for_dead(
 async def test_a_start_ends_when_the_gateway_says_so(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """From then on a loop that hangs is silence, although half a minute is not over."""
     begun: list[WorkerHeartbeat] = []
-    monkeypatch.setattr(WorkerHeartbeat, "start", begun.append)
+
+    def begin(heartbeat: WorkerHeartbeat) -> None:
+        begun.append(heartbeat)
+
+    monkeypatch.setattr(WorkerHeartbeat, "start", begin)
     store = await open_at(server)
     assert [each._is_starting() for each in begun] == [True]
     store.note_started()
