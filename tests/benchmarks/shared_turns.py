@@ -103,7 +103,7 @@ async def _burst(
         process.stdin.write(f"{chats} {each} {sender}\n".encode())
     await asyncio.gather(*(_read(process, b"accepted") for process in processes))
     while server.query(_OPEN) != [(0,)]:  # noqa: ASYNC110 - other processes are only seen by looking
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
 
 def _cpu_seconds(process: asyncio.subprocess.Process) -> float:

@@ -47,8 +47,11 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
+# A plan is kept for a session. One that was made while a table was small reads it whole, also when it has grown.
+NO_SCANS = "SET enable_seqscan = off"
 # The server notices a vanished gateway as soon, and frees its lock; an idle session is kept.
 _SESSION = (
+    NO_SCANS,
     "SET tcp_keepalives_idle = 30",
     "SET tcp_keepalives_interval = 10",
     "SET tcp_keepalives_count = 3",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
-from gateway.store.database import BatchedOperation, Database
+from gateway.store.database import BatchedOperation, Database, QueryResult
 from gateway.store.postgres import open_database, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.pipeline import StatementPipeline
@@ -24,7 +24,7 @@ from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.writer import run_batch
 from tests.fakes.postgres_server import PostgresServer
-from tests.fakes.turns import START, accept, answered, parts_of, receipt, said
+from tests.fakes.turns import START, accept, answer, answered, parts_of, receipt, said, spent
 
 CHATS = [SessionKey("telegram", str(number)) for number in range(20)]
 _PUT = "INSERT INTO note (channel, name, value) VALUES (?, ?, ?)"
@@ -81,6 +81,34 @@ async def test_messages_of_many_chats_take_the_exchanges_of_one(
         await asyncio.gather(*(accept(store, said(key=key)) for key in keys))
         counts.append(0)
     assert 0 < counts[1] <= counts[0]
+
+
+async def test_no_statement_of_a_turn_reads_a_whole_table(server: PostgresServer) -> None:
+    """Neither while it is small: a plan that is made then is kept while it grows."""
+    asked: list[tuple[str, Sequence[Any]]] = []
+
+    class NotingConnection(PostgresConnection):
+        def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> QueryResult:
+            asked.append((statement, parameters))
+            return super().execute(statement, parameters)
+
+    opened = await open_database(server.url, StoreLimits(), clock=lambda: START, wrap=NotingConnection)
+    asked.clear()
+    lease = await answer(opened, said(), "one")
+    opened.journal.spend(spent(lease.turn))
+    assert (await _step(opened, lease.key, 3, 0))[0] == "delivered"
+    await opened.records.projected([stored.seq for stored in await opened.records.unprojected(0, 10)])
+    server.query("ANALYZE")  # as autovacuum does, while there are few rows
+    planned = [each for each in asked if each[0].startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))]
+    plans = {
+        statement: await opened._engine.writer.submit(
+            lambda database, each=(f"EXPLAIN {statement}", values): [row for (row,) in database.execute(*each)]  # type: ignore[misc]
+        )
+        for statement, values in planned
+    }
+    await opened.close()
+    assert len(plans) > 15
+    assert [statement for statement, plan in plans.items() if "Seq Scan" in str(plan)] == []
 
 
 async def test_the_backlog_holds_as_many_as_it_may(store: SqlStore) -> None:
