@@ -23,11 +23,23 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog, redact_hi
 from agent.memory.storage import scope_scan
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.scope_scan import scan_scope
 from agent.memory.storage.text_blobs import digest_of, put_blobs
 from agent.memory.storage.written_files import note_writes
 from agent.tools.result_pages import ToolResultPages
 from gateway.errors import StoreUnavailable
-from tests.property.test_scope_file_sync import ANN, BOB, append, database, die, opened, put, stored, tree
+from tests.property.test_scope_file_sync import (
+    ANN,
+    BOB,
+    LossyStore,
+    append,
+    database,
+    die,
+    opened,
+    put,
+    stored,
+    tree,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AREAS = ("sessions", "attachments", "blobs", "results", "files", "memory")
@@ -98,28 +110,47 @@ class ScopeWriters:
 
 
 KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "edit", "attachment", "hold", "discard"])
-writes = st.tuples(
-    st.sampled_from([*KINDS, "save", "save", "save both"]), st.sampled_from([ANN, BOB]), st.text("ab", max_size=4)
-)
+TEXTS = ("a", "ab", "a", "bab", "")
 
 
-@settings(max_examples=60)
-@given(st.lists(writes, max_size=25))
-def test_a_save_stores_what_any_part_has_written(script: list[tuple[str, str, str]]) -> None:
-    """After each save the database has exactly the files that listing the whole scope finds."""
+async def check_stored(store: LossyStore, home: Path, scope: str) -> None:
+    """Check that the database has exactly the files that listing the whole scope finds, as they are."""
+    found = {each.path: (each.size, each.modified) for each in (await store.files(scope))[1]}
+    assert {path: each[:2] for path, each in scan_scope(home / scope, {}).items()} == found
+
+
+async def test_a_save_stores_what_each_part_has_written(tmp_path: Path) -> None:
+    """Also when it writes again after a save: the same, another, or nothing."""
+    async with database(tmp_path) as store:
+        home = tmp_path / "a"
+        sync, writers = await opened(home, store), ScopeWriters(home)
+        for kind in (*KINDS, *KINDS):
+            for text in TEXTS:
+                await writers.write(kind, ANN, text)
+                await sync.save((ANN,))
+                await check_stored(store, home, ANN)
+        die(sync)
+
+
+writes = st.tuples(st.sampled_from(KINDS), st.sampled_from([ANN, ANN, BOB]), st.sampled_from(TEXTS), st.booleans())
+
+
+@settings(max_examples=40)
+@given(st.lists(writes, max_size=40))
+def test_a_save_stores_what_any_parts_have_written(script: list[tuple[str, str, str, bool]]) -> None:
+    """Whatever was written since the last save, in any order; an empty home gets the same bytes in the end."""
 
     async def run(folder: Path) -> None:
         async with database(folder) as store:
             home = folder / "a"
             sync, writers = await opened(home, store), ScopeWriters(home)
-            for n, (kind, scope, text) in enumerate([*script, ("save both", ANN, "")]):
-                if kind.startswith("save"):
-                    scopes = (scope,) if kind == "save" else (ANN, BOB)
-                    await sync.save(scopes)
-                    found = await stored(folder / f"look{n}", store)
-                    assert tree(home, scopes) == {k: v for k, v in found.items() if k.startswith(scopes)}
-                else:
-                    await writers.write(kind, scope, text)
+            for kind, scope, text, is_saved in script:
+                await writers.write(kind, scope, text)
+                if is_saved:
+                    await sync.save((scope,))
+                    await check_stored(store, home, scope)
+            await sync.save((ANN, BOB))
+            assert await stored(folder / "b", store) == tree(home)
             die(sync)
 
     with tempfile.TemporaryDirectory() as folder:
