@@ -50,6 +50,7 @@ class ScopeWriters:
 
     def __init__(self, home: Path) -> None:
         self._home, self._disk = home, Disk()
+        self._open: dict[str, int] = {}
         self._versions = VersionStore(home)
         keeper = VersionKeeper(home, self._disk, self._versions, now=lambda: NOW)
         self._documents = FileDocumentStore(home, keeper=keeper)
@@ -83,8 +84,9 @@ class ScopeWriters:
         files = FileWorkspace(folder / "files", most_bytes=1_000_000, now=lambda: NOW)
         log = HistoryLog(folder / "memory", now=lambda: NOW)
         return {
-            "transcript": lambda: append(self._home, scope, "sessions/x.jsonl", f"{text}\n".encode()),
-            "segment": lambda: self._roll(folder / "sessions/x.jsonl", len(text)),
+            "transcript": lambda: self._disk.write(self._transcript(scope), f"{text}\n".encode()),
+            "cut": lambda: self._disk.truncate(self._transcript(scope), len(text)),
+            "segment": lambda: self._roll(folder / "sessions/y.jsonl", len(text)),
             "text": lambda: put_blobs(self._disk, self._home, scope, {digest_of(text): text}),
             "result": lambda: self._results._keep(scope, text),
             "history": lambda: log.append(HistoryEntry(timestamp="2026-01-01 00:00", content=text, entry=text)),
@@ -100,13 +102,27 @@ class ScopeWriters:
             "remove area": lambda: self._remove(folder / AREAS[len(text) % len(AREAS)]),
         }
 
+    def _transcript(self, scope: str) -> int:
+        """Return the descriptor of a transcript, which stays open."""
+        if scope not in self._open:
+            self._open[scope] = self._disk.open_append(self._home / scope / "sessions/x.jsonl")
+        return self._open[scope]
+
     def _roll(self, path: Path, number: int) -> None:
-        if path.exists():
-            self._disk.rename(path, path.with_name(f"x.{number}.jsonl"))
+        if not path.exists():
+            self._disk.replace(path, b"one\n")
+        else:
+            self._disk.rename(path, path.with_name(f"y.{number}.jsonl"))
 
     def _remove(self, folder: Path) -> None:
+        self.close()
         if folder.exists():
             self._disk.remove_folder(folder)
+
+    def close(self) -> None:
+        """Close the transcripts."""
+        while self._open:
+            self._disk.close(self._open.popitem()[1])
 
 
 KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "edit", "attachment", "hold", "discard"])
@@ -129,6 +145,7 @@ async def test_a_save_stores_what_each_part_has_written(tmp_path: Path) -> None:
                 await writers.write(kind, ANN, text)
                 await sync.save((ANN,))
                 await check_stored(store, home, ANN)
+        writers.close()
         die(sync)
 
 
@@ -151,6 +168,7 @@ def test_a_save_stores_what_any_parts_have_written(script: list[tuple[str, str, 
                     await check_stored(store, home, scope)
             await sync.save((ANN, BOB))
             assert await stored(folder / "b", store) == tree(home)
+            writers.close()
             die(sync)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -192,6 +210,16 @@ async def test_a_write_that_ends_after_a_save_is_stored_by_the_next(tmp_path: Pa
             (home / ANN / "sessions/x.jsonl").write_bytes(b"another\n")
         await sync.save((ANN,))
         assert await stored(tmp_path / "b", store) == tree(home)
+
+        async def write_late() -> None:
+            put(home, ANN, "sessions/late.jsonl", b"%d\n" % store.saves)
+
+        store.when_saved = write_late
+        put(home, ANN, "sessions/x.jsonl", b"three\n")
+        await sync.save((ANN,))
+        store.when_saved = None
+        await sync.save((ANN,))
+        await check_stored(store, home, ANN)
         put(home, ANN, "USER.md", b"1")
         store.fails_at = store.saves + 1
         with pytest.raises(StoreUnavailable):
