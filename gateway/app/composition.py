@@ -65,7 +65,7 @@ from gateway.app.usage import build_usage, load_counts
 from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
 from gateway.control import Line, Operation
-from gateway.delivery import OutboxDispatcher
+from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import InboundMessage
 from gateway.home import Home
@@ -243,9 +243,8 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         language=locales.language,
         now=now,
     )
-    dispatcher = OutboxDispatcher(
-        store.outbox,
-        channels.channels,
+    delivery = DeliveryContext(
+        outbox=store.outbox,
         meter=context.meter,
         now=now,
         language=locales.language,
@@ -253,6 +252,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         redactor=context.redactor,
         on_missing_file=questions.withdraw,
     )
+    dispatcher = OutboxDispatcher(channels.channels, delivery)
     privacy = build_privacy(context, memory, channels.file_limit)
     slots = WorkerSlots(settings.agent.workers)
     dreamer = build_dreamer(context, memory, models.dream)

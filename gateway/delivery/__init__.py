@@ -4,4 +4,5 @@
 docs/guarantees.md and docs/adr/0003-late-previews.md.
 """
 
+from gateway.delivery.delivery_context import DeliveryContext as DeliveryContext
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher as OutboxDispatcher

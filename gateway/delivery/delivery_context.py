@@ -16,7 +16,7 @@ import structlog
 from gateway.backoff import exponential_delay
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports import Channel, MetricsRecorder, Outbox
+from gateway.ports import Channel, MetricsRecorder, Outbox, in_english
 from gateway.text import weight
 from gateway.text.redaction import SecretRedactor
 
@@ -79,16 +79,19 @@ async def say_no_more(part: MessagePart) -> str:  # noqa: ARG001 - the signature
 
 @dataclass(slots=True, kw_only=True)
 class DeliveryContext:
-    """One per gateway."""
+    """The ports, options and shared state of all deliveries; one per gateway."""
 
     outbox: Outbox
     meter: MetricsRecorder
     now: Callable[[], datetime]
-    language: Callable[[SessionKey], str]  # what a chat is spoken to in
-    per_channel: int  # sends at once in one channel
-    call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
-    is_strict: bool = False  # delivery.once: strict
-    redactor: SecretRedactor = field(default_factory=SecretRedactor)
+    language: Callable[[SessionKey], str] = in_english  # of a chat
+    per_channel: int = 16  # sends at once in one channel
+    call_timeout: timedelta = timedelta(seconds=60)  # a platform that says nothing for so long has an unknown outcome
+    # delivery.once: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
+    is_strict: bool = False
+    redactor: SecretRedactor = field(default_factory=SecretRedactor)  # keeps secrets out of whatever is sent
+    # Called with the part of a file that the platform does not take, before the line that says so; returns another
+    # sentence of it.
     on_missing_file: Callable[[MessagePart], Awaitable[str]] = say_no_more
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a delivery worker ended or paused

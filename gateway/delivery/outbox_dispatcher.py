@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from gateway.delivery.chat_delivery import ChatDeliveryWorker
-from gateway.delivery.delivery_context import DeliveryContext, backoff, say_no_more
+from gateway.delivery.delivery_context import DeliveryContext, backoff
 from gateway.delivery.part_planner import PartPlanner
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
@@ -19,14 +19,10 @@ from gateway.ports import (
     Channel,
     DelayedDelivery,
     LinkFinder,
-    MetricsRecorder,
-    Outbox,
     Preview,
     SupportsSendTurns,
     TurnLease,
-    in_english,
 )
-from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
 
@@ -42,38 +38,10 @@ class OutboxDispatcher:
     can be opened while `run` runs; before and after it they show nothing.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        channels: Mapping[str, Channel],
-        *,
-        meter: MetricsRecorder,
-        now: Callable[[], datetime],
-        language: Callable[[SessionKey], str] = in_english,
-        per_channel: int = 16,
-        call_timeout: timedelta = timedelta(seconds=60),
-        is_strict: bool = False,
-        redactor: SecretRedactor | None = None,
-        on_missing_file: Callable[[MessagePart], Awaitable[str]] = say_no_more,
-    ) -> None:
-        """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most.
-
-        *redactor* keeps secrets out of whatever is sent. *on_missing_file* is called with the part of a file that the
-        platform does not take, before the line that says so, and returns another sentence of it.
-        *is_strict*: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
-        """
+    def __init__(self, channels: Mapping[str, Channel], context: DeliveryContext) -> None:
+        """Deliver the outbox of *context* through *channels*."""
         self._channels = channels
-        self._context = DeliveryContext(
-            outbox=outbox,
-            meter=meter,
-            now=now,
-            language=language,
-            per_channel=per_channel,
-            call_timeout=call_timeout,
-            is_strict=is_strict,
-            redactor=redactor or SecretRedactor(),
-            on_missing_file=on_missing_file,
-        )
+        self._context = context
         # Asked once: for each message it would be 2 % of what a turn costs.
         self._send_turns = {name: each for name, each in channels.items() if isinstance(each, SupportsSendTurns)}
         self._workers: dict[SessionKey, ChatDeliveryWorker] = {}

@@ -13,7 +13,7 @@ from gateway.alerts import AlertMonitor, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients, Source
-from gateway.delivery import OutboxDispatcher
+from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import SessionKey
 from gateway.store.outbox import SqlOutbox
 from gateway.store.sql_store import SqlStore
@@ -60,7 +60,9 @@ class AlertScene:
         }
         self.channels["web"].watched = False
         meter = PrometheusRecorder(strict=True)
-        self.deliverer = OutboxDispatcher(self.store.outbox, self.channels, meter=meter, now=self.clock.now)
+        self.deliverer = OutboxDispatcher(
+            self.channels, DeliveryContext(outbox=self.store.outbox, meter=meter, now=self.clock.now)
+        )
         ways = OwnerDirectory(
             people=self._people,
             channels=self.channels,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from gateway.delivery import OutboxDispatcher
+from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import SessionKey
 from gateway.ports import ChannelCapabilities, Outbox, Preview, TurnLease
 from gateway.store.outbox import SqlOutbox
@@ -43,13 +43,10 @@ class DeliveryGateway:
         self.channel = FakeChannel(self.platform, capabilities=self.capabilities)
         self.channel.now = self.clock.now
         channels = {"telegram": self.channel} if configured else {}
-        self.deliverer = OutboxDispatcher(
-            self.wrap(self.store.outbox),
-            channels,
-            meter=self.meter,
-            now=self.clock.now,
-            is_strict=self.is_strict,
+        context = DeliveryContext(
+            outbox=self.wrap(self.store.outbox), meter=self.meter, now=self.clock.now, is_strict=self.is_strict
         )
+        self.deliverer = OutboxDispatcher(channels, context)
         self.running = asyncio.create_task(self.deliverer.run())
         await asyncio.sleep(0)
 

@@ -16,7 +16,7 @@ import pytest
 from agent.locks import WorkerSlots
 from agent.turn import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
-from gateway.delivery import OutboxDispatcher
+from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
 from gateway.store.sql_store import SqlStore
@@ -135,7 +135,7 @@ async def spend_a_minute(clock: VirtualClock, down: str, trouble: str) -> dict[s
     """Let people ask on all three platforms while *down* has *trouble*; return how long each waited for an answer."""
     store = await open_inline_store(clock=clock.now)
     scene = ThreePlatformGateway(clock, store)
-    deliverer = OutboxDispatcher(store.outbox, scene.channels, meter=FakeMeter(), now=clock.now)
+    deliverer = OutboxDispatcher(scene.channels, DeliveryContext(outbox=store.outbox, meter=FakeMeter(), now=clock.now))
     pool = WorkerPool(
         store.journal,
         StreamingWorker(store, deliverer),
