@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
 from gateway.errors import LeaseLost
@@ -32,7 +33,7 @@ _FACTS = sql(
     "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope,",
     "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL),",
     "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL),",
-    "?2 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3),",
+    "?3 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3),",
     ", ".join(f"i.{column}" for column in f"{_QUEUED}, {ROW}".split(", ")),
     "FROM (SELECT ?1 AS key) k LEFT JOIN lane l ON l.key = k.key LEFT JOIN session s ON s.key = k.key",
     "LEFT JOIN inbox i ON i.seq = (SELECT seq FROM inbox",
@@ -190,7 +191,7 @@ def claim(
     group, delay = merge_rows(_queue(database, column, facts), limits, now)
     if delay is not None or not group:
         return delay
-    rows = (read_row(facts.head_row), *_read_rows(database, (row.seq for row in group[1:])))
+    rows = (read_row(facts.head_row), *_read_rows(database, group[1:]))
     return _take(database, facts, key, column, owner, rows, turn_id(rows[0].message), now, new)
 
 
@@ -202,13 +203,12 @@ def _queue(database: Database, column: str, facts: QueueFacts) -> Iterator[Queue
         yield from (QueuedRow(*columns) for columns in database.execute(_WAITING, (column,)).fetchall()[1:])
 
 
-def _read_rows(database: Database, seqs: Iterable[int]) -> tuple[InboxRow, ...]:
-    return tuple(read_row(database.execute(_ONE, (seq,)).fetchone()) for seq in seqs)
+def _read_rows(database: Database, rows: Iterable[QueuedRow]) -> tuple[InboxRow, ...]:
+    return tuple(read_row(database.execute(_ONE, (row.seq,)).fetchone()) for row in rows)
 
 
 def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: str = "") -> QueueFacts:
-    claim = (claim_name(key), claimed_by) if claimed_by else ("", "")
-    owner, turn, *others = database.execute(_FACTS, (column, *claim)).fetchone()
+    owner, turn, *others = database.execute(_FACTS, (column, claim_name(key), claimed_by)).fetchone()
     session, (waiting, has_notes, is_ours), head, row = others[:4], others[4:7], others[7:14], others[14:]
     return QueueFacts(
         owner=owner or "",
@@ -370,15 +370,9 @@ def steer(database: Database, lease: TurnLease, column: str, owner: str, limits:
     if lease.is_lone:
         return ()  # rows beside a suspect must not share its outcome
     sender = quote(lease.rows[0].message.sender.id)
-    queued = database.execute(_WAITING, (column,))
-    group: list[int] = []
-    for columns in queued:
-        row = QueuedRow(*columns)
-        if row.sender != sender or row.alone or len(group) >= limits.burst:
-            break
-        group.append(row.seq)
-    queued.close()
-    return _stamp(database, _read_rows(database, group), lease.turn)
+    queued = (QueuedRow(*columns) for columns in database.execute(_WAITING, (column,)).fetchall())
+    theirs = takewhile(lambda row: row.sender == sender and not row.alone, queued)
+    return _stamp(database, _read_rows(database, islice(theirs, limits.burst)), lease.turn)
 
 
 def store_steps(
