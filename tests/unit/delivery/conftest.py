@@ -107,12 +107,12 @@ class DeliveryGateway:
         lease = await self.turn()
         return lease, self.preview(lease)
 
-    async def settled(self, at_most: float = 7200) -> None:
-        """Return when nothing is undelivered, or after so many (virtual) seconds."""
-        for _ in range(int(at_most * 10)):
+    async def settled(self, at_most: float = 7200, *, every: float = 0.1) -> None:
+        """Return when nothing is undelivered, or after so many (virtual) seconds; look *every* so many."""
+        for _ in range(int(at_most / every)):
             if not (await self.store.journal.depth())["undelivered"]:
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(every)
 
     def figure(self, name: str, **labels: str) -> float:
         """Return a counter's value."""
@@ -124,9 +124,9 @@ class OpensGateway(Protocol):
     """The fixture's own shape."""
 
     def __call__(
-        self, capabilities: ChannelCapabilities = ..., platform: MemoryPlatform | None = None
+        self, capabilities: ChannelCapabilities = ..., platform: MemoryPlatform | None = None, *, starts: bool = True
     ) -> Awaitable[DeliveryGateway]:
-        """Build and start a gateway."""
+        """Build a gateway; start it unless the test does (*starts*)."""
         ...
 
 
@@ -136,12 +136,13 @@ async def opens(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[OpensGatew
     opened: list[DeliveryGateway] = []
 
     async def open_gateway(
-        capabilities: ChannelCapabilities = RINGING, platform: MemoryPlatform | None = None
+        capabilities: ChannelCapabilities = RINGING, platform: MemoryPlatform | None = None, *, starts: bool = True
     ) -> DeliveryGateway:
         folder = tmp_path / f"gateway-{len(opened)}" / "run-0"
         folder.mkdir(parents=True)
         gateway = DeliveryGateway(folder, clock, platform or MemoryPlatform(), capabilities)
-        await gateway.start()
+        if starts:
+            await gateway.start()
         opened.append(gateway)
         return gateway
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import SendFailed, StoreUnavailable
-from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities, Outbox, OutboxPart, PendingDelivery, TurnLease
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, FakeChannel, MemoryPlatform
@@ -119,7 +119,7 @@ async def tell(gateway: DeliveryGateway, text: str, pause: float) -> None:
         await preview.close()
         await asyncio.sleep(pause)
         await gateway.commit(lease, text)
-    await gateway.settled()
+    await gateway.settled(every=1)
 
 
 async def tell_until(death: CrashPoint, gateway: DeliveryGateway, text: str, pause: float) -> None:
@@ -166,11 +166,10 @@ async def test_no_death_doubles_or_loses_an_answer(
     """
     for at in range(1, POINTS):
         death = CrashPoint(at, is_after=is_after)
-        gateway = await opens(capabilities, MemoryPlatform(finds=finds))
-        await accept(gateway.store, said())
+        gateway = await opens(capabilities, MemoryPlatform(finds=finds), starts=False)
         for fault, what in TROUBLES[trouble]:
             gateway.platform.fail(fault, what=what, seconds=5)
-        await die(gateway, death, text, pause)
+        await die(gateway, death, text, pause, said())
         await gateway.start()
         await tell(gateway, text, pause)
         check(gateway.platform, capabilities, text, is_known=finds or capabilities.send_key)
@@ -180,13 +179,14 @@ async def test_no_death_doubles_or_loses_an_answer(
     pytest.fail("the story has more calls than points")
 
 
-async def die(gateway: DeliveryGateway, death: CrashPoint, text: str, pause: float) -> None:
-    """Start a process that dies where *death* says; leave none running."""
-    await gateway.kill()
+async def die(gateway: DeliveryGateway, death: CrashPoint, text: str, pause: float, *arrive: InboundMessage) -> None:
+    """Start a process in which messages *arrive* and which dies where *death* says; leave none running."""
     healthy, platform = gateway.platform.call, gateway.platform
     gateway.wrap = lambda outbox: CrashingOutbox(outbox, death)
     mortal(platform, death)
     await gateway.start()
+    for message in arrive:
+        await accept(gateway.store, message)
     await tell_until(death, gateway, text, pause)
     platform.call = healthy  # type: ignore[method-assign]
     gateway.wrap = lambda outbox: outbox
@@ -214,10 +214,8 @@ async def test_the_second_death_is_no_worse(opens: OpensGateway) -> None:
     """Dying twice, with the doubt of the first time already stored, still sends no unmarked double."""
     for at in range(1, 8):
         for then in range(1, 8):
-            gateway = await opens(replace(RINGING, preview_every=None), MemoryPlatform(finds=False))
-            await accept(gateway.store, said())
-            await die(gateway, CrashPoint(at, is_after=True), ONE, 0)
-            await gateway.start()
+            gateway = await opens(replace(RINGING, preview_every=None), MemoryPlatform(finds=False), starts=False)
+            await die(gateway, CrashPoint(at, is_after=True), ONE, 0, said())
             await die(gateway, CrashPoint(then, is_after=True), ONE, 0)
             await gateway.start()
             await tell(gateway, ONE, 0)

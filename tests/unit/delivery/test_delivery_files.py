@@ -281,9 +281,8 @@ async def test_no_death_doubles_or_loses_a_file(opens: OpensGateway, finds: bool
     """Whichever call the process dies at, beginning, whole and own file each stand in order, at most once unmarked."""
     for at in range(1, POINTS):
         death = CrashPoint(at, is_after=is_after)
-        gateway = await opens(FILING, MemoryPlatform(finds=finds))
+        gateway = await opens(FILING, MemoryPlatform(finds=finds), starts=False)
         own = file(gateway=gateway)
-        await gateway.kill()
         gateway.wrap = lambda outbox, death=death: CrashingOutbox(outbox, death)  # type: ignore[misc]
         healthy = gateway.platform.call
         mortal(gateway.platform, death)

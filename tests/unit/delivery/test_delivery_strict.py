@@ -20,7 +20,7 @@ from tests.fakes.memory_channel import (
     FakeChannel,
     MemoryPlatform,
 )
-from tests.fakes.turns import ANN, accept, said
+from tests.fakes.turns import ANN, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
 from tests.unit.delivery.test_delivery_crash import MANY, ONE, POINTS, TROUBLES, CrashPoint, die, tell
 from tests.unit.delivery.test_delivery_previews import WORDS, shown
@@ -202,12 +202,11 @@ async def test_no_death_doubles_loses_or_marks_an_answer(
     """Whichever call the process dies at, each part stands once, in order, unmarked; besides there are only dots."""
     for at in range(1, POINTS):
         death = CrashPoint(at, is_after=is_after)
-        gateway = await opens(RINGING, MemoryPlatform(finds=False))
+        gateway = await opens(RINGING, MemoryPlatform(finds=False), starts=False)
         gateway.is_strict = True
-        await accept(gateway.store, said())
         for fault, what in TROUBLES[trouble]:
             gateway.platform.fail(fault, what=what, seconds=5)
-        await die(gateway, death, text, pause)
+        await die(gateway, death, text, pause, said())
         await gateway.start()
         await tell(gateway, text, pause)
         whole = FakeChannel(MemoryPlatform(), capabilities=RINGING).render(
