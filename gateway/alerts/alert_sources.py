@@ -14,6 +14,7 @@ from gateway.alerts.alert_state import Observation
 from gateway.errors import LoginRefused, UserError
 from gateway.events import short_turn_id
 from gateway.ports import Alert, AlertStore, DelayedDelivery
+from gateway.ports.caps import CapAllowance
 from gateway.quarantine import list_events
 
 DOWN_AFTER = timedelta(minutes=5)
@@ -167,19 +168,20 @@ class DiskSource:
 class CapSource:
     """The daily token cap of the installation."""
 
-    def __init__(self, used: Callable[[], tuple[int, int, datetime]], now: Callable[[], datetime]) -> None:
-        """*used* returns the tokens taken today, how many may be (0 = no limit), and when the next day begins."""
-        self._used = used
+    def __init__(self, usage: Callable[[], CapAllowance | None], now: Callable[[], datetime]) -> None:
+        """*usage* returns what was taken of the cap today; None without a cap."""
+        self._usage = usage
         self._now = now
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
         """Compare."""
-        used, limit, until = self._used()
-        percent = used * 100 // limit if limit else 0
-        if percent < NEAR_CAP:
+        usage = self._usage()
+        percent = usage.used * 100 // usage.limit if usage else 0
+        if usage is None or percent < NEAR_CAP:
             return [Observation(cause="cap", since=self._now(), ends_from=2)]
-        is_reached = percent >= 100
-        fields: dict[str, str | int] = {"percent": percent, "used": used, "limit": limit, "until": until.isoformat()}
+        is_reached, until = percent >= 100, usage.until or self._now()
+        fields: dict[str, str | int] = {"percent": percent, "used": usage.used, "limit": usage.limit}
+        fields["until"] = until.isoformat()
         return [
             Observation(
                 cause="cap",

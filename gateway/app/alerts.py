@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
@@ -67,10 +66,6 @@ def build_alerts(
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 
-    def installation_usage() -> tuple[int, int, datetime]:
-        usage = parts.usage.caps.installation_usage()
-        return (usage.used, usage.limit, usage.until or now()) if usage else (0, 0, now())
-
     def wrong_logins() -> Mapping[str, int]:
         return {name: each.wrong_codes for name, each in channels.channels.items() if isinstance(each, SupportsLogin)}
 
@@ -85,7 +80,7 @@ def build_alerts(
             "model": parts.model_health,
             "given up": DeadLetterSource(store.alerts, now),
             "disk": DiskSource(home.path, now, of=of),
-            "cap": CapSource(installation_usage, now),
+            "cap": CapSource(parts.usage.caps.installation_usage, now),
             "quarantine": QuarantineSource(home.quarantine, now, of=of),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
             "owner codes": BurstSource(

@@ -72,7 +72,6 @@ from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
 from gateway.journal_file import lost_rows_line, misplaced_journal
-from gateway.ports import Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
@@ -80,7 +79,7 @@ from gateway.store.closed_store import read_sessions
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints
-from gateway.web.metrics import PrometheusRecorder, metrics_route
+from gateway.web.metrics import metrics_route
 from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
 
@@ -96,8 +95,7 @@ async def open_app(
     """Own the home and build every subsystem; nothing runs yet but the store's writer. Closes all of it on exit.
 
     *channels* is False in a process that opens the home for one command; *now* is the clock of all subsystems, the
-    store's too. Raises UserError for a home that is in use,
-    newer data and wrong settings.
+    store's too. Raises UserError for a home that is in use, newer data and wrong settings.
     """
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
@@ -106,7 +104,25 @@ async def open_app(
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
         files = await stack.enter_async_context(open_scope_files(settings, home.path, store))
         meter = await stack.enter_async_context(open_recorder(settings))
-        context = await _build_context(settings, plugins or ExtraPlugins(), home, store, files, meter, now)
+        plugins = plugins or ExtraPlugins()
+        chats, platforms = open_chats(settings), platforms_of(settings, plugins)
+        command_prefix = build_command_prefix(settings, plugins)
+        context = AppContext(
+            settings=settings,
+            plugins=plugins,
+            home=home,
+            store=store,
+            scope_files=files,
+            chats=chats,
+            platforms=platforms,
+            context_of=build_context_resolver(store, chats, platforms, settings.memory.isolation),
+            locales=build_locales(settings, store, chats, platforms, command_prefix),
+            command_prefix=command_prefix,
+            redactor=SecretRedactor(secret_values(settings)),
+            unclean_stops=(await store.journal.depth())["unclean_stops"],
+            meter=meter,
+            now=now,
+        )
         app = _build_app(context, await _open_subsystems(context, stack, has_channels=channels))
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
@@ -163,35 +179,6 @@ def _save_after(operation: Operation, files: ScopeFileSync) -> Operation:
         await files.save_all()
 
     return run
-
-
-async def _build_context(
-    settings: Settings,
-    plugins: ExtraPlugins,
-    home: Home,
-    store: Store,
-    scope_files: ScopeFileSync | None,
-    meter: PrometheusRecorder,
-    now: Callable[[], datetime],
-) -> AppContext:
-    chats, platforms = open_chats(settings), platforms_of(settings, plugins)
-    command_prefix = build_command_prefix(settings, plugins)
-    return AppContext(
-        settings=settings,
-        plugins=plugins,
-        home=home,
-        store=store,
-        scope_files=scope_files,
-        chats=chats,
-        platforms=platforms,
-        context_of=build_context_resolver(store, chats, platforms, settings.memory.isolation),
-        locales=build_locales(settings, store, chats, platforms, command_prefix),
-        command_prefix=command_prefix,
-        redactor=SecretRedactor(secret_values(settings)),
-        unclean_stops=(await store.journal.depth())["unclean_stops"],
-        meter=meter,
-        now=now,
-    )
 
 
 async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> GatewaySubsystems:

@@ -27,6 +27,7 @@ from gateway.errors import LoginRefused, UserError
 from gateway.events import SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import Alert, PlatformEvent
+from gateway.ports.caps import CapAllowance, CapKind
 from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
@@ -400,11 +401,11 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
 async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: VirtualClock) -> None:
     """80 %, 100 % and the new day: three lines, however often it is looked at."""
     used = 0
-    scene = AlertScene(
-        tmp_path / "home",
-        clock,
-        lambda scene: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
-    )
+
+    def usage() -> CapAllowance:
+        return CapAllowance(cap=CapKind.HOUSE_TOKENS, used=used, limit=1_000, until=clock.now() + timedelta(hours=2))
+
+    scene = AlertScene(tmp_path / "home", clock, lambda _: {"cap": CapSource(usage, clock.now)})
     await scene.start()
     for minute, used in ((1, 790), (2, 800), (3, 900), (4, 1_000), (5, 1_200), (6, 0)):  # noqa: B007 - the source reads it
         await scene.until(minute)
