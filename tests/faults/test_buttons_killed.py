@@ -27,6 +27,9 @@ from tests.faults.test_pages_shared import browsers, issue_code, say, shown, unt
 _REMEMBERED = "I will remember that."
 _QUESTION = "I would erase 1 remembered line"
 _ERASED = "Erased: 1 remembered line"
+_CONNECTIONS = (
+    "SELECT count(*) FROM claim JOIN worker ON worker = worker.name WHERE claim.name LIKE 'conn:%' AND process = {}"
+)
 _OPEN = "SELECT 1 FROM inbox WHERE ended_at IS NULL UNION ALL SELECT 1 FROM outbox WHERE open IS NOT NULL"
 
 
@@ -61,8 +64,10 @@ async def test_questions_of_a_killed_gateway_are_answered_by_another(
         def chats() -> list[list[str]]:
             return [telegram.shown(42), slack.shown(DM), discord.chat(direct)]
 
-        async def connected(identified: int = 0) -> None:
-            await holds(lambda: telegram._poll and slack.sockets and discord.gateway.identified > identified)
+        async def connected(gateway: GatewayProcess) -> None:
+            await until(postgres, _CONNECTIONS.format(gateway.pid), [(3,)])
+            lines = discord.gateway.sessions
+            await holds(lambda: telegram._poll and slack.sockets and any(each.line is not None for each in lines))
 
         async def tell(text: str, answer: str) -> None:
             telegram.say(f"/{text}")
@@ -71,7 +76,7 @@ async def test_questions_of_a_killed_gateway_are_answered_by_another(
             await holds(lambda: all(chat and answer in chat[-1] for chat in chats()))
 
         await killed.start()
-        await connected()
+        await connected(killed)
         await tell("remember Likes tea", _REMEMBERED)
         await tell("forget tea", _QUESTION)
         (ann,) = await stack.enter_async_context(browsers())
@@ -83,9 +88,8 @@ async def test_questions_of_a_killed_gateway_are_answered_by_another(
             assert _QUESTION in shown(answer)[-1]
         await until(postgres, _OPEN, [])  # a part whose outcome is unknown would be sent again, marked
         await other.start()
-        identified = discord.gateway.identified
         await killed.kill()
-        await connected(identified)
+        await connected(other)
         # Whoever presses sees the buttons of a gateway that is no more.
         (post,) = [each for each in telegram.posts if each.buttons]
         (message,) = [each for each in slack.places[DM].messages if slack_buttons(each)]
