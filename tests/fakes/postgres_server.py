@@ -123,7 +123,13 @@ class PostgresServer:
         if self._folder is None:
             self._name_database(_DROP, "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'")
             return
-        settings = ("listen_addresses=", "shared_buffers=16MB", "max_connections=60", "fsync=on")
+        settings = (
+            "listen_addresses=",
+            "shared_buffers=16MB",
+            "max_connections=60",
+            "fsync=on",
+            "deadlock_timeout=100ms",
+        )
         command = [*self._user, str(self._programs / "postgres"), "-D", str(self._folder / "data")]
         command += ["-k", str(self._folder), *(word for each in settings for word in ("-c", each))]
         until = time.monotonic() + _SECONDS

@@ -129,7 +129,7 @@ async def test_windows_at_both_gateways_show_one_turn_as_it_happens(
 
     def script(_: object, n: int) -> ScriptedAnswer:
         asked.set()
-        return ScriptedAnswer(text=f"answer {n}: {'and so on ' * 20}", gap=0.05, latency=latency)
+        return ScriptedAnswer(text=f"answer {n}: {'and so on ' * 7}", gap=0.05, latency=latency)
 
     async with (
         open_server(script) as model,

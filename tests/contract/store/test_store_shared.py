@@ -17,7 +17,7 @@ from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import AcceptOutcome, Job
 from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
-from gateway.store import claims
+from gateway.store import claims, connections
 from gateway.store.database import Database, SharedDatabase
 from gateway.store.postgres import open_database, worker_locks
 from gateway.store.postgres.schema import read_workers
@@ -453,8 +453,8 @@ async def test_a_connection_has_one_worker_until_it_gives_it_back(team: Workers)
     assert holder_of(team) == second._engine.owner
 
 
-async def test_a_dead_workers_connection_is_taken_over(team: Workers) -> None:
-    """The one that was taken over from learns of it within five seconds, although the database tells it nothing."""
+async def test_a_dead_workers_connection_is_taken_over(team: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was taken over from learns of it in the time that makes it dead, without the database's word."""
     first, second = await team.open(), await team.open()
     assert first.connections is not None
     assert second.connections is not None
@@ -464,6 +464,7 @@ async def test_a_dead_workers_connection_is_taken_over(team: Workers) -> None:
         await team.kill(first)
         await waiting
         assert holder_of(team) == second._engine.owner
+        monkeypatch.setattr(connections, "DEAD_AFTER", timedelta(seconds=0.5))
         await first.connections.wait_lost(LINE)
 
 
