@@ -46,6 +46,7 @@ _INVENTED: Mapping[str, Sequence[Line]] = {
 }
 
 Stamp: TypeAlias = tuple[int, int, int]  # modification time, size, inode
+_MISSING = (-1, 0, 0)  # of a file that does not exist, which needs no reading
 
 _WHO = """# Where you are
 
@@ -144,7 +145,10 @@ class ScopeMemory:
         if model_texts is not None and model_texts.stamps == stamps:
             self._views.move_to_end(scope)
             return model_texts.view
-        texts_read = [(await self._documents.read(*source)).text for source in sources]
+        texts_read = [
+            "" if stamp == _MISSING else (await self._documents.read(*source)).text
+            for source, stamp in zip(sources, stamps, strict=True)
+        ]
         own_soul, soul, user, memory, shared, own_epoch, shared_epoch = texts_read
         epoch = f"{own_epoch.strip()} {shared_epoch.strip()}".strip()
         texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
@@ -189,6 +193,8 @@ def _sources(scope: str) -> list[tuple[str, str]]:
 def _stamp(path: str) -> Stamp:
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path costs more than the stat, and this is done each turn
+    except (FileNotFoundError, NotADirectoryError):
+        return _MISSING
     except OSError:
         return (0, 0, 0)
     return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -180,19 +180,20 @@ async def test_what_was_taken_back_is_gone_from_the_very_next_request(tmp_path: 
 
 
 async def test_a_hand_edit_is_noticed_and_a_quiet_turn_reads_nothing(tmp_path: Path) -> None:
-    """A stat per turn is all it costs while nothing changes."""
+    """Stats are all that a turn costs while nothing changes; only documents that exist are read."""
     documents = CountedDocuments(tmp_path)
     memory = ScopeMemory(tmp_path, documents)
     first = await memory.view(SCOPE)
-    reads = documents.reads
     assert await memory.view(SCOPE) is first
-    assert documents.reads == reads
+    assert documents.reads == 0
     path = document_path(tmp_path, SCOPE, "MEMORY.md")
     path.parent.mkdir(parents=True)
     path.write_text("- by hand\n")
     changed = await memory.view(SCOPE)
     assert changed.memory == "- by hand"
     assert changed.rev != first.rev
+    assert await memory.view(SCOPE) is changed
+    assert documents.reads == 1
 
 
 async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tmp_path: Path) -> None:
