@@ -16,6 +16,7 @@ from gateway.settings.chat_selectors import guild_in, is_block, matching_selecto
 from gateway.settings.chat_settings import ChatSettings
 from gateway.settings.error_messages import error_line
 from gateway.settings.settings_model import Settings
+from gateway.settings.sources import read_utf8
 
 MOST_SOUL = 20_000  # characters: more is no voice
 _FILES = (".md", ".txt")
@@ -115,10 +116,4 @@ def _read(home: Path, name: str) -> str:
     file = (home / name).resolve()
     if not file.is_relative_to(home.resolve()):
         raise SettingsError(f"{name} is outside the home folder; move the file into {home}")
-    try:
-        return file.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
-    except OSError as wrong:
-        hint = "create that file, or write the text itself"
-        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); {hint}") from None
+    return read_utf8(file, mend="create that file, or write the text itself")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,14 +61,19 @@ def read_secrets(home: Path) -> Iterator[SettingLeaf]:
 def read_secret_file(file: Path, place: str) -> str:
     """Return the one line a secret's file holds, its line end removed."""
     try:
-        text = file.read_text("utf-8-sig")
+        return read_utf8(file, mend="correct the path or its permissions").rstrip("\r\n")
+    except SettingsError as wrong:
+        raise SettingsError(f"{place}: {wrong}") from None
+
+
+def read_utf8(file: Path, *, mend: str) -> str:
+    """Return the text of *file*. Raises SettingsError, with *mend* as the remedy where it cannot be read."""
+    try:
+        return file.read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingsError(f"{place}: {file} is not a text file; write the secret into it as one line") from None
+        raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as wrong:
-        raise SettingsError(
-            f"{place}: {file} cannot be read ({wrong.strerror}); correct the path or its permissions"
-        ) from None
-    return text.rstrip("\r\n")
+        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); {mend}") from None
 
 
 def find_file(home: Path) -> Path | None:
@@ -81,17 +87,10 @@ def find_file(home: Path) -> Path | None:
 
 def read_file(file: Path) -> Iterator[SettingLeaf]:
     """Yield the leaves of a settings file."""
-    try:
+    with suppress(OSError):  # the reading below says why
         if file.stat().st_size > _LARGEST:
             raise SettingsError(f"{file} is larger than 1 MB, too large for a settings file")
-        text = file.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
-    except OSError as wrong:
-        raise SettingsError(
-            f"{file} cannot be read ({wrong.strerror}); make the user who runs Parlour its owner"
-        ) from None
-    yield from read_text(file, text)
+    yield from read_text(file, read_utf8(file, mend="make the user who runs Parlour its owner"))
 
 
 def read_text(file: Path, text: str) -> Iterator[SettingLeaf]:
