@@ -7,7 +7,6 @@ the last one is answered.
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +17,7 @@ from channels.console.terminal_screen import TerminalScreen
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.languages import resolve_language
 from gateway.text import Links
+from gateway.text.text_units import strip_control_characters
 
 LOOK_AFTER = 5.0  # seconds of silence after which the history is asked whether the answer is there
 
@@ -26,15 +26,6 @@ _MOST_LINES = 1_000  # of the history that are searched for the message that wai
 Frame = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Frame | None]]
 Send = Callable[[Frame], Awaitable[None]]
-
-# Escape sequences would let an answer write anywhere on the screen, or into the clipboard;
-# direction marks would show an address backwards.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def strip_control_characters(text: str) -> str:
-    """Return *text* without anything a terminal would obey."""
-    return _CONTROL.sub("", text)
 
 
 class TerminalSession:

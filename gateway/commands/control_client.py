@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -16,11 +15,9 @@ from gateway.control.gateway_client import connect
 from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
+from gateway.text.text_units import strip_control_characters
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-
-# Messages of people are printed: nothing in them may move the cursor or hide what follows.
-_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def call_operation(name: str, arguments: Line | None = None) -> list[Line]:
@@ -46,11 +43,6 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
     async with open_app(settings, channels=False) as app:
         async for line in build_operations(app)[name](arguments):
             yield line
-
-
-def strip_control_characters(text: str) -> str:
-    """Return *text* without control characters and direction marks."""
-    return _CONTROL_CHARACTERS.sub("", text)
 
 
 def print_lines(lines: Sequence[Line], as_json: bool, format_row: Callable[[Line], str], *, empty: str = "") -> None:

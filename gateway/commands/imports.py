@@ -9,13 +9,14 @@ from pathlib import Path
 
 import typer
 
-from gateway.commands.control_client import print_json, strip_control_characters
+from gateway.commands.control_client import print_json
 from gateway.control import Line
 from gateway.control.gateway_client import connect
 from gateway.errors import UserError
 from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
+from gateway.text.text_units import strip_control_characters
 
 
 def import_folder(

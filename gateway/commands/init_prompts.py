@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,9 +13,8 @@ from rich.markup import escape
 
 from gateway.errors import UserError
 from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.text.text_units import strip_control_characters
 
-# Findings of platforms are printed: nothing in them may move the cursor or hide what follows.
-_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _MARKS = {SetupLevel.GOOD: "[green]✓[/]", SetupLevel.WARNING: "[yellow]![/]", SetupLevel.WRONG: "[red]✗[/]"}
 AGAIN, KEEP, SKIP = "again", "keep", "skip"
 _LOOKS = {"title": "bold", "hint": "dim", "wrong": "red"}
@@ -144,7 +142,7 @@ class UnattendedPrompter:
 
 def clean(text: str) -> str:
     """Return *text* as one line that a terminal only shows."""
-    return _CONTROL_CHARACTERS.sub(" ", text)
+    return " ".join(strip_control_characters(text).splitlines()).replace("\t", " ")
 
 
 def choose_next(prompter: InitPrompter, *, may_keep: bool) -> str:

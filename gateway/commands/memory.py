@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json
 from gateway.control import Line
+from gateway.text.text_units import strip_control_characters
 
 app = typer.Typer(help="What the bot remembers, about whom, and why.", invoke_without_command=True)
 

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines
 from gateway.control import Line
 from gateway.errors import UserError
+from gateway.text.text_units import strip_control_characters
 
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
 owner = typer.Typer(help="The owners of the bot.", no_args_is_help=True)

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json
 from gateway.control import Line
+from gateway.text.text_units import strip_control_characters
 
 _MOST_LINES = 40  # of one difference
 

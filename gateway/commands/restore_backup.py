@@ -9,13 +9,13 @@ from pathlib import Path
 
 import typer
 
-from gateway.commands.control_client import strip_control_characters
 from gateway.commands.loss import fit_sessions
 from gateway.errors import SettingsError, UserError
 from gateway.journal_file import OpenChoice
 from gateway.restore import BackupContents, restore
 from gateway.settings import home_of
 from gateway.settings.sources import read_file
+from gateway.text.text_units import strip_control_characters
 
 _USUAL = {
     "people": "private memory and conversations",

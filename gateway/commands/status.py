@@ -9,7 +9,8 @@ import typer
 
 from gateway.access.access_roster import orphan_summary, pending_summary, refusal_summary
 from gateway.alerts.alert_messages import line_of_delay, status_line
-from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json
+from gateway.text.text_units import strip_control_characters
 
 
 def show_status(as_json: AsJson = False) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.commands.control_client import AsJson, call_operation, print_json, strip_control_characters
+from gateway.commands.control_client import AsJson, call_operation, print_json
 from gateway.commands.status import summarize_usage
+from gateway.text.text_units import strip_control_characters
 
 _MEMORY = "of it memory"  # the sum of the purposes that write memory
 _NOBODY = "(nobody)"  # embeddings, and persons who were erased

@@ -10,6 +10,7 @@ import regex
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TERMINAL_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _CLUSTER = regex.compile(r"\X")
 _SLICE = 128  # characters looked at in one go
 # Between two characters that have no part in clusters there is always a boundary (UAX 29, GB999).
@@ -38,6 +39,11 @@ def sanitize(text: str) -> str:
     if _SURROGATE.search(text):
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return _CONTROL.sub("", text)
+
+
+def strip_control_characters(text: str) -> str:
+    """Return *text* without what a terminal obeys or shows backwards: only line ends and tabs of the controls stay."""
+    return _TERMINAL_CONTROL.sub("", text)
 
 
 def width(text: str, unit: LengthUnit) -> int:

@@ -20,7 +20,6 @@ import pytest
 
 from channels.console import plugin as console_kind
 from channels.console.adapter import ConsoleChannel
-from channels.console.terminal_client import strip_control_characters
 from channels.web import plugin as web_kind
 from gateway.admission import admit, policy_of
 from gateway.app.role_resolver import RoleResolver
@@ -38,6 +37,7 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports import ChannelPlugin, ChatActivity, InboxRow, IntakeResult, IntakeVerdict, SupportsSenderLookup
+from gateway.text.text_units import strip_control_characters
 from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually
 from tests.fakes.discord_harness import DiscordHarness

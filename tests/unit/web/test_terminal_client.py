@@ -18,11 +18,12 @@ from rich.text import Text
 from channels.console import plugin
 from channels.console.adapter import ConsoleChannel
 from channels.console.files import ConsoleFiles
-from channels.console.terminal_client import run_chat, strip_control_characters
+from channels.console.terminal_client import run_chat
 from channels.console.terminal_screen import TerminalScreen, _markdown
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.text.text_units import strip_control_characters
 from tests.fakes.clock import VirtualClock
 from tests.fakes.web_services import FakePageServices
 
