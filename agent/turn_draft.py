@@ -11,9 +11,10 @@ from typing import Any
 from agent.attachments.file_facts import UNTRUSTED, attachment_of, fact_of
 from agent.llm.chat_model import ChatReply, ToolCall
 from agent.memory.erasure.word_eraser import ASK_ERASURE
-from agent.memory.jobs.memory_jobs import EDIT, remember_job
+from agent.memory.jobs.memory_jobs import remember_job
 from agent.memory.messages.taint import TAINTED, has_tainted_line
 from agent.memory.messages.token_estimate import estimate_messages
+from agent.memory.prompt.due_jobs import EDIT
 from agent.memory.prompt.trim_lines import apply_trims, is_trim
 from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING

@@ -19,7 +19,7 @@ from agent.memory.documents.version_store import (
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
-from agent.memory.jobs.memory_jobs import REMEMBER
+from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.versioning.memory_service import UNDO, LineOrigin
 from agent.one_line import one_line
 from gateway.i18n import translate

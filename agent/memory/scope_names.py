@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from agent.memory.scopes import quote, scope_folder
+from agent.memory.scopes import SHARED, quote, scope_folder
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import SessionRow
 
-SHARED = "shared"
 _AREAS = ("people", "chats")
 _MOST_NAMED = 8
 

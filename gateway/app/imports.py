@@ -16,8 +16,8 @@ from agent.importers.importer import MemoryImporter
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.scope_names import SHARED, ScopeNames
-from agent.memory.scopes import chat_scope
+from agent.memory.scope_names import ScopeNames
+from agent.memory.scopes import SHARED, chat_scope
 from agent.memory.storage.disk import Disk
 from gateway.app.app import GatewayApp, resolve_recipient
 from gateway.app.memory_operations import MemoryOperations

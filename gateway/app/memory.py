@@ -39,7 +39,7 @@ from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
-from agent.memory.jobs.memory_jobs import EDIT, REMEMBER, MemoryJobs
+from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader
@@ -47,6 +47,7 @@ from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.due_jobs import EDIT, REMEMBER
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync

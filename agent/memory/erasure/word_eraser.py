@@ -26,8 +26,7 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_log import HistoryLog, redact_history
-from agent.memory.jobs.memory_jobs import EDIT, REMEMBER
-from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, FLUSHED
+from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, EDIT, FLUSHED, REMEMBER
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.transcript_lines import decode, kind_of

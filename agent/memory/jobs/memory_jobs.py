@@ -16,6 +16,7 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_log import add_keys, line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
@@ -24,8 +25,6 @@ from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
 
 log = structlog.get_logger(__name__)
 
-REMEMBER = "remember"
-EDIT = "memory_edit"  # edits that the model made, to be staged
 LONGEST_FACT = 1_000  # characters
 _PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(hours=1)

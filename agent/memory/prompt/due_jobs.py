@@ -1,18 +1,22 @@
-"""Durable jobs that become due with a turn (flush, consolidation), and the range of messages that each is about."""
+"""Durable jobs that are due with a turn (flush, consolidation), the range of messages of each, and kinds of others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.memory.messages.message_range import MessageRange, TranscriptRange
-from agent.memory.prompt.conversation import Conversation
 from gateway.events import SessionKey
 from gateway.ports import Job, TurnRecord
 
+if TYPE_CHECKING:
+    from agent.memory.prompt.conversation import Conversation
+
 CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
 FLUSH, FLUSHED, NOTE = "flush", "flushed", "note"
+REMEMBER = "remember"  # a fact
+EDIT = "memory_edit"  # edits that the model made, to be staged
 SUMMARISE_RAW, APPLY_RAW = "summarise_raw", "apply_raw"  # of messages in the raw archive
 ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
 

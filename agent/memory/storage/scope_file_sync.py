@@ -20,8 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.scope_names import SHARED
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import SHARED, scope_folder
 from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedChange, CachedScopes
 from agent.memory.storage.local_changes import KnownScope, LocalChange, find_changes, look_at_files
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files

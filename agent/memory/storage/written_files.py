@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from agent.memory.scope_names import SHARED
+from agent.memory.scopes import SHARED
 
 _AREAS = ("people", "chats")
 

@@ -16,7 +16,7 @@ from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.staged_changes import read_staged
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatMemoryEditor, LineChange
-from agent.memory.jobs.memory_jobs import EDIT
+from agent.memory.prompt.due_jobs import EDIT
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.errors import ToolFailed

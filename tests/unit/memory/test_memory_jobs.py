@@ -11,7 +11,8 @@ import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs, append_bullet, as_bullet
+from agent.memory.jobs.memory_jobs import MemoryJobs, append_bullet, as_bullet
+from agent.memory.prompt.due_jobs import REMEMBER
 from gateway.ports import ScopeDocument
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
