@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from channels.discord.adapter import DiscordChannel
+from channels.discord.adapter import DiscordChannel, DiscordShard
 from channels.discord.shards import IdentifyLimit
 from gateway.ports.store import StoreLimits
 from gateway.store import connections as store_connections
@@ -373,7 +373,7 @@ async def test_gateways_that_connect_at_once_begin_one_session_at_a_time(server:
     discord = DiscordServer(has_other=True)
     discord.gateway.identify_period = 0.1
     async with asyncio.timeout(_LIMIT), open_discord(discord), AsyncExitStack() as stack:
-        block, runs = {**DiscordShardPlatform(discord).block, "shards": 3}, list[asyncio.Task[None]]()
+        block, shards = {**DiscordShardPlatform(discord).block, "shards": 3}, list[DiscordShard]()
         for number in range(2):
             store = await open_database(server.url, StoreLimits(), shares=True)
             stack.push_async_callback(store.close)
@@ -381,8 +381,8 @@ async def test_gateways_that_connect_at_once_begin_one_session_at_a_time(server:
             stack.push_async_callback(channel.close)
             assert isinstance(channel, DiscordChannel)
             channel._identify_limit = IdentifyLimit(0.3, store.connections, "discord:1")
-            shards = await channel.shards()
-            runs += [asyncio.create_task(shard.run()) for shard in shards[number::2]]
+            shards += (await channel.shards())[number::2]
+        runs = [asyncio.create_task(shard.run(), name="shard") for shard in shards]
         await discord.until(lambda: sum(each.line is not None for each in discord.gateway.sessions) == 3)
         for run in runs:
             run.cancel()
