@@ -4,7 +4,6 @@
 `alert_webhook` posts the same to the owner's own monitoring (docs/monitoring.md).
 """
 
-from gateway.alerts.alert_state import Observation as Observation
 from gateway.alerts.alert_webhook import AlertWebhook as AlertWebhook
 from gateway.alerts.monitor import AlertMonitor as AlertMonitor
 from gateway.alerts.monitor import OwnerDirectory as OwnerDirectory

@@ -14,7 +14,6 @@ from gateway.doctor.platform_checks import check_proxy as check_proxy
 from gateway.doctor.platform_checks import from_platform as from_platform
 from gateway.doctor.platform_checks import installed_setups as installed_setups
 from gateway.doctor.platform_checks import verify as verify
-from gateway.doctor.platform_checks import with_proxy as with_proxy
 from gateway.doctor.store_checks import check_objects as check_objects
 from gateway.doctor.store_checks import check_server as check_server
 from gateway.doctor.web_checks import check_addresses as check_addresses

@@ -6,12 +6,10 @@ Everything here is stdlib only. A second backend passes the port's contract suit
 from gateway.ports.access import AccessChange as AccessChange
 from gateway.ports.access import AccessEntry as AccessEntry
 from gateway.ports.access import AccessStatus as AccessStatus
-from gateway.ports.access import AccessStore as AccessStore
 from gateway.ports.access import AuditEntry as AuditEntry
 from gateway.ports.account_links import AccountLinkStore as AccountLinkStore
 from gateway.ports.account_links import LinkedAccount as LinkedAccount
 from gateway.ports.account_links import ScopeMove as ScopeMove
-from gateway.ports.alerts import AbandonedTurn as AbandonedTurn
 from gateway.ports.alerts import Alert as Alert
 from gateway.ports.alerts import AlertStore as AlertStore
 from gateway.ports.alerts import NotificationState as NotificationState
@@ -42,8 +40,6 @@ from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
 from gateway.ports.journal import STOP_WANTED as STOP_WANTED
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome
-from gateway.ports.journal import AcceptResult as AcceptResult
-from gateway.ports.journal import DeadLetter as DeadLetter
 from gateway.ports.journal import InboxRow as InboxRow
 from gateway.ports.journal import Job as Job
 from gateway.ports.journal import JobAdvance as JobAdvance
@@ -85,9 +81,7 @@ from gateway.ports.message_context import ChatOverride as ChatOverride
 from gateway.ports.message_context import MessageContext as MessageContext
 from gateway.ports.metrics import TURN_SPAN as TURN_SPAN
 from gateway.ports.metrics import MetricsRecorder as MetricsRecorder
-from gateway.ports.metrics import SpanAttributes as SpanAttributes
 from gateway.ports.metrics import TraceSpan as TraceSpan
-from gateway.ports.outbox import DeadLetterGroup as DeadLetterGroup
 from gateway.ports.outbox import DelayedDelivery as DelayedDelivery
 from gateway.ports.outbox import LinkFinder as LinkFinder
 from gateway.ports.outbox import Outbox as Outbox

@@ -25,7 +25,6 @@ from gateway.text.markdown_tree import write_blocks as write_blocks
 from gateway.text.markdown_tree import write_list as write_list
 from gateway.text.splitter import PartSplitter as PartSplitter
 from gateway.text.splitter import PartWriter as PartWriter
-from gateway.text.splitter import TextChunk as TextChunk
 from gateway.text.splitter import WrittenPart as WrittenPart
 from gateway.text.splitter import iter_chunks as iter_chunks
 from gateway.text.splitter import pack as pack
