@@ -17,6 +17,7 @@ _LOCK = int.from_bytes(b"Parl") + 2  # beside those of schema.py
 # A gateway that hangs has the lock until the server ends its session.
 _SESSION = (
     schema.NO_SCANS,
+    schema.NO_COMPILER,
     "SET idle_in_transaction_session_timeout = '5s'",
     "SET idle_session_timeout = 0",
     "SET client_min_messages = warning",

@@ -111,6 +111,14 @@ async def test_no_statement_of_a_turn_reads_a_whole_table(server: PostgresServer
     assert [statement for statement, plan in plans.items() if "Seq Scan" in str(plan)] == []
 
 
+async def test_no_statement_is_compiled(store: SqlStore) -> None:
+    """One that must read a whole table has a cost for which the server would compile it, for longer than it runs."""
+    explain = "EXPLAIN ANALYZE SELECT count(*) FROM schema_version WHERE number > 0"
+    plan = await store._engine.writer.submit(lambda database: str(database.execute(explain).fetchall()))
+    assert "Seq Scan" in plan
+    assert "JIT" not in plan, plan
+
+
 async def test_the_backlog_holds_as_many_as_it_may(store: SqlStore) -> None:
     """Twenty chats write at once: seven messages have room, thirteen do not."""
     outcomes = [each.outcome for each in await asyncio.gather(*(accept(store, said(key=key)) for key in CHATS))]
