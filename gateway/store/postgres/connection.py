@@ -18,7 +18,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import BytesBinaryDumper, StrDumper
 
 from gateway.store.database import LISTED, BatchedOperation, CachedRows, Database, QueryResult, run_operation
-from gateway.store.postgres.pipeline import NOTHING, StatementPipeline, StatementRequest
+from gateway.store.postgres.pipeline import StatementPipeline
 from gateway.store.postgres.worker_locks import give_lock, take_dead
 from gateway.store.row_codec import sql
 from gateway.store.scope_files import TABLES
@@ -111,7 +111,8 @@ class PostgresConnection:
 
     @property
     def session(self) -> psycopg.Connection[Any]:
-        """Return psycopg's connection, for what the rules do not need."""
+        """Return psycopg's connection, for what the rules do not need; every statement so far has been run."""
+        self._pipeline.wait()
         return self._connection
 
     @property
@@ -125,15 +126,15 @@ class PostgresConnection:
         self._has_written |= translated.is_write
         if not self._is_in_batch:
             return self._connection.execute(translated.text, parameters)
-        return self._pipeline.execute(StatementRequest(translated.text, (parameters,)))
+        return self._pipeline.execute(translated.text, (parameters,))
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:
         """Run a statement once for each of *parameters*, without a wait between them."""
-        rows = list(parameters)
-        if not rows:
-            return NOTHING
         self._has_written = True
-        return self._pipeline.execute(StatementRequest(_translate(statement).text, rows))
+        result = self._pipeline.execute(_translate(statement).text, list(parameters))
+        if not self._is_in_batch:
+            self._pipeline.wait()
+        return result
 
     def run_operations(self, operations: Sequence[BatchedOperation]) -> list[Any]:
         """Run *operations*; those of different groups side by side, up to one without a group."""
@@ -202,7 +203,7 @@ class PostgresConnection:
         has_written = self._has_written
         if self._connection.info.transaction_status is TransactionStatus.INERROR:
             raise psycopg.errors.InFailedSqlTransaction("an operation went on after an error")
-        self.execute("COMMIT")
+        self.execute("COMMIT").fetchall()
         self._is_in_batch = False
         if self._editions is not None:
             self._editions |= self._written  # of two workers that change the same rows, one has a conflict
@@ -211,6 +212,7 @@ class PostgresConnection:
     def roll_back(self) -> None:
         """Roll the transaction back, if there is one."""
         self._is_in_batch = False
+        self._pipeline.forget()
         with suppress(psycopg.Error):
             if self._connection.info.transaction_status is not TransactionStatus.IDLE:
                 self.execute("ROLLBACK")

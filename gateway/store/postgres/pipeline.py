@@ -4,16 +4,17 @@ A statement that is sent alone makes both sides wait for each other. Operations 
 side by side: each runs until it needs a result, then the statements of all of them are sent in one exchange, in libpq's
 pipeline mode (ADR 119).
 
-An operation is an ordinary function, which calls `execute` and uses the result. It is suspended in that call because it
-runs in a greenlet.
+An operation is an ordinary function, which calls `execute` and uses the result. It is suspended when it asks for the
+result, because it runs in a greenlet. A statement whose result is not asked for is sent with the next.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count, islice
+from typing import Any, TypeAlias
 
 import psycopg
 from greenlet import getcurrent, greenlet
@@ -23,45 +24,58 @@ from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 _AUTO = (PyFormat.AUTO,)
-
-
-class StatementRequest(NamedTuple):
-    """A statement, to be run once for each of its rows of parameters, of which there is one at least."""
-
-    text: bytes
-    rows: Sequence[Sequence[Any]]
+_PreparedKey: TypeAlias = tuple[bytes, tuple[int, ...]]  # a statement, and the types of its parameters
 
 
 class StatementResult:
-    """The result of a request: the rows of its last run, and the number of those that all runs have changed."""
+    """The result of a statement, which is waited for when it is asked for something.
 
-    def __init__(self, last: PGresult | None, rows: Sequence[tuple[Any, ...]], rowcount: int) -> None:
-        self._last = last
-        self._rows = iter(rows)
-        self.rowcount = rowcount
+    Of a statement with several rows of parameters, it has the rows of the last run, and what all of them have changed.
+    """
+
+    def __init__(self, pipeline: StatementPipeline, text: bytes, parameters: Sequence[Sequence[Any]]) -> None:
+        self._pipeline = pipeline
+        self.text = text
+        self.parameters = parameters
+        self._results: Sequence[PGresult] | None = None
+        self._rows: Iterator[tuple[Any, ...]] = iter(())
+
+    def fill(self, results: Sequence[PGresult], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Take over what the server has returned."""
+        self._results, self._rows = results, iter(rows)
+
+    def _wait(self) -> Sequence[PGresult]:
+        if self._results is None:
+            self._pipeline.wait()
+        return self._results or ()
+
+    @property
+    def rowcount(self) -> int:
+        """Return the number of changed rows, of a SELECT that of its rows."""
+        return sum([each.command_tuples or 0 for each in self._wait()])
 
     @property
     def description(self) -> Sequence[tuple[str]]:
         """Return the names of the columns, each in a tuple."""
-        last = self._last
-        return [] if last is None else [((last.fname(place) or b"").decode(),) for place in range(last.nfields)]
+        last = self._wait()[-1]
+        return [((last.fname(place) or b"").decode(),) for place in range(last.nfields)]
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row; None after the last."""
+        self._wait()
         return next(self._rows, None)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the remaining rows."""
+        self._wait()
         return list(self._rows)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        self._wait()
         return self._rows
 
     def close(self) -> None:
-        """Do nothing: the rows are here already."""
-
-
-NOTHING = StatementResult(None, (), 0)  # of a statement that was not run
+        """Do nothing: nobody waits for the result."""
 
 
 class StatementPipeline:
@@ -70,64 +84,89 @@ class StatementPipeline:
     def __init__(self, session: psycopg.Connection[Any]) -> None:
         self._session = session
         self._transformer = Transformer.from_context(session)
-        self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+        self._prepared: dict[_PreparedKey, bytes] = {}
         self._numbers = count()
+        self._unsent: list[StatementResult] = []
         self._hub: greenlet | None = None  # resumes the calls that run side by side
 
-    def execute(self, request: StatementRequest) -> StatementResult:
-        """Run a statement; in `run_side_by_side` together with those of the other calls. Raises psycopg's errors."""
-        if self._hub is None:
-            return self.exchange((request,))[0]
-        result: StatementResult = self._hub.switch(request)
+    def execute(self, text: bytes, parameters: Sequence[Sequence[Any]]) -> StatementResult:
+        """Have a statement run once for each of *parameters*: with the next one whose result is asked for."""
+        result = StatementResult(self, text, parameters)
+        self._unsent.append(result)
         return result
 
-    def run_side_by_side(self, calls: Sequence[Callable[[], object]]) -> None:
+    def wait(self) -> None:
+        """Return when every statement so far has its result; meanwhile other calls of `run_side_by_side` go on.
+
+        Raises the error of the first that failed.
+        """
+        if self._hub is None:
+            self._exchange()
+        else:
+            self._hub.switch()
+
+    def forget(self) -> None:
+        """Forget what is not sent: the transaction is rolled back."""
+        self._unsent = []
+
+    def run_side_by_side(self, calls: Iterable[Callable[[], object]]) -> None:
         """Run *calls*, which touch different rows. Raises the first error; the other calls end where they are."""
         self._hub = getcurrent()
         running = [greenlet(call) for call in calls]
         try:
-            asked = [each.switch() for each in running]
-            while pairs := [pair for pair in zip(running, asked, strict=True) if not pair[0].dead]:
-                running = [each for each, _ in pairs]
-                results = self.exchange([request for _, request in pairs])
-                asked = [each.switch(result) for each, result in zip(running, results, strict=True)]
+            while running:
+                for each in running:
+                    each.switch()
+                running = [each for each in running if not each.dead]
+                if running:
+                    self._exchange()
         finally:
             self._hub = None
             for each in running:
                 each.throw()  # nothing, if it has ended
 
-    def exchange(self, requests: Sequence[StatementRequest]) -> list[StatementResult]:
-        """Send all statements, then wait for their results. Raises the error of the first that failed."""
-        connection, transformer = self._session.pgconn, self._transformer
-        new: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
-        runs = []
-        for text, rows in requests:
-            for row in rows:
-                values = transformer.dump_sequence(row, _AUTO * len(row))
-                key = text, transformer.types or ()
-                name = self._prepared.get(key) or new.setdefault(key, b"parlour%d" % next(self._numbers))
-                runs.append((name, values, transformer.formats))
-        connection.enter_pipeline_mode()
-        for (text, types), name in new.items():
-            connection.send_prepare(name, text, types)
-        for run in runs:
-            connection.send_query_prepared(*run)
-        connection.pipeline_sync()
-        results = _receive(connection)
-        connection.exit_pipeline_mode()
-        for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise error_from_result(result)
+    def _exchange(self) -> None:
+        """Send all statements, then wait for their results."""
+        connection, sent = self._session.pgconn, self._unsent
+        self._unsent = []
+        new: dict[_PreparedKey, bytes] = {}
+        commands: list[Callable[[], None]] = []
+        runs: list[int] = []  # places of the commands that are no preparation
+        for text, row in ((each.text, row) for each in sent for row in each.parameters):
+            values = self._transformer.dump_sequence(row, _AUTO * len(row))
+            types = self._transformer.types or ()
+            name = self._prepared.get((text, types)) or new.get((text, types))
+            if name is None:
+                name = new[text, types] = b"parlour%d" % next(self._numbers)
+                commands.append(partial(connection.send_prepare, name, text, types))
+            runs.append(len(commands))
+            commands.append(partial(connection.send_query_prepared, name, values, self._transformer.formats))
+        results = _run(connection, commands) if commands else []
         self._prepared |= new
-        following = iter(results[len(new) :])
-        return [self._read([next(following) for _ in rows]) for _, rows in requests]
+        following = (results[place] for place in runs)
+        for each in sent:
+            own = list(islice(following, len(each.parameters)))
+            each.fill(own, self._rows_of(own[-1]) if own else ())
 
-    def _read(self, results: Sequence[PGresult]) -> StatementResult:
-        last, rows = results[-1], list[tuple[Any, ...]]()
-        if last.ntuples:
-            self._transformer.set_pgresult(last)
-            rows = self._transformer.load_rows(0, last.ntuples, tuple)
-        return StatementResult(last, rows, sum([each.command_tuples or 0 for each in results]))
+    def _rows_of(self, result: PGresult) -> Sequence[tuple[Any, ...]]:
+        if not result.ntuples:
+            return ()
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
+
+
+def _run(connection: PGconn, commands: Iterable[Callable[[], None]]) -> Sequence[PGresult]:
+    """Send *commands* and return their results. Raises the error of the first that failed."""
+    connection.enter_pipeline_mode()
+    for send in commands:
+        send()
+    connection.pipeline_sync()
+    results = _receive(connection)
+    connection.exit_pipeline_mode()
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(result)
+    return results
 
 
 def _receive(connection: PGconn) -> list[PGresult]:

@@ -147,7 +147,7 @@ class FaultyServer(FaultyEngine):
         class FaultyConnection(PostgresConnection):
             def execute(self, statement: str, *parameters: Any) -> QueryResult:
                 if statement == "COMMIT" and server.loses_replies:
-                    super().execute(statement)
+                    super().execute(statement).fetchall()
                 server.meet(statement, faults)
                 return super().execute(statement, *parameters)
 

@@ -179,7 +179,7 @@ async def test_an_operation_that_hides_an_error_is_not_confirmed(store: SqlStore
 
     def hide(database: Database) -> None:
         with suppress(psycopg.Error):
-            database.execute("INSERT INTO inbox (seq) VALUES (1)")
+            database.execute("INSERT INTO inbox (seq) VALUES (1)").fetchall()
 
     results = await asyncio.gather(
         accept(store, said(id="1")),
@@ -346,7 +346,7 @@ async def test_statements_behind_an_error_are_not_reported(
     with closing(PostgresConnection(schema.open_session(server.url))) as connection:
         connection.begin_batch()
         with pytest.raises(psycopg.errors.UniqueViolation):
-            connection.executemany("INSERT INTO meta (name, value) VALUES (?, '')", [("a",), ("a",), *many])
+            connection.executemany("INSERT INTO meta (name, value) VALUES (?, '')", [("a",), ("a",), *many]).fetchall()
         connection.roll_back()
         connection.begin_batch()
         connection.executemany("INSERT INTO meta (name, value) VALUES (?, '')", many)
