@@ -100,7 +100,7 @@ class UnusableAnswer:
 
 
 def outage_delay(attempts: int) -> timedelta:
-    """Return how long a job waits after *attempts* in a row that the model did not answer: up to a day."""
+    """Return the time that a job waits after *attempts* in a row that the model did not answer: up to a day."""
     return exponential_delay(attempts, _FIRST_WAIT, _LONGEST_WAIT)
 
 

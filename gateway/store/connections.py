@@ -5,7 +5,7 @@ from stores nothing more, so that whatever its connection still receives is not 
 
 The shards of a bot are a group, whose names are `<group>/<number>`. Workers that want the shards of a group have as
 many each, or one more than others: a free one is left to those who have too few, and a worker that has two more than
-another gives one back, if it has had it for `MOVE_AFTER`. A row for each group and worker says who wants them.
+another gives one back, if it has had it for `MOVE_AFTER`. A row for each group and worker that wants them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RELEASE = "DELETE FROM claim WHERE name = ? AND worker = ?"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBalance:
-    """The connections that a worker has now, those that nobody has, and what has to change."""
+    """The connections that a worker has now, the free ones, and what has to change."""
 
     held: frozenset[str]
     free: frozenset[str] = frozenset()  # among those that it wants
@@ -147,7 +147,7 @@ def _note_wants(
 
 
 def _share(total: int, mine: int, free: int, others: Collection[int]) -> int:
-    """Return how many of the *free* ones are to be claimed by a worker that has *mine* of *total*, as *others* have."""
+    """Return the number of *free* ones to be claimed by a worker that has *mine* of *total*, as *others* have."""
     least = total // (len(others) + 1)
     left_for_others = sum(max(least - each, 0) for each in others)
     most = -(-total // (len(others) + 1))

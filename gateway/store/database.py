@@ -113,7 +113,7 @@ class StoreConnection(SharedDatabase, Protocol):
     """A connection of an engine, as its writer uses it. Everything on the writer's thread."""
 
     def run_operations(self, operations: Sequence[BatchedOperation]) -> list[Any]:
-        """Run the *operations* of the open transaction; return what `run_operation` does, of each."""
+        """Run the *operations* of the open transaction; return the results that `run_operation` gives."""
         ...
 
     def begin_batch(self) -> None:

@@ -322,7 +322,7 @@ def _lines(texts: Sequence[bytes]) -> list[str]:
 
 
 def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> int:
-    """Apply *change* to the text of every entry; return how many entries changed. Blocks; raises OSError.
+    """Apply *change* to the text of every entry; return the number of changed entries. Blocks; raises OSError.
 
     Keys are kept only of lines that MEMORY.md and its archives have and that *change* does not alter. Entries keep
     their cursors and ranges, and HISTORY.md is rewritten. Messages in the raw archive that *change* would alter are
@@ -350,7 +350,7 @@ def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> in
 
 
 def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
-    """Blank one message of *session* in the raw archive; return how many lines changed. Blocks; raises OSError."""
+    """Blank one message of *session* in the raw archive; return the number of changed lines. Blocks; raises OSError."""
     if disk.size(folder / RAW_JSONL) is None:
         return 0
 

@@ -107,7 +107,7 @@ class JsonlFile:
 
 
 def rewrite_lines(path: Path, disk: Disk, change: Callable[[dict[str, Any]], Line]) -> int:
-    """Apply *change* to every line that is a JSON object; return how many changed. Blocks; raises OSError."""
+    """Apply *change* to every line that is a JSON object; return the number of changed ones. Blocks; raises OSError."""
     before = (disk.load(path) or b"").splitlines(keepends=True)
     after = []
     for raw in before:

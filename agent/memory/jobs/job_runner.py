@@ -205,7 +205,7 @@ class JobRunner:
         return bool(quick or slow or long)
 
     async def _startable_jobs(self) -> int:
-        """Return how many slow jobs may start: free slots, limited by the day's token budget."""
+        """Return the number of slow jobs that may start: free slots, limited by the day's token budget."""
         free = self._at_once - self._in_slots(self._slow)
         if self._token_budget is None or free <= 0 or not self._slow:
             return free

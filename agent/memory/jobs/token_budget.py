@@ -89,7 +89,7 @@ class TokenBudget:
         return self._shared is not None and self._limit > 0
 
     async def startable_jobs(self, pending: int) -> int:
-        """Return how many of *pending* jobs may start now; `reserve` is to follow. Raises StoreUnavailable."""
+        """Return the number of *pending* jobs that may start now; `reserve` is to follow. Raises StoreUnavailable."""
         if not self._limit:
             return pending
         await self._open_day()

@@ -53,7 +53,7 @@ class _OpenScope(KnownScope):
 
     @property
     def is_settled(self) -> bool:
-        """True if nobody uses it, and what is known of it is what the database had."""
+        """True if it is not in use, and is known as the database had it."""
         is_used = self.users or self.unsure or self.is_behind or self.is_undone
         return not (is_used or self.is_unsure)
 
@@ -526,7 +526,7 @@ def _conflicting(ours: Collection[str], theirs: Collection[str]) -> set[str]:
 
 
 def _trusted_bytes(file: StoredFile, cached: CachedFile | None, actual: FileSignature | None) -> int:
-    """Return how many bytes of the home's file are the database's."""
+    """Return the number of bytes of the home's file that the database has."""
     if cached is None or actual is None or cached.replaced != file.replaced or cached.signature != actual:
         return 0
     return actual.size if actual.size <= file.size else 0

@@ -1,6 +1,6 @@
 """Notes of which files of a home this process writes, so that a save looks at these and at no others.
 
-`Disk` notes every file that it changes. Whoever changes files of a scope without it does so inside `note_writes`, or
+`Disk` notes every file that it changes. Code that changes files of a scope without it does so inside `note_writes`, or
 with the scope's exclusive lock, after which all of its files are looked at
 (docs/adr/0120-writes-are-noted.md).
 """
@@ -45,7 +45,7 @@ class WrittenFiles:
         return scope in self._written
 
     def count(self) -> int:
-        """Return how many writes have ended: with it, `forget` forgets what is noted now."""
+        """Return the number of writes that have ended: with it, `forget` forgets what is noted now."""
         return self._count
 
     def notes(self, scope: str) -> set[str]:

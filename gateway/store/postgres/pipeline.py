@@ -75,7 +75,7 @@ class StatementResult:
         return self._rows
 
     def close(self) -> None:
-        """Do nothing: nobody waits for the result."""
+        """Do nothing: the result is not waited for."""
 
 
 class StatementPipeline:
@@ -96,7 +96,7 @@ class StatementPipeline:
         return result
 
     def wait(self) -> None:
-        """Return when every statement so far has its result; meanwhile other calls of `run_side_by_side` go on.
+        """Return when every statement so far has its result; other calls of `run_side_by_side` go on in between.
 
         Raises the error of the first that failed.
         """
