@@ -37,6 +37,7 @@ class RememberingModel:
         self.kept: list[list[str]] = [[] for _ in range(PEOPLE)]  # in an answer that was seen
         self.stale: list[str] = []
         self.prompts = 0
+        self.restarts = 0  # of gateways, completed
 
     def __call__(self, body: Mapping[str, Any], _: int) -> ScriptedAnswer:
         """Call `remember` for a new fact, then answer."""
@@ -71,6 +72,9 @@ async def say(server: TelegramServer, person: int, text: str) -> str:
 async def tell_canaries(server: TelegramServer, model: RememberingModel, person: int) -> None:
     """Tell one canary after the other; twice begin a new conversation and ask, with memory alone to answer from."""
     for number in range(CANARIES):
+        # At most two sixths ahead of the restarts, which are four: there is something to answer in each of them.
+        needed = min(number * 6 // CANARIES - 2, 4)
+        await server.until(lambda at=needed: model.restarts >= at)  # type: ignore[misc]
         canary = model.watch.canary(scope_of(person))
         assert canary in await say(server, person, f"p{person}: keep {canary}")
         model.kept[person].append(canary)
@@ -86,6 +90,8 @@ async def restart_in_turn(server: TelegramServer, model: RememberingModel, gatew
         await server.until(lambda at=told * number // 6: sum(map(len, model.kept)) >= at)  # type: ignore[misc]
         assert await gateway.stop() == 0
         await gateway.start()
+        model.restarts = number
+        server.changed()
 
 
 async def test_people_over_two_gateways_see_their_own_facts_and_all_of_them(
