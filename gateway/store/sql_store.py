@@ -231,18 +231,23 @@ def share_work(
 
 def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark a worker's deliberate stop: rows in flight have caused no crash."""
-    forgive(database)
+    forgive(database, _chats_of(database, worker))
     end_idle_run(database, worker)
     _set_meta(database, unclean_stops="0")
 
 
 def end_idle_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark the end of a worker that served no users. Crashes of earlier processes still count."""
-    is_lost = partial(_is_of, claims.held_chats(database, (worker.name,))) if worker.shares else None
+    is_lost = _chats_of(database, worker)
     workers.remove(database, worker.name)
     _give_back(database, is_lost)
     if worker.shares:
         database.notify()
+
+
+def _chats_of(database: Database, worker: WorkerIdentity) -> Callable[[SessionKey], bool] | None:
+    """Return a function that says whether a chat is claimed by *worker*; None for one that has all chats."""
+    return partial(_is_of, claims.held_chats(database, (worker.name,))) if worker.shares else None
 
 
 def _set_meta(database: Database, **values: str) -> None:

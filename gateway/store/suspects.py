@@ -50,6 +50,7 @@ _ADD_CRASH = "UPDATE inbox SET crashes = crashes + 1 WHERE ended_at IS NULL AND"
 _COUNT_CRASH = sql(_ADD_CRASH, "state = 'claimed' AND key IN (SELECT key", LOST_LANES, ")")
 _COUNT_CONTROL_CRASH = sql(_ADD_CRASH, "state = 'control'")
 _CONTROLS = "SELECT seq, key FROM inbox WHERE state = 'control' AND ended_at IS NULL"
+_TRIED = "SELECT seq, key FROM inbox WHERE ended_at IS NULL AND (attempts > 0 OR crashes != 0)"
 _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
 _CHARGED = "ended_at IS NULL AND attempts > 0 AND (state = 'claimed' OR state = 'control' AND turn != '')"
 _GIVE_BACK = sql("UPDATE inbox SET attempts = attempts - 1 WHERE", _CHARGED)
@@ -108,7 +109,7 @@ def count_crash(database: Database, now: int, is_lost: Callable[[SessionKey], bo
     Control rows are those of all chats, or of those that *is_lost* says.
     """
     database.execute(_COUNT_CRASH)
-    _update_controls(database, _COUNT_CONTROL_CRASH, is_lost)
+    _update(database, _COUNT_CONTROL_CRASH, _CONTROLS, is_lost)
     killed = []
     for place, (seq, id_, kind, attempts, due_at) in enumerate(database.execute(_KILLED_JOBS).fetchall(), 1):
         # The first crash delays nothing. Later ones keep the jobs apart, so that only one of them meets the next crash.
@@ -139,18 +140,22 @@ def acquit(database: Database, rows: tuple[int, ...]) -> None:
 
 def free_controls(database: Database, is_lost: Callable[[SessionKey], bool] | None = None) -> None:
     """Let control rows that a process took up be claimed by the next one: of all chats, or of those that are lost."""
-    _update_controls(database, _FREE_CONTROLS, is_lost)
+    _update(database, _FREE_CONTROLS, _CONTROLS, is_lost)
 
 
-def _update_controls(database: Database, update: str, is_lost: Callable[[SessionKey], bool] | None) -> None:
-    if is_lost is None:
+def forgive(database: Database, is_ours: Callable[[SessionKey], bool] | None = None) -> None:
+    """Record a deliberate stop: no attempt for what runs, no crashes for what was never charged.
+
+    Of all chats, or of those that *is_ours* says.
+    """
+    for update in (_GIVE_BACK, _FORGET_CRASHES):
+        _update(database, update, _TRIED, is_ours)
+
+
+def _update(database: Database, update: str, rows: str, is_meant: Callable[[SessionKey], bool] | None) -> None:
+    """Update all rows, or those of the query *rows* whose chat *is_meant*."""
+    if is_meant is None:
         database.execute(update)
         return
-    found = database.execute(_CONTROLS).fetchall()
-    database.executemany(sql(update, "AND seq = ?"), [(seq,) for seq, key in found if is_lost(read_key(key))])
-
-
-def forgive(database: Database) -> None:
-    """Record a deliberate stop: no attempt for what runs, no crashes for what was never charged."""
-    database.execute(_GIVE_BACK)
-    database.execute(_FORGET_CRASHES)
+    found = database.execute(rows).fetchall()
+    database.executemany(sql(update, "AND seq = ?"), [(seq,) for seq, key in found if is_meant(read_key(key))])

@@ -14,7 +14,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
 from gateway.ports.channel import CACHED_NOTES
-from gateway.ports.journal import AcceptOutcome, Job
+from gateway.ports.journal import AcceptOutcome, Job, TurnLease
 from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store import claims, connections
@@ -189,6 +189,18 @@ async def test_what_a_live_worker_runs_is_not_taken_over(team: Workers) -> None:
     assert row.message.text == "/help"
     assert preview
     assert await first.journal.steer(lease) == ()
+
+
+async def test_a_stop_forgives_nothing_in_chats_of_others(team: Workers) -> None:
+    """A suspect that one worker tries alone keeps its crashes and its attempt when another worker stops in order."""
+    first = await first_with_chat(team)
+    team.server.query("UPDATE inbox SET crashes = 2, state = 'stamped', turn = 't'")
+    lease = await first.journal.claim_suspect(is_isolated=True)
+    assert isinstance(lease, TurnLease)
+    await (await team.open()).close()
+    assert team.server.query("SELECT crashes, attempts, state FROM inbox") == [(2, 1, "claimed")]
+    await first.close()
+    assert team.server.query("SELECT crashes, attempts FROM inbox") == [(0, 0)]
 
 
 async def test_a_missed_heartbeat_alone_is_no_death(team: Workers) -> None:
