@@ -108,6 +108,13 @@ def make_backend(engine: str, folder: Path, request: pytest.FixtureRequest) -> S
     return SqliteBackend(folder, is_inline=engine == "inline")
 
 
+@pytest.fixture
+def server(postgres: PostgresServer) -> PostgresServer:
+    """Return a server with empty tables."""
+    postgres.empty()
+    return postgres
+
+
 @pytest.fixture(params=BACKENDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreBackend]:
     """Return where stores are opened and killed."""

@@ -37,13 +37,6 @@ CHATS = 1_000
 
 
 @pytest.fixture
-def server(postgres: PostgresServer) -> PostgresServer:
-    """Return a server with empty tables."""
-    postgres.empty()
-    return postgres
-
-
-@pytest.fixture
 def home(tmp_path: Path, server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """Return a home whose settings name the server's database."""
     for name in [name for name in os.environ if name.startswith("PARLOUR_")]:

@@ -31,13 +31,6 @@ _COUNT = "SELECT count(*) FROM note"
 
 
 @pytest.fixture
-async def server(postgres: PostgresServer) -> PostgresServer:
-    """Return a server with empty tables."""
-    postgres.empty()
-    return postgres
-
-
-@pytest.fixture
 async def store(server: PostgresServer) -> AsyncIterator[SqlStore]:
     """Return an open store."""
     opened = await open_database(server.url, StoreLimits(queued=7), clock=lambda: START)

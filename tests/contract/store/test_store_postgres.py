@@ -46,13 +46,6 @@ from tests.fakes.turns import (
 
 
 @pytest.fixture
-async def server(postgres: PostgresServer) -> PostgresServer:
-    """Return a server with empty tables."""
-    postgres.empty()
-    return postgres
-
-
-@pytest.fixture
 async def store(server: PostgresServer) -> AsyncIterator[SqlStore]:
     """Return an open store."""
     async with open_at(server) as opened:
