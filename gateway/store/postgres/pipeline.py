@@ -84,7 +84,7 @@ class StatementPipeline:
     def __init__(self, session: psycopg.Connection[Any]) -> None:
         self._session = session
         self._transformer = Transformer.from_context(session)
-        self._prepared: dict[_PreparedKey, bytes] = {}
+        self._prepared: dict[_PreparedKey, bytes] = {}  # never dropped: the statements of the store are constants
         self._numbers = count()
         self._unsent: list[StatementResult] = []
         self._hub: greenlet | None = None  # resumes the calls that run side by side
