@@ -50,7 +50,7 @@ class Database(Protocol):
     """Runs statements inside the writer's transaction. Parameters are `?`, or `?1`, `?2`… where one comes twice."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> QueryResult:
-        """Run one statement. Raises the driver's errors."""
+        """Run one statement. Raises the driver's errors, on PostgreSQL not before its result is asked for."""
         ...
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:

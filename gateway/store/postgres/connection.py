@@ -121,7 +121,7 @@ class PostgresConnection:
         return self._connection.info.backend_pid
 
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> QueryResult:
-        """Run one statement."""
+        """Run one statement; in a batch it is sent when a result is asked for, this one or a later one."""
         translated = _translate(statement)
         self._has_written |= translated.is_write
         if not self._is_in_batch:
@@ -129,7 +129,7 @@ class PostgresConnection:
         return self._pipeline.execute(translated.text, (parameters,))
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:
-        """Run a statement once for each of *parameters*, without a wait between them."""
+        """Run a statement once for each of *parameters*, sent together."""
         self._has_written = True
         result = self._pipeline.execute(_translate(statement).text, list(parameters))
         if not self._is_in_batch:
