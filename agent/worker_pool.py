@@ -19,7 +19,7 @@ import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
 from agent.turn import RunningTurn, RunningTurns
-from gateway.errors import LeaseLost, ObjectDamaged, StoreUnavailable
+from gateway.errors import LeaseLost, ScopeReplaced, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports import TURN_SPAN, InboxRow, Journal, MessageOutcome, MetricsRecorder, TraceSpan, TurnLease
 
@@ -221,7 +221,7 @@ class WorkerPool:
             outcome = "store_down"
             log.warning("turn.store_down", key=str(lease.key), turn=lease.turn)
             await self._release(lease)
-            if isinstance(error, ObjectDamaged):  # until somebody restores it: the store itself delays nothing
+            if not isinstance(error, ScopeReplaced):  # an object store may be away while the journal can be written
                 await asyncio.sleep(_STORE_PAUSE.total_seconds())
         except Exception:  # the turn boundary: siblings survive a bad turn
             log.exception("turn.failed", key=str(lease.key), turn=lease.turn)

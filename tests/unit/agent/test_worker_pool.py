@@ -13,6 +13,7 @@ import pytest
 from agent.locks import WorkerSlots
 from agent.turn import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
+from gateway.errors import ScopeReplaced, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
 from gateway.store.sql_store import SqlStore
@@ -37,10 +38,14 @@ class TimedWorker:
         self.fail: set[str] = set()
         self.ending = 0.0  # seconds that ending as stopped takes
         self.is_hopeless = False  # not even a turn's burial works
+        self.errors: list[StoreUnavailable] = []  # of the next turns, before they do anything
 
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         lease = running.lease
         text = lease.rows[0].message.text
+        if self.errors:
+            self.diary.append(("refused", text, self.clock.seconds))
+            raise self.errors.pop(0)
         self.diary.append(("begin", text, self.clock.seconds))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -167,6 +172,17 @@ async def service(
         running.cancel()
         await asyncio.wait([running])
         await store.close()
+
+
+async def test_a_turn_that_cannot_have_its_memory_is_tried_every_half_second(clock: VirtualClock) -> None:
+    """As while an object store is away. One whose memory another gateway has changed runs again at once."""
+    async with service(clock) as at:
+        at.clerk.errors += [ScopeReplaced("changed"), *(StoreUnavailable("the bucket is away") for _ in range(3))]
+        await at.say("a", "hello")
+        await at.idle()
+    refused = [seconds for kind, _, seconds in at.clerk.diary if kind == "refused"]
+    assert [seconds - refused[0] for seconds in refused] == [0.0, 0.0, 0.5, 1.0]
+    assert at.clerk.times("begin")["hello"] - refused[0] == 1.5
 
 
 async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: VirtualClock) -> None:
