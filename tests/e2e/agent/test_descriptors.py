@@ -57,10 +57,12 @@ async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: 
         assert during[".jsonl"] == CHATS
         assert during["index"] >= CHATS
         grown = threads() - threads_before
-        # Pools give no thread back, and have a limit each: asyncio's own, two that search and one that writes.
+        # Pools give no thread back, and have a limit each: asyncio's own, two that search (the second is made when the
+        # first is busy) and one that writes.
         assert set(grown) <= {"asyncio", "recall-search", "recall-write"}
         assert threads()["asyncio"] <= min(32, (os.cpu_count() or 1) + 4)
-        assert (grown["recall-search"], grown["recall-write"]) == (2, 1)
+        assert 1 <= grown["recall-search"] <= 2
+        assert grown["recall-write"] == 1
         monkeypatch.setattr(transcript_projector, "IDLE", timedelta(seconds=0.05))
         monkeypatch.setattr(scope_recall, "IDLE", 0.05)
         await parlour.channel.ask("c0", "one more", sender="c0")
