@@ -11,7 +11,6 @@ from gateway.ports.caps import CapNotice, CapUsage, CountedEntry, TokenCount
 
 WINDOW = timedelta(minutes=10)
 HOUSE = "house"
-_LAST = "\U0010ffff"  # behind every turn's id
 TOLD_IN = 5  # most chats with a notice of one window
 _SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
 
@@ -74,11 +73,13 @@ class UsageCounters:
         """Return when the turns began that stand between *turn* and its beginning, in order.
 
         A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
-        that it is let in again exactly as it was; a new one by all of the last ten minutes.
+        that it is let in again exactly as it was. A new one is judged by all of the last ten minutes, and by those
+        of a gateway whose clock is ahead; later times are a wrong clock's.
         """
         turns = [each for name in names for each in self._turns.get(name, {}).items()]
-        own = next(((at, turn) for found, at in turns if found == turn), (now, _LAST))
-        return sorted(at for found, at in turns if own[0] - WINDOW < at and (at, found) < own)
+        own = next(((at, turn) for found, at in turns if found == turn), None)
+        first, end = (now - WINDOW, (now + WINDOW, "")) if own is None else (own[0] - WINDOW, own)
+        return sorted(at for found, at in turns if first < at and (at, found) < end)
 
     # -- tokens ---------------------------------------------------------------------------------------
 

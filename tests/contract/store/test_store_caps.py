@@ -37,7 +37,7 @@ from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.meter import FakeMeter
 from tests.fakes.shared_workers import Workers, paused
-from tests.fakes.turns import START, said
+from tests.fakes.turns import START, WallClock, said
 
 DAY = datetime(2026, 11, 23, tzinfo=START.tzinfo)  # end of START's
 NO_LIMITS = CapLimits()
@@ -154,8 +154,9 @@ class CapTeamMember:
     def __init__(self, store: SqlStore, limits: CapLimits) -> None:
         shared = store.shared_caps
         assert shared is not None
+        self.clock = WallClock()
         self.caps = UsageCapTracker(
-            limits=lambda _: limits, zone="UTC", now=lambda: START, meter=FakeMeter(), refusals=RefusalLog(),
+            limits=lambda _: limits, zone="UTC", now=self.clock.now, meter=FakeMeter(), refusals=RefusalLog(),
             shared_caps=shared,
         )  # fmt: skip
         self.rows: list[UsageRow] = []
@@ -210,6 +211,16 @@ async def test_two_gateways_admit_no_turn_more_than_one_would(team: Workers) -> 
     assert again.notice == told.notice
     admitted = next(n for n, each in enumerate(found) if each is None)
     assert await members[(admitted + 1) % 2].admit(f"t{admitted}") is None
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1.0])
+async def test_a_cap_holds_whichever_clock_is_ahead(team: Workers, seconds: float) -> None:
+    """Turns that another gateway has let in count, also where its clock, or the moment that it took, is later."""
+    first, second = await open_team(team, CapLimits(person_turns=3))
+    second.clock.advance(seconds=seconds)
+    found = [await member.admit(f"t{n}") for n, member in enumerate((first, first, second, second, first))]
+    assert [each is None for each in found] == [True, True, True, False, False]
+    assert [await member.admit(f"t{n}") for n, member in enumerate((second, first, first))] == [None] * 3
 
 
 async def test_one_notice_for_a_chat_over_all_gateways(team: Workers) -> None:
