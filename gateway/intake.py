@@ -139,4 +139,5 @@ class GatewayIntake:
         if acceptance.outcome is AcceptOutcome.FULL:
             log.debug("intake.full", key=str(message.key), queued=acceptance.queued)
             return IntakeResult(verdict=IntakeVerdict.FULL)
-        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
+        is_repeated = acceptance.outcome is not AcceptOutcome.NEW
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED, is_repeated=is_repeated)

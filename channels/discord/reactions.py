@@ -34,7 +34,7 @@ class DiscordReactions:
         is_new = message.kind is InboundKind.MESSAGE and not message.revision
         is_fresh = self._now() - message.sent_at < _FRESH
         if self._emoji and result.verdict is IntakeVerdict.ACCEPTED and is_new and is_fresh:
-            self.acks.add(message.key, chat, message.message_id)
+            self.acks.add(message.key, chat, message.message_id, is_repeated=result.is_repeated)
 
     async def close(self) -> None:
         """Cancel what is in flight."""

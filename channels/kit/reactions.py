@@ -81,9 +81,10 @@ class AckReactions:
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = self._tasks.start(self._sweep, "reactions")
 
-    def add(self, key: SessionKey, chat: str, message_id: str) -> None:
-        """Add a reaction; has no effect if the message has one."""
-        self._enqueue(key, partial(self._add, AckReaction(key, chat, message_id, datetime.now(UTC))))
+    def add(self, key: SessionKey, chat: str, message_id: str, *, is_repeated: bool = False) -> None:
+        """Add a reaction; has no effect if the message has one, or *is_repeated* and has ended."""
+        reaction = AckReaction(key, chat, message_id, datetime.now(UTC))
+        self._enqueue(key, partial(self._add, reaction, is_repeated=is_repeated))
 
     def settle(self, key: SessionKey) -> None:
         """Remove the reactions of the messages of *key* that have ended."""
@@ -117,9 +118,11 @@ class AckReactions:
         finally:
             del self._steps[key]
 
-    async def _add(self, reaction: AckReaction) -> None:
+    async def _add(self, reaction: AckReaction, *, is_repeated: bool) -> None:
         if reaction.message_id in self._added.get(reaction.key, {}) or self._count >= _LIMIT:
             return
+        if is_repeated and reaction.message_id not in await self._open(reaction.key):
+            return  # nothing would remove it before the next sweep
         await self._state.save(reaction.note, reaction.encode(), within=_NOTE_WITHIN)
         self._keep(reaction)
         try:

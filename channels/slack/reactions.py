@@ -26,10 +26,10 @@ class SlackReactions:
         self.tasks = BackgroundTasks(context.name)
         self.acks = AckReactions(context, self._react)
 
-    def acknowledge(self, key: SessionKey, chat: str, ts: str) -> None:
+    def acknowledge(self, key: SessionKey, chat: str, ts: str, *, is_repeated: bool) -> None:
         """React to a message that was accepted; has no effect if it has a reaction."""
         if self._emoji and _ADD not in self._refused:
-            self.acks.add(key, chat, ts)
+            self.acks.add(key, chat, ts, is_repeated=is_repeated)
 
     def send_ephemeral(self, chat: str, thread: str, user: str, line: str, *, is_direct: bool) -> None:
         """Show *line* to one user."""

@@ -107,7 +107,7 @@ class TelegramInbound:
     def _show_result(self, message: InboundMessage, result: IntakeResult) -> None:
         # Nothing is shown before admission.
         if result.verdict is IntakeVerdict.ACCEPTED:
-            self._reactions.acknowledge(message)
+            self._reactions.acknowledge(message, is_repeated=result.is_repeated)
             if is_bot_added(message) and self.misses_messages(self._reply_policy(message.key.chat)):
                 self._reactions.send_line(message.key, translate("telegram.privacy", self._language(message.key)))
         if result.line:

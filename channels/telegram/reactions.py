@@ -29,12 +29,12 @@ class TelegramReactions:
         self.tasks = BackgroundTasks(context.name)
         self.acks = AckReactions(context, self._react)
 
-    def acknowledge(self, message: InboundMessage) -> None:
+    def acknowledge(self, message: InboundMessage, *, is_repeated: bool) -> None:
         """React to a message that was accepted; edits and commands get no reaction, nor do messages of a crowd."""
         is_command = message.command.startswith(("/", "!"))
         is_crowded = self._limits.calls.delay(reserve=Decoration.REACTION) > 0
         if self._emoji and message.message_id and not message.revision and not is_command and not is_crowded:
-            self.acks.add(message.key, message.key.parent.chat, message.message_id)
+            self.acks.add(message.key, message.key.parent.chat, message.message_id, is_repeated=is_repeated)
 
     def send_line(self, key: SessionKey, line: str) -> None:
         """Send one line to the chat."""

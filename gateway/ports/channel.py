@@ -32,6 +32,7 @@ class IntakeResult:
     """The gateway's answer to `Intake.receive`."""
 
     verdict: IntakeVerdict
+    is_repeated: bool = False  # the message was stored before
     reason: str = ""  # admission's reason; never shown to unknown senders
     line: str = ""  # line to show to the sender, or ""
 

@@ -64,6 +64,16 @@ async def test_a_reaction_goes_when_its_message_has_ended(clock: VirtualClock) -
     assert sorted(services.state.notes) == ["reaction/1/3", "reaction/2/9"]
 
 
+async def test_a_message_that_comes_again_has_a_reaction_only_while_it_is_open(clock: VirtualClock) -> None:
+    """A platform delivers again what it is not sure of, as after a kill, also when the answer is there."""
+    services, wall = FakePageServices(unanswered={"2"}), ReactionBoard()
+    async with reactions(services, wall) as run:
+        run.add(ANN, "1", "1", is_repeated=True)
+        run.add(ANN, "1", "2", is_repeated=True)
+        await asyncio.sleep(1)
+        assert wall.calls == [("2", True)]
+
+
 async def test_what_ends_without_an_answer_goes_within_a_minute(clock: VirtualClock) -> None:
     """Stopped, expired or set aside: nobody says so to the channel."""
     services, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
