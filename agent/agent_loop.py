@@ -55,11 +55,9 @@ class StepStore(Protocol):
 
     async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
         """Store steps in one transaction."""
-        ...
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""
-        ...
 
 
 class CallReview(Protocol):
@@ -67,7 +65,6 @@ class CallReview(Protocol):
 
     async def review(self, context: LoopContext, call: ToolCall) -> CallResult | None:
         """Return the result of a call that must not run now; None for one that runs, which is counted."""
-        ...
 
 
 class MessageRenderer(Protocol):
@@ -77,7 +74,6 @@ class MessageRenderer(Protocol):
         self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation
     ) -> list[Line]:
         """Return the transcript lines of *rows*."""
-        ...
 
 
 class TurnRecording(StepStore, CallReview, MessageRenderer, Protocol):

@@ -117,12 +117,10 @@ class SenderAdmission(Protocol):
     @property
     def role(self) -> Role:
         """The role."""
-        ...
 
     @property
     def is_named(self) -> bool:
         """True for owners and senders who are admitted by their own id."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,23 +39,18 @@ class TurnHandler(Protocol):
 
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         """Run the turn to its commit. Cancelled without `stop_wanted`, it commits nothing."""
-        ...
 
     async def handle_stop(self, running: RunningTurn) -> None:
         """Commit the turn as stopped."""
-        ...
 
     async def dead_letter(self, lease: TurnLease) -> None:
         """Commit the turn as dead-lettered and notify its sender."""
-        ...
 
     async def control(self, row: InboxRow) -> None:
         """Run one control command to its commit."""
-        ...
 
     async def dead_letter_control(self, row: InboxRow) -> None:
         """Commit a control command that cannot be run, and notify its sender."""
-        ...
 
 
 class WorkerPool:

@@ -101,7 +101,6 @@ class SupportsVision(Protocol):
 
     async def sees(self) -> bool:
         """Return True if requests may contain pictures. Does not block the event loop."""
-        ...
 
 
 @runtime_checkable
@@ -111,11 +110,9 @@ class SupportsContextWindow(Protocol):
     @property
     def sized_as(self) -> str:
         """The name under which that is kept: servers of the operator's may call different models the same."""
-        ...
 
     async def window(self) -> int | None:
         """Return the tokens of prompt and answer together, or None if unknown. Does not block the event loop."""
-        ...
 
 
 class ChatModel(Protocol):
@@ -130,15 +127,12 @@ class ChatModel(Protocol):
         with the full text so far, now and then and once more at the end. The error carries the usage of
         a failed call (`usage_of_error`).
         """
-        ...
 
     async def warm(self) -> None:
         """Load what the first call would otherwise wait for, off the event loop; safe to call again."""
-        ...
 
     async def close(self) -> None:
         """Close connections. Calls still running fail."""
-        ...
 
 
 def attach_usage(error: ModelFailed, reply: ChatReply) -> ModelFailed:

@@ -297,7 +297,6 @@ class CallRecord(Protocol):
 
         Unknown usage costs an unknown amount, unless the request *was_refused*: the provider bills nothing for it.
         """
-        ...
 
 
 class UsageRecorder(Protocol):
@@ -308,11 +307,9 @@ class UsageRecorder(Protocol):
 
         It waits only where several gateways count.
         """
-        ...
 
     def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
         """Record a call that has ended and that no cap limits."""
-        ...
 
 
 DEFAULT_WINDOW = 65_536  # tokens; of a model that nobody knows and that has refused nothing yet

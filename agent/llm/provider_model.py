@@ -31,11 +31,9 @@ class ProviderStream(Protocol):
     @property
     def is_finished(self) -> bool:
         """Return True if the provider ended the stream itself, rather than the connection."""
-        ...
 
     def __aiter__(self) -> AsyncIterator[Any]:
         """Iterate over the chunks."""
-        ...
 
 
 class ProviderModel(ABC):

@@ -118,7 +118,6 @@ class FileSender(Protocol):
 
         Raises ToolFailed.
         """
-        ...
 
 
 class ProgressReporter(Protocol):
@@ -126,7 +125,6 @@ class ProgressReporter(Protocol):
 
     def __call__(self, text: str, step: int = 0, of: int = 0) -> None:
         """Show *text*, with *step* *of* all steps if they are counted. Returns at once; the last one wins."""
-        ...
 
 
 class ScopedRecall:

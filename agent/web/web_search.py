@@ -36,7 +36,6 @@ class SearchEngine(Protocol):
 
     async def search(self, query: str, *, count: int, language: str, since: SearchAge) -> Sequence[WebHit]:
         """Return at most *count* results, best first. Raises ToolFailed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

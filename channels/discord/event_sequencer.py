@@ -75,11 +75,9 @@ class EventSink(Protocol):
 
     async def backfill(self, chat: str) -> None:
         """Process the messages of *chat* after its read cursor."""
-        ...
 
     async def dispatch(self, chat: str, event: SequencedEvent) -> None:
         """Process one event; on return it is durable or rejected for good."""
-        ...
 
 
 class EventSequencer:

@@ -44,7 +44,6 @@ class Judge(Protocol):
 
     def __call__(self, message: InboundMessage, context: MessageContext | None = None, /) -> Decision:
         """Return the decision."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ class PageVisitor(Protocol):
     @property
     def who(self) -> str:
         """The user's name."""
-        ...
 
 
 @runtime_checkable
@@ -44,7 +43,6 @@ class SupportsVisitors(Protocol):
 
     async def visitor(self, connection: HTTPConnection) -> PageVisitor | None:
         """Return the user who makes a request; None if they have to log in."""
-        ...
 
 
 def build_console(context: AppContext, channels: ConfiguredChannels, access: AccessServices) -> WebConsole | None:

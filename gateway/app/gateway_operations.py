@@ -39,7 +39,6 @@ class SupportsAttach(Protocol):
 
     async def attach(self, receive: Receive, send: Send) -> None:
         """Serve one terminal until it disconnects."""
-        ...
 
 
 def _not_in_quarantine(name: str) -> UserError:

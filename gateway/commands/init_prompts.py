@@ -27,26 +27,21 @@ class InitPrompter(Protocol):
 
     def say(self, text: str, *, look: str = "") -> None:
         """Show one line; *look* is title, hint, wrong, result or nothing."""
-        ...
 
     def show(self, finding: SetupFinding) -> None:
         """Show the result of a real call."""
-        ...
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:
         """Return the answer, *default* when it is empty. Secrets are not shown, nor is their default.
 
         Unattended, a missing answer raises UserError that names *variable*.
         """
-        ...
 
     def choose(self, text: str, options: Sequence[str]) -> str:
         """Return one of *options*; the first where nothing is typed."""
-        ...
 
     def confirm(self, text: str, *, default: bool) -> bool:
         """Return yes or no."""
-        ...
 
 
 class TerminalPrompter:

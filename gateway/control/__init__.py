@@ -26,11 +26,9 @@ class ControlConnection(Protocol):
 
     async def receive(self) -> Line | None:
         """Return the other end's next line; None once it has closed."""
-        ...
 
     async def send(self, line: Line) -> None:
         """Send one line; raise OSError when the other end has closed."""
-        ...
 
 
 Conversation: TypeAlias = Callable[[Line, ControlConnection], Awaitable[None]]

@@ -47,7 +47,6 @@ class ClosablePreview(Protocol):
 
     async def wait_closed(self) -> None:
         """Stop, and return when its last call has ended."""
-        ...
 
 
 class ChatBackoff:

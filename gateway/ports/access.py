@@ -67,23 +67,18 @@ class AccessStore(Protocol):
 
     def members(self) -> Mapping[tuple[str, str], AccessEntry]:
         """Return every effective decision by (channel, who), as a live view."""
-        ...
 
     def notes(self) -> Mapping[str, str]:
         """Return the stored notes (the hash of a code, a count of tries) by name, as a live view."""
-        ...
 
     def edition(self) -> int:
         """Return a number that grows with every change of `members`, so that what is derived can be kept."""
-        ...
 
     async def change(self, change: AccessChange) -> bool:
         """Write *change* durably, then let it count; False, and nothing is written, when what it spends is gone."""
-        ...
 
     async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditEntry]:
         """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
-        ...
 
 
 class DecisionOutcome(StrEnum):
@@ -177,30 +172,23 @@ class AccessControl(Protocol):
         *text* is an id, chat:ID and so on, or a mention, each optionally after "channel:". *here* is the channel of a
         text without one.
         """
-        ...
 
     async def block(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Block an account or chat, whatever entries admit it. Owners cannot be blocked."""
-        ...
 
     async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Revoke a decision, so that the settings apply again. Ownership is not revoked here."""
-        ...
 
     async def set_quota(
         self, text: str, quota: PersonQuota, decider: DecisionActor, *, here: str = ""
     ) -> AccessDecision:
         """Set the caps of a person, over all linked accounts; an empty *quota* removes them. Effective next message."""
-        ...
 
     def find_person(self, text: str, *, here: str = "") -> PersonAccess | AccessDecision:
         """Return the person of an account, or the decision that says why *text* names none."""
-        ...
 
     def list_quotas(self) -> Mapping[str, PersonQuota]:
         """Return the quotas by the "channel:user_id" that they were set for."""
-        ...
 
     def list_access(self) -> Sequence[AccessListing]:
         """Return accounts and chats with a status, by channel: the settings' entries first, then decisions by time."""
-        ...

@@ -71,11 +71,9 @@ class AlertStore(Protocol):
 
     async def gateways(self) -> frozenset[str]:
         """Return the names of the gateways that run."""
-        ...
 
     async def all(self) -> tuple[Alert, ...]:
         """Return every cause that was ever noted, the latest trouble first."""
-        ...
 
     async def note(
         self,
@@ -91,34 +89,27 @@ class AlertStore(Protocol):
         Notices are deduplicated by id, so the call is idempotent. Of several gateways the first stores: return False,
         without effect, if its cause is not stored as *before* any more.
         """
-        ...
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
         """Return the posts that are due, in order. A postponed post delays those behind it.
 
         Of several gateways, only the one that got them has them for the next minute.
         """
-        ...
 
     async def mark_posted(self, post: WebhookPost) -> None:
         """Forget *post*: it arrived, or is given up."""
-        ...
 
     async def postpone(self, post: WebhookPost, until: datetime) -> None:
         """Count an attempt that failed; the next is not before *until*."""
-        ...
 
     async def dead(self, notices: Collection[str]) -> frozenset[str]:
         """Return the ids among *notices* that were dead-lettered."""
-        ...
 
     async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
         """Return the chats where a notice was dead-lettered *since* and no user has written afterwards."""
-        ...
 
     async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
         """Return the turns that lost data since the mark *after*, oldest first, and the next mark.
 
         An empty mark returns no turns and the current mark. Notices to owners are not included.
         """
-        ...

@@ -112,11 +112,9 @@ class UsageCaps(Protocol):
 
         A turn that was admitted must `end_turn`.
         """
-        ...
 
     def end_turn(self, turn: str) -> None:
         """End what `admit_turn` began; the turn stays counted."""
-        ...
 
     async def reserve(self, turn: str, tokens: int) -> Release:
         """Reserve *tokens* for a model call of an admitted turn. The end of the call releases them.
@@ -124,15 +122,12 @@ class UsageCaps(Protocol):
         Raises CapReached if they exceed a cap of the turn. Calls outside such a turn are not capped: background jobs
         have a separate token budget.
         """
-        ...
 
     def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
-        ...
 
     async def allowances(self, message: InboundMessage | None, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap that applies to the sender of *message*; without one, of their person."""
-        ...
 
 
 TOOL_CALLS = "tool-"  # begins the purpose of a usage row that is a tool call; then its kind
@@ -153,11 +148,9 @@ class ToolCallCaps(Protocol):
 
     def exceeded(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
         """Return the cap that a *call* of *kind* would exceed; None if it may run, or was counted before a restart."""
-        ...
 
     def note_refusal(self, kind: str) -> None:
         """Count a call of *kind* that its cap refused."""
-        ...
 
     async def count(
         self,
@@ -174,11 +167,9 @@ class ToolCallCaps(Protocol):
         *call* is its key: one that runs again after a kill is not counted again. *account* makes the call, *accounts*
         are all of its person. Raises StoreUnavailable where several gateways count.
         """
-        ...
 
     async def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
         """Return use and limit of each kind that has a cap."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +210,6 @@ class CapUsageStore(Protocol):
 
         Only calls of *purposes* count. The query reads both windows by an index; it is meant for the start.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +272,6 @@ class SharedCapStore(Protocol):
 
     async def start(self, bases: Sequence[CapChange]) -> None:
         """Begin with the counts of the usage rows, unless another gateway counts already. Raises StoreUnavailable."""
-        ...
 
     async def judge(self, query: CapQuery, decide: Callable[[SharedCapCounts], tuple[CapChange | None, T]]) -> T:
         """Read the counts, store the change that *decide* returns and return its result, in one exclusive transaction.
@@ -290,8 +279,6 @@ class SharedCapStore(Protocol):
         *decide* runs on another thread, and twice if the transaction is run again: it must change nothing. Raises
         StoreUnavailable; then it is unknown whether the change was stored.
         """
-        ...
 
     def post(self, change: CapChange) -> None:
         """Store *change* soon; it is kept until it could be stored."""
-        ...

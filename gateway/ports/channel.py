@@ -86,7 +86,6 @@ class Intake(Protocol):
     @property
     def is_cautious(self) -> bool:
         """Return True if the last two runs were killed: events are then fetched and handled one at a time."""
-        ...
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work*, which parses *event* and passes it to `receive`. Acknowledge the event when the call returns.
@@ -97,14 +96,12 @@ class Intake(Protocol):
         skipped. After the first crash it is handled once more, when the platform delivers it again or by
         `SupportsReplay`. Other ParlourErrors (StoreUnavailable, SendFailed) are raised and not counted.
         """
-        ...
 
     async def receive(self, message: InboundMessage) -> IntakeResult:
         """Admit and store *message*; return when it is durable.
 
         Raises StoreUnavailable when it could not be stored: do not ack, the platform will deliver again.
         """
-        ...
 
     async def membership_changed(self, place: MembershipChange) -> None:
         """Handle that the bot was added to or removed from a chat. Acknowledge the event when the call returns.
@@ -112,7 +109,6 @@ class Intake(Protocol):
         Calls with the same id are idempotent. Admission of members is decided at their messages. Raises
         StoreUnavailable like `receive`.
         """
-        ...
 
 
 CACHED_NOTES = "cached."  # how the names of notes begin that are served from memory
@@ -123,31 +119,24 @@ class ChannelState(Protocol):
 
     async def load(self, name: str) -> str | None:
         """Return a note, or None."""
-        ...
 
     async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
         """Store a note durably; None removes it. It may wait *within* seconds for a write that is needed anyway."""
-        ...
 
     async def take(self, name: str) -> str | None:
         """Remove a note durably and return it. Of several callers, at any worker, one gets it; the others get None."""
-        ...
 
     def forget(self, name: str) -> None:
         """Remove a note within some seconds, with other writes; after a kill it may still be there."""
-        ...
 
     def cached(self) -> Mapping[str, str]:
         """Return the notes whose names begin with `CACHED_NOTES`, as of the worker's last transaction. Keep few."""
-        ...
 
     def when_cached_changed(self, call: Callable[[], None]) -> None:
         """Call *call* when another worker has changed notes of `cached`, of this channel or of others."""
-        ...
 
     async def all(self, prefix: str) -> Mapping[str, str]:
         """Return the notes whose names begin with *prefix*, which is not empty, by name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,22 +178,18 @@ class Channel(Protocol):
 
     async def run(self) -> None:
         """Receive until cancelled; raise when the channel cannot go on (it is restarted with back-off)."""
-        ...
 
     def is_ready(self) -> bool:
         """Return True if the channel is connected and receiving events."""
-        ...
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if a user would see a stream in this chat."""
-        ...
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Cut and format *message* for the platform; pure, the same parts every time, and safe in a thread.
 
         The first part holds the first *least* characters of the clean text, where they fit: a preview showed them.
         """
-        ...
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part. With *may_be_duplicate*, add a visible notice that the part may be a repeat.
@@ -217,23 +202,18 @@ class Channel(Protocol):
         Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown, and FileUnavailable for a `file` whose bytes
         are lost: delivery then sends a line in its place.
         """
-        ...
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the message *message_id*. Raises the errors of `send`; "not modified" is success."""
-        ...
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Return the receipt of *part* if the platform has it; None if it certainly has not. Raises OutcomeUnknown."""
-        ...
 
     async def show(self, activity: ChatActivity) -> None:
         """Show or end typing or a status; failures are the channel's own affair and never raise."""
-        ...
 
     async def close(self) -> None:
         """Release connections; called once, after run has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +309,9 @@ class ChannelPlugin(Protocol):
 
     def open(self, context: ChannelContext) -> Channel:
         """Build a channel; connect nothing yet."""
-        ...
 
     def routes(self, channel: Channel) -> Sequence[Any]:
         """Return Starlette routes to mount on the gateway's web server, or nothing."""
-        ...
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
         """Return the errors of a settings block, one line each with its remedy. Uses no network."""
-        ...

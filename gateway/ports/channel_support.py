@@ -19,7 +19,6 @@ class SupportsReplay(Protocol):
 
         Raises Unreadable for an event that cannot be taken in any more, and what `receive` raises.
         """
-        ...
 
 
 @runtime_checkable
@@ -32,11 +31,9 @@ class SupportsOneConnection(Protocol):
 
         It is "" if every process receives, as by a webhook.
         """
-        ...
 
     async def run_sender(self) -> None:
         """Be ready to send, without the connection, until cancelled: another worker runs it. Raises as `run`."""
-        ...
 
 
 class ChannelShard(SupportsOneConnection, Protocol):
@@ -44,11 +41,9 @@ class ChannelShard(SupportsOneConnection, Protocol):
 
     async def run(self) -> None:
         """Receive over this connection; see `Channel.run`."""
-        ...
 
     def is_ready(self) -> bool:
         """Return True if this connection is up; see `Channel.is_ready`."""
-        ...
 
 
 @runtime_checkable
@@ -60,7 +55,6 @@ class SupportsShards(Protocol):
 
     async def shards(self) -> Sequence[ChannelShard]:
         """Return the connections in order, the same ones until a restart. Raises as `Channel.run`."""
-        ...
 
 
 @runtime_checkable
@@ -69,7 +63,6 @@ class SupportsCommandPrefix(Protocol):
 
     def command_prefix(self, key: SessionKey) -> str:
         """Return the prefix of commands in the chat *key*, including a trailing blank where one is typed."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +75,6 @@ class SupportsFiles(Protocol):
         Raises FileUnavailable. An address that the platform did not make is never followed, and no
         address is logged: some hold the token.
         """
-        ...
 
 
 @runtime_checkable
@@ -95,7 +87,6 @@ class SupportsSenderLookup(Protocol):
         Facts received or looked up within five minutes count, unless the platform has reported a change since.
         Raises SendFailed if the platform cannot be asked or does not answer within a few seconds.
         """
-        ...
 
 
 @runtime_checkable
@@ -111,7 +102,6 @@ class SupportsHistory(Protocol):
         sender facts that admission needs. It is empty if the chat has no such messages or the bot receives all of them
         anyway. Raises SendFailed if the platform cannot be asked.
         """
-        ...
 
 
 @runtime_checkable
@@ -124,11 +114,9 @@ class SupportsSendTurns(Protocol):
         Delivery waits here before it marks a part as `sending` and before it takes one of the channel's connections.
         A turn that is not used is kept for the chat's next message.
         """
-        ...
 
     def try_turn(self, key: SessionKey) -> bool:
         """Take the turn of the next message to *key* if it is now; return False if it has to be waited for."""
-        ...
 
 
 @runtime_checkable
@@ -140,19 +128,15 @@ class SupportsLogin(Protocol):
     @property
     def wrong_codes(self) -> int:
         """The number of wrong codes since the start."""
-        ...
 
     async def issue_code(self, name: str = "") -> str:
         """Return a login code, good once; "" is the owner's. Raises UserError for an invalid name."""
-        ...
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
         """Return the users that are logged in: `who`, the number of `browsers`, and `until`."""
-        ...
 
     async def log_out(self, who: str) -> int:
         """End every login of *who* at once; return the number of browsers."""
-        ...
 
 
 class HistoryReader(Protocol):
@@ -160,8 +144,6 @@ class HistoryReader(Protocol):
 
     async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
         """Return the messages, oldest first; () if the platform did not answer in time. Never raises."""
-        ...
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
         """Return True if *sender* is admitted in the chat of *message*."""
-        ...

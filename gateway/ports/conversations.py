@@ -53,40 +53,30 @@ class ConversationStore(Protocol):
 
     def is_deleted(self, key: SessionKey) -> bool:
         """Return True while the conversation *key* is deleted and can be restored."""
-        ...
 
     def has_room(self, key: SessionKey) -> bool:
         """Return False if *key* would be one conversation too many."""
-        ...
 
     async def list_conversations(self, chat: SessionKey) -> Sequence[ConversationInfo]:
         """Return the conversations of *chat*, deleted ones too, the most recently used first."""
-        ...
 
     async def note_message(self, key: SessionKey, text: str) -> bool:
         """Note that its person wrote *text* in the conversation *key*; return True if the list has changed."""
-        ...
 
     def watch(self, watcher: Callable[[SessionKey], None]) -> None:
         """Call *watcher* with each conversation that gets its title later, from a model."""
-        ...
 
     async def rename(self, key: SessionKey, title: str) -> None:
         """Give the conversation a title; "" takes the next message."""
-        ...
 
     async def pin(self, key: SessionKey, *, is_pinned: bool) -> None:
         """Put the conversation to the top of the list, or back."""
-        ...
 
     async def delete(self, key: SessionKey) -> None:
         """Hide the conversation, and erase it after `RESTORABLE`."""
-        ...
 
     async def restore(self, key: SessionKey) -> None:
         """Undo `delete`."""
-        ...
 
     async def search(self, chat: SessionKey, query: str, *, limit: int) -> ConversationHits:
         """Return messages of *chat* that contain each word of *query*, in any case; not of deleted conversations."""
-        ...

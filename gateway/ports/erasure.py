@@ -29,11 +29,9 @@ class ErasureStore(Protocol):
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
         """Return the ids of running turns and jobs within *reach*: they may still write erased data."""
-        ...
 
     async def has_unwritten(self, scope: str) -> bool:
         """Return True if other gateways still have to write lines of *scope* to its transcripts."""
-        ...
 
     async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
         """Pass all texts of users, bot and models through *change*: inbox, steps, records, outbox, jobs, dead letters.
@@ -41,19 +39,15 @@ class ErasureStore(Protocol):
         *change* is called with texts, lists and mappings; a message's text and files are in one mapping. Ids, keys and
         states stay, so that no message is answered or sent twice. Return the number of changed rows.
         """
-        ...
 
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
         """Remove the jobs of *scope* except those of the ids *spare*; return their number."""
-        ...
 
     async def unlink(self, *, person: str, keys: Collection[SessionKey]) -> None:
         """Remove a person and their chats from the usage rows; the installation's totals stay right."""
-        ...
 
     async def anonymise(self, *, sender: str, keys: Collection[SessionKey]) -> None:
         """Take the id and name of *sender* out of ended inbox rows of *keys*."""
-        ...
 
     async def drop_sessions(
         self, keys: Collection[SessionKey], *, unused_since: datetime | None = None
@@ -62,14 +56,12 @@ class ErasureStore(Protocol):
 
         With *unused_since*, only those whose last turn is older.
         """
-        ...
 
     async def scrub(self) -> bool:
         """Overwrite deleted rows in pages and log. Return False if a reader prevents it; call again later.
 
         Other writes wait for the duration, a second or two for each hundred megabytes.
         """
-        ...
 
 
 Meant: TypeAlias = Callable[[str, bytes], bool]  # (channel, stored bytes)
@@ -80,4 +72,3 @@ class UnscopedData(Protocol):
 
     async def forget(self, is_meant: Meant, *, tokens: Collection[str] = ()) -> int:
         """Blank matching events and remove matching files, those named in *tokens* included; return their number."""
-        ...

@@ -12,19 +12,15 @@ class BlobStore(Protocol):
 
     async def put(self, scope: str, data: bytes) -> str:
         """Store *data* durably and return its reference; the same bytes again change nothing."""
-        ...
 
     async def get(self, reference: str) -> bytes | None:
         """Return the bytes; None when they are lost, or are not what their name says."""
-        ...
 
     async def measure(self, reference: str) -> int | None:
         """Verify the bytes without loading them all and return their number; None if `get` would return None."""
-        ...
 
     async def read_at(self, reference: str, start: int, length: int) -> bytes:
         """Return *length* bytes from *start* of what `measure` checked; raise FileUnavailable when they are lost."""
-        ...
 
 
 class AttachmentFetcher(Protocol):
@@ -35,4 +31,3 @@ class AttachmentFetcher(Protocol):
 
         Raises FileUnavailable with a short phrase for users ("larger than 20 MB").
         """
-        ...

@@ -35,15 +35,12 @@ class LocaleProvider(Protocol):
 
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat: one of `gateway.i18n.languages`."""
-        ...
 
     def zone(self, scope: str) -> str:
         """Return the effective IANA time zone of *scope*."""
-        ...
 
     def observe(self, message: InboundMessage, context: MessageContext) -> ChatLocale:
         """Note the memory scope of the chat of *message*, and return the chat's language and the scope's time zone.
 
         A direct chat's key need not name its user.
         """
-        ...

@@ -55,7 +55,6 @@ class SessionReader(Protocol):
 
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
-        ...
 
     async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
         """Return the messages of *turns* turns before the position *before*, by default the newest ones.
@@ -63,11 +62,9 @@ class SessionReader(Protocol):
         Pages go back through the transcripts that /new ended. The newest one has pending and waiting messages besides.
         None for a position that is not one of this conversation.
         """
-        ...
 
     async def all(self) -> tuple[SessionInfo, ...]:
         """Return every session, the most recently used first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +81,6 @@ class DocumentStore(Protocol):
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
         """Return the current text."""
-        ...
 
     async def write(
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
@@ -93,7 +89,6 @@ class DocumentStore(Protocol):
 
         *why* names the cause (a job, an entry, a command), *by* the person who asked for it, if any.
         """
-        ...
 
 
 MEMORY = "_memory"  # the project of transcripts and memory; others are document folders
@@ -161,16 +156,12 @@ class SearchIndex(Protocol):
 
     async def search(self, scope: str, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, best first, within the token budget of a page."""
-        ...
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return the lines around a location from a search, in order; nothing for an unknown location."""
-        ...
 
     def note(self, scope: str) -> None:
         """Note a write in *scope*. It is indexed when the process is idle; a search indexes it at once."""
-        ...
 
     async def projects(self, scope: str) -> Sequence[str]:
         """Return the names of the projects with documents, sorted."""
-        ...

@@ -33,16 +33,12 @@ class MetricsRecorder(Protocol):
 
     def count(self, name: str, amount: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
-        ...
 
     def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """Set a gauge."""
-        ...
 
     def time(self, name: str, seconds: float, /, **labels: str) -> None:
         """Observe a duration."""
-        ...
 
     def span(self, span: TraceSpan) -> None:
         """Record a span of a trace. Never blocks and never raises."""
-        ...

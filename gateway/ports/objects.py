@@ -11,12 +11,9 @@ class ObjectStore(Protocol):
 
     async def put(self, name: str, data: bytes) -> None:
         """Store *data* durably, whole or not at all; safe to repeat."""
-        ...
 
     def read(self, name: str) -> AsyncIterator[bytes]:
         """Yield the bytes of an object, a piece at a time."""
-        ...
 
     async def delete(self, name: str) -> None:
         """Remove an object; has no effect if it does not exist."""
-        ...

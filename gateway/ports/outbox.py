@@ -73,66 +73,51 @@ class Outbox(Protocol):
 
         Who delivers a message asks for the next one of its chat.
         """
-        ...
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part; previews never come out of here."""
-        ...
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending; a second call returns the stored parts.
 
         Stores and returns none of a message that was cancelled meanwhile.
         """
-        ...
 
     async def sending(self, part: MessagePart) -> None:
         """Mark *part* as sending; returns when that is durable."""
-        ...
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
         """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
-        ...
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store the message id of the placeholder of *part*. Its state stays; after `cancel` it can still be filled."""
-        ...
 
     async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as unknown."""
-        ...
 
     async def mark_unsent(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as pending again: it was certainly not sent."""
-        ...
 
     async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Dead-letter *part* and the later parts of its message."""
-        ...
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Store the turn's row 0 as sending, before its first send; a second call returns the stored row."""
-        ...
 
     async def cancel(self, turn: str) -> tuple[int, ...]:
         """Cancel the turn's parts that are not yet sending; return the numbers of those shown."""
-        ...
 
     async def undelivered(self, key: SessionKey) -> tuple[PendingDelivery, ...]:
         """Return everything of a chat that has not reached its end state, in order."""
-        ...
 
     async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
         """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
-        ...
 
     async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
         """Return `messages_of` of each of *turns*, read at once."""
-        ...
 
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
-        ...
 
 
 class Preview(Protocol):
@@ -141,25 +126,21 @@ class Preview(Protocol):
     @property
     def shown_at(self) -> datetime | None:
         """Time when the first words were shown in the chat; None before."""
-        ...
 
     def show(self, text: str, links: LinkFinder | None = None) -> None:
         """Offer the full text so far; the last one wins, at the channel's own pace.
 
         *links* returns the only addresses of a text that may be links; None = all may.
         """
-        ...
 
     def status(self, text: str) -> None:
         """Show the current action (a tool's name) if the channel can; an empty text clears it."""
-        ...
 
     async def close(self) -> None:
         """Stop editing and typing, on every path. Waits briefly for the running call.
 
         The turn's answer is not sent before that call has ended.
         """
-        ...
 
 
 class PreviewFactory(Protocol):
@@ -167,8 +148,6 @@ class PreviewFactory(Protocol):
 
     def open(self, lease: TurnLease, language: str) -> Preview:
         """Start typing in the chat; *language* is that of our own sentences. Stores nothing before the first words."""
-        ...
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if a user would see a stream in this chat now (streaming costs CPU)."""
-        ...

@@ -53,12 +53,9 @@ class PairingRequests(Protocol):
 
     def pending_requests(self) -> Sequence[PairingRequest]:
         """Return the pending accounts and chats, the longest waiting first."""
-        ...
 
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
         """Decide about the one whose `ref` this is."""
-        ...
 
     async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
         """Decide about the person who was given *code*; wrong codes are counted against the decider."""
-        ...

@@ -44,16 +44,12 @@ class PersonPanels(Protocol):
 
     async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
         """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
-        ...
 
     async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
         """Return the source of a remembered line, None for an unknown line."""
-        ...
 
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
         """Return the reminders, the next one first."""
-        ...
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the models of the chat."""
-        ...

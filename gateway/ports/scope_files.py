@@ -69,55 +69,42 @@ class ScopeFileStore(Protocol):
 
     async def versions(self) -> Mapping[str, str]:
         """Return the version of every stored scope."""
-        ...
 
     async def look(self, *scopes: str) -> Mapping[str, ScopeLook]:
         """Return what is known of each of *scopes* now, in one statement."""
-        ...
 
     async def files(self, scope: str) -> tuple[str, Sequence[StoredFile]]:
         """Return the scope's version, "" if it is not stored, and its files."""
-        ...
 
     async def changes(self, scope: str, since: str, paths: Collection[str]) -> ScopeDelta | None:
         """Return the changes since the version *since*, which had *paths*; None = list all `files`.
 
         Only rows of changed files are read. The store knows the last versions, and no paths of removed files.
         """
-        ...
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
         """Yield the bytes of a file from *start*, which is where a change began."""
-        ...
 
     async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
         """Return the whole contents of files that fit in memory together."""
-        ...
 
     async def save(self, changes: Sequence[ScopeChange]) -> str | None:
         """Make all *changes*, in one transaction; or none, and return a scope that has another version."""
-        ...
 
     async def state(self) -> tuple[str, bool]:
         """Return the state that was set, "" at first, and True if turns have been answered with this database."""
-        ...
 
     async def begin_state(self, state: str) -> str:
         """Store *state* unless one is stored; return the stored one, which may be of another gateway."""
-        ...
 
     async def set_state(self, state: str) -> None:
         """Store whether the database is authoritative yet."""
-        ...
 
     def use_objects(self, objects: ObjectStore) -> None:
         """Keep the contents of large files in *objects* from now on."""
-        ...
 
     async def remove_unused(self) -> None:
         """Remove objects that no file refers to any more; StoreUnavailable if some remain. Call it now and then."""
-        ...
 
     def save_first(self, save: SaveScopes) -> None:
         """Await *save* before every commit that promises what may depend on the files of a scope."""
-        ...

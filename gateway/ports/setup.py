@@ -46,11 +46,9 @@ class SupportsSetup(Protocol):
 
     def questions(self) -> Sequence[SetupQuestion]:
         """Return the setup questions in order."""
-        ...
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Check the settings by calls to the platform: token, rights, conflicts. Changes nothing there.
 
         Refusals and an unreachable platform are findings, not exceptions. Takes at most 15 seconds.
         """
-        ...

@@ -61,35 +61,27 @@ class Store(Protocol):
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
-        ...
 
     def note_started(self) -> None:
         """Note that the gateway has started: from here on it is dead to others when its event loop does not answer."""
-        ...
 
     async def wait_replaced(self) -> None:
         """Return when other gateways have taken over the work of this one, which must end; otherwise never."""
-        ...
 
     async def check(self) -> None:
         """Do one durable write; raise StoreUnavailable when that fails."""
-        ...
 
     async def stamp(self) -> None:
         """Note outside of the data how far it has come, so that a start notices older data. Raises StoreUnavailable."""
-        ...
 
     async def backup(self, target: Path) -> None:
         """Write a consistent copy of the engine's data to *target* while running."""
-        ...
 
     async def prune(self) -> int:
         """Remove rows past their retention; return their number."""
-        ...
 
     async def close(self, *, has_served: bool = True) -> None:
         """Write the queue, then close. A clean close resets the count of unclean stops.
 
         If the process has not *has_served* users, the count stays: reading a home proves nothing about crashes.
         """
-        ...

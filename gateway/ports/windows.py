@@ -17,23 +17,18 @@ class SharedWindows(Protocol):
 
     async def watch(self, chat: SessionKey) -> None:
         """Receive the frames of *chat*: all that are sent after the return. Raises StoreUnavailable."""
-        ...
 
     def unwatch(self, chat: SessionKey) -> None:
         """Receive no more frames of *chat*."""
-        ...
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if another worker has windows of the chat of *key*; False for chats that are not ours."""
-        ...
 
     async def send(self, key: SessionKey, frame: str) -> None:
         """Give *frame* to every other worker that watches; it is durable on return. Raises StoreUnavailable."""
-        ...
 
     def post(self, key: SessionKey, frame: str, *, slot: str = "") -> None:
         """Give *frame* soon; of those with the same *slot* that wait, only the last one is given."""
-        ...
 
     def subscribe(
         self,
@@ -47,4 +42,3 @@ class SharedWindows(Protocol):
         *repeat* is called with one of our chats when another worker opens a window of it: activity and preview are to
         be posted again. *refresh* is called after a frame may have been lost: windows are to read their history again.
         """
-        ...

@@ -92,23 +92,18 @@ class ConsoleVisitors(Protocol):
 
     def is_owner(self, who: str) -> bool:
         """Return True if the user *who* of the page is an owner, also by another of their accounts."""
-        ...
 
     async def is_admin(self, who: str, chat: str) -> bool:
         """Return True if the user *who* of the page administers the shared chat *chat* now, by a linked account."""
-        ...
 
     async def list_administered_chats(self, who: str) -> Sequence[str]:
         """Return the shared chats that *who* administers now, the most recently used first."""
-        ...
 
     def account(self, who: str) -> str:
         """Return *who* as the audit names them: ``web:ann``."""
-        ...
 
     async def note(self, who: str, what: str, whom: str) -> None:
         """Write an audit entry about a call that is going to run."""
-        ...
 
 
 async def may_call(visitors: ConsoleVisitors, who: str, operation: ConsoleOperation, arguments: Line) -> bool:
