@@ -145,6 +145,8 @@ class ChatDeliveryWorker:
         is_ours, self._marked = self._marked == part.id, ""
         try:
             receipt = await self._deliver_part(row, preview, is_marked_sending=is_ours)
+        except PartCancelled:
+            pass
         except RetryLater as error:
             await self._put_off(part, error)
         except SendRefused as error:
@@ -262,6 +264,10 @@ def placeholder(part: MessagePart, language: str) -> MessagePart:
     return replace(part, payload="", plain=blank, kind=OutboundKind.PREVIEW, choices=(), settles=False)
 
 
+class PartCancelled(ParlourError):
+    """The part was cancelled between the look at it and its sending; the chat goes on with what is next."""
+
+
 class PartSender:
     """Sends the parts of one chat, one after the other.
 
@@ -277,7 +283,7 @@ class PartSender:
     async def deliver_part(
         self, row: OutboxPart, preview: OutboxPart | None, *, is_marked_sending: bool
     ) -> DeliveryReceipt:
-        """Send, edit or find *row*'s part and return the receipt; raise SendFailed.
+        """Send, edit or find *row*'s part and return the receipt. Raises SendFailed and PartCancelled.
 
         Whatever leaves for the platform is `sending` in the ledger before; *is_marked_sending* says that
         it is already, by us and for this attempt.
@@ -297,9 +303,17 @@ class PartSender:
         is_keyed = self._is_key_good(part)
         if self.is_doubtful and not is_keyed and (found := await self._find(part)):
             return found
-        if not is_marked_sending:
-            await self._context.retry_store(lambda: self._context.outbox.sending(part))
+        part = await self._mark_sending(part, is_marked_sending)
         return await self._send(part, may_be_duplicate=(self.is_doubtful and not is_keyed) or is_preview_doubtful)
+
+    async def _mark_sending(self, part: MessagePart, is_marked_sending: bool) -> MessagePart:
+        """Return *part* as it is stored when it is marked as sending: an erasure may have changed it meanwhile."""
+        if is_marked_sending:
+            return part
+        stored = await self._context.retry_store(lambda: self._context.outbox.sending(part))
+        if stored is None:
+            raise PartCancelled("it was stopped before it was sent")
+        return stored
 
     # -- the preview ---------------------------------------------------------------------------
 
@@ -327,8 +341,7 @@ class PartSender:
 
     async def _adopt(self, message_id: str, part: MessagePart, is_marked_sending: bool) -> DeliveryReceipt | None:
         """Make the preview the part; None when the platform will not have it edited."""
-        if not is_marked_sending:
-            await self._context.retry_store(lambda: self._context.outbox.sending(part))
+        part = await self._mark_sending(part, is_marked_sending)
         try:
             return await self._edit(message_id, part)
         except SendRefused as error:
@@ -402,9 +415,7 @@ class PartSender:
 
     async def _fill(self, row: OutboxPart, is_marked_sending: bool) -> DeliveryReceipt:
         """Edit the text into its placeholder, which is sent first; both may be repeated without a second answer."""
-        part, place = row.part, row.message_id
-        if not is_marked_sending:
-            await self._context.retry_store(lambda: self._context.outbox.sending(part))
+        part, place = await self._mark_sending(row.part, is_marked_sending), row.message_id
         if place:
             try:
                 return await self._edit(place, part)

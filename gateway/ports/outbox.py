@@ -80,11 +80,14 @@ class Outbox(Protocol):
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending; a second call returns the stored parts.
 
-        Stores and returns none of a message that was cancelled meanwhile.
+        Stores and returns none of a message that was cancelled meanwhile, or whose words an erasure has changed.
         """
 
-    async def sending(self, part: MessagePart) -> None:
-        """Mark *part* as sending; returns when that is durable."""
+    async def sending(self, part: MessagePart) -> MessagePart | None:
+        """Mark *part* as sending, and return it as it is stored now, when that is durable; None if it was cancelled.
+
+        An erasure may have changed it since it was read: send what is returned.
+        """
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
         """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""

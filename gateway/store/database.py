@@ -2,8 +2,8 @@
 
 The rules of the store are functions of a `Database`, written once for all engines, in the SQL that SQLite and
 PostgreSQL share: `RETURNING` and not `lastrowid`; `ON CONFLICT` and not `INSERT OR`; JSON is read and changed in
-Python; times, flags and counts are integers; no column holds a NUL. An engine may replace `?` and `LISTED` by its own
-spelling, and nothing else.
+Python; times, flags and counts are integers; no column holds a NUL. An engine may replace `?`, `LISTED` and `LOCKED`
+by its own spelling, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from gateway.errors import ParlourError
 
 LISTED = "IN (SELECT value FROM json_each(?))"  # one of the texts in a JSON list; NOT goes before the column
+LOCKED = "/* locked */"  # behind a WHERE: other workers change the rows before this transaction, or after it
 Columns: TypeAlias = tuple[Any, ...]
 
 

@@ -86,7 +86,10 @@ class SqlErasure:
             found = await self._engine.writer.submit(lambda db: db.execute(_TURNS, (keys, sender)).fetchall())
             turns = frozenset(turn for (turn,) in found)
         changed = await self._in_pieces(partial(_redact_inbox, keys=keys, sender=sender, reach=reach, change=change))
-        changed += await self._in_pieces(partial(_redact_outbox, keys=keys, turns=turns, reach=reach, change=change))
+        # Messages first: parts that another worker cuts from one in this transaction are seen by the next.
+        for redact in (_redact_message, _redact_parts):
+            step = partial(_redact_outbox, keys=keys, turns=turns, reach=reach, redact=partial(redact, change=change))
+            changed += await self._in_pieces(step)
         submit = self._engine.writer.submit
         if not reach.is_over:
             changed += await submit(lambda db: _redact_steps(db, keys, turns, change))
@@ -196,21 +199,22 @@ def _redact_outbox(
     keys: str,
     turns: frozenset[str] | None,
     reach: ErasureFilter,
-    change: Redaction,
+    redact: Callable[[Database, int, str], int],
 ) -> tuple[int, int]:
     found = database.execute(_OUTBOX, (after, keys, int(reach.is_over), _AT_ONCE)).fetchall()
-    changed = 0
-    for seq, id_, payload in found:
-        if turns is not None and id_.rpartition(".")[0] not in turns:
-            continue
-        new = _change_fields(payload, ("text", "attachments", "calls", "links", "sources"), change)
-        if new is not None:
-            database.execute("UPDATE outbox SET payload = ? WHERE seq = ?", (new, seq))
-        changed += (new is not None) + _redact_parts(database, seq, change)
+    meant = (each for each in found if turns is None or each[1].rpartition(".")[0] in turns)
+    changed = sum([redact(database, seq, payload) for seq, _, payload in meant])
     return (found[-1][0] if len(found) == _AT_ONCE else -1), changed
 
 
-def _redact_parts(database: Database, message: int, change: Redaction) -> int:
+def _redact_message(database: Database, seq: int, payload: str, *, change: Redaction) -> int:
+    new = _change_fields(payload, ("text", "attachments", "calls", "links", "sources"), change)
+    if new is not None:
+        database.execute("UPDATE outbox SET payload = ? WHERE seq = ?", (new, seq))
+    return int(new is not None)
+
+
+def _redact_parts(database: Database, message: int, _: str, *, change: Redaction) -> int:
     changes = []
     for n, payload, reason in database.execute("SELECT n, payload, reason FROM part WHERE message = ?", (message,)):
         fields = read_json(payload)

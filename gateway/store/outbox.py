@@ -13,7 +13,7 @@ from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
 from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.claims import IS_HELD, claim_name
-from gateway.store.database import BURY, Database
+from gateway.store.database import BURY, LOCKED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
     micros,
@@ -71,10 +71,13 @@ class SqlOutbox:
             lambda database: freeze(database, message, cut, now, adopted), group=_turn_of(message.id)
         )
 
-    async def sending(self, part: MessagePart) -> None:
-        """Mark *part* as sending."""
+    async def sending(self, part: MessagePart) -> MessagePart | None:
+        """Mark *part* as sending, and return it as it is stored now; None if it was cancelled."""
         now = self._engine.now()
-        await self._engine.writer.submit(lambda database: mark_sending(database, part.id, now), group=_turn_of(part.id))
+        stored = await self._engine.writer.submit(
+            lambda database: mark_sending(database, part.id, now), group=_turn_of(part.id)
+        )
+        return read_part(part.id, part.key, stored) if stored is not None else None
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
         """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
@@ -164,11 +167,14 @@ _KEY = "SELECT key FROM outbox WHERE id = ?"
 _INSERT_PART = (
     "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
-# The first part, unless there are stored ones, or the message was cancelled.
-_FREEZE = (
-    "INSERT INTO part (message, n, state, attempts, at, payload) SELECT seq, ?, ?, ?, ?, ? FROM outbox "
-    "WHERE id = ? AND open IS NOT NULL ON CONFLICT DO NOTHING RETURNING message, "
-    "(SELECT open FROM outbox WHERE seq = part.message), (SELECT seq FROM outbox WHERE id = ?)"
+# The first part, unless there are stored ones, or the message was cancelled. An erasure by another worker changes the
+# message before this transaction, which then reads it, or after it, and then finds the parts.
+_FREEZE = sql(
+    "INSERT INTO part (message, n, state, attempts, at, payload) SELECT seq, ?, ?, ?, ?, ? FROM outbox",
+    "WHERE id = ? AND open IS NOT NULL",
+    LOCKED,
+    "ON CONFLICT DO NOTHING RETURNING message, (SELECT open FROM outbox WHERE seq = part.message),",
+    "(SELECT payload FROM outbox WHERE seq = part.message), (SELECT seq FROM outbox WHERE id = ?)",
 )
 _OF_MESSAGE = "message = (SELECT seq FROM outbox WHERE id = ?)"
 _IS_UNFINISHED = "state IN ('pending', 'sending', 'unknown')"
@@ -177,6 +183,7 @@ _SENDING = sql(
     _OF_MESSAGE,
     "AND n = ? AND",
     _IS_UNFINISHED,
+    "RETURNING payload",
 )
 _SENT = sql("UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE", _OF_MESSAGE, "AND n = ?")
 _MARK = sql("UPDATE part SET state = ?, reason = ?, at = ? WHERE", _OF_MESSAGE, "AND n = ? AND", _IS_UNFINISHED)
@@ -281,6 +288,7 @@ def freeze(
 ) -> tuple[OutboxPart, ...]:
     """Store the parts and their payloads unless there are stored ones; the first is marked as sending.
 
+    Stores none if *message* is not what the outbox has: its words were erased, and the parts have them still.
     Parts that may have been sent before the journal was restored are all of unknown outcome.
     """
     id_ = quote(message.id)
@@ -302,7 +310,10 @@ def freeze(
         if not stored:
             _finish(database, id_, at)  # nothing to show is delivered
         return stored
-    seq, how, preview = first
+    seq, how, payload, preview = first
+    if read_outbound(message.id, message.key, payload) != message:
+        database.execute("DELETE FROM part WHERE message = ?", (seq,))
+        return ()
     if columns[1:]:
         database.executemany(_INSERT_PART, [(seq, *each) for each in columns[1:]])
     if how == _GIVES_WAY:
@@ -312,9 +323,10 @@ def freeze(
     return tuple(new)
 
 
-def mark_sending(database: Database, part: str, at: int) -> bool:
-    """Mark a part as being sent, unless it is finished."""
-    return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
+def mark_sending(database: Database, part: str, at: int) -> str | None:
+    """Mark a part as being sent and return its payload; None if it is finished."""
+    found = database.execute(_SENDING, (at, *part_place(part))).fetchone()
+    return found[0] if found is not None else None
 
 
 def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int) -> bool:
@@ -324,7 +336,7 @@ def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: st
     """
     id_, n = part_place(receipt.part)
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
-    if then is not None and mark_sending(database, then, at):
+    if then is not None and mark_sending(database, then, at) is not None:
         return True
     return _finish(database, id_, at)
 

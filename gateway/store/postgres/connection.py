@@ -17,7 +17,7 @@ from psycopg.raw_cursor import RawCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import BytesBinaryDumper, StrDumper
 
-from gateway.store.database import LISTED, BatchedOperation, CachedRows, Database, QueryResult, run_operation
+from gateway.store.database import LISTED, LOCKED, BatchedOperation, CachedRows, Database, QueryResult, run_operation
 from gateway.store.postgres.pipeline import StatementPipeline
 from gateway.store.postgres.worker_locks import give_lock, take_dead
 from gateway.store.row_codec import sql
@@ -65,7 +65,8 @@ class _TranslatedStatement(NamedTuple):
 def _translate(statement: str) -> _TranslatedStatement:
     """Return *statement* with `$1`, `$2`… for its parameters."""
     number = count(1)
-    text = _PARAMETER.sub(lambda found: f"${found[1] or next(number)}", statement.replace(LISTED, _LISTED))
+    spelled = statement.replace(LISTED, _LISTED).replace(LOCKED, "FOR SHARE")
+    text = _PARAMETER.sub(lambda found: f"${found[1] or next(number)}", spelled)
     return _TranslatedStatement(text.encode(), not statement.startswith(("SELECT", "SHOW")))
 
 

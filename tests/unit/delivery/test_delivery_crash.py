@@ -65,9 +65,10 @@ class CrashingOutbox:
         rows: tuple[OutboxPart, ...] = await self._death.around(lambda: self._outbox.freeze(message, parts))
         return rows
 
-    async def sending(self, part: MessagePart) -> None:
+    async def sending(self, part: MessagePart) -> MessagePart | None:
         """Mark or die."""
-        await self._death.around(lambda: self._outbox.sending(part))
+        stored: MessagePart | None = await self._death.around(lambda: self._outbox.sending(part))
+        return stored
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
         """Store or die."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from gateway.delivery.part_planner import PartPlanner
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import OutboxPart, PendingDelivery
+from gateway.ports.erasure import ErasureFilter
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import ANN, BOB, answer, answered, said
@@ -346,3 +348,44 @@ async def test_a_bug_in_a_courier_costs_one_chat_time(opens: OpensGateway, monke
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["one"]
     assert gateway.platform.at("send", BOB)[0] < gateway.platform.at("send", ANN)[0]
+
+
+@pytest.mark.parametrize("window", ["freeze", "sending"])
+async def test_words_erased_between_the_look_and_the_call_are_not_sent(
+    opens: OpensGateway, monkeypatch: pytest.MonkeyPatch, window: str
+) -> None:
+    """Of what is erased after a message, or a part that is tried again, was read, nothing is sent."""
+    gateway = await opens()
+    outbox = gateway.store.outbox
+    step = getattr(outbox, window)
+
+    async def erase_first(*given: object) -> object:
+        reach = ErasureFilter(keys=frozenset({ANN}))
+        await gateway.store.erasing.redact(reach, lambda value: json.loads(json.dumps(value).replace("secret ", "")))
+        return await step(*given)
+
+    monkeypatch.setattr(outbox, window, erase_first)
+    gateway.platform.fail(ChannelFault.LATER, chat=ANN.chat, seconds=1)
+    await gateway.answer("the secret end")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["the end"]
+
+
+async def test_a_part_stopped_between_the_look_and_the_call_is_not_sent(
+    opens: OpensGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop before the second attempt's mark leaves the chat empty, and free for the next answer."""
+    gateway = await opens()
+    outbox = gateway.store.outbox
+    sending = outbox.sending
+
+    async def stop_first(part: MessagePart) -> MessagePart | None:
+        await outbox.cancel(part.turn)
+        return await sending(part)
+
+    monkeypatch.setattr(outbox, "sending", stop_first)
+    gateway.platform.fail(ChannelFault.LATER, chat=ANN.chat, seconds=1)
+    await gateway.answer("stopped")
+    await gateway.answer("next")
+    await gateway.settled()
+    assert gateway.platform.texts(ANN) == ["next"]
