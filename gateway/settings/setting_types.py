@@ -101,8 +101,11 @@ def _object_address(text: str) -> str:
     parts = urlsplit(text)
     is_directory = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
     is_bucket = parts.scheme == "s3" and re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", parts.netloc) is not None
+    is_bucket = is_bucket and {"", ".", ".."}.isdisjoint((parts.path.strip("/") or "-").split("/"))
     if not (is_directory or is_bucket) or parts.query or parts.fragment or not text.isprintable() or " " in text:
-        raise ValueError("must be s3://bucket or s3://bucket/prefix, or file:///directory")
+        raise ValueError(
+            "must be s3://bucket or s3://bucket/prefix, or file:///directory; no part of a prefix is empty, . or .."
+        )
     return text
 
 

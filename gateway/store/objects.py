@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 _CHUNK = 1024 * 1024
 _CONNECT, _REQUEST = "5s", "120s"  # limits of one attempt
 _TRIES, _RETRYING = 3, timedelta(seconds=30)
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")  # in the answer of a server, which errors of the library quote
+_NO_BUCKET = "NoSuchBucket"
+_OTHER_REGION = "it is in another region: set store.objects.region"
+_BARE_REDIRECT = "incorrectly configured region"  # the library's words for Amazon's redirect without an address
+_MEANINGS = {
+    "AuthorizationHeaderMalformed": _OTHER_REGION,
+    "RequestTimeTooSkewed": "this machine's clock differs too much from the server's: set both by NTP",
+}
 
 
 def open_objects(settings: ObjectStoreSettings, proxy: str = "") -> ObjectStore:
@@ -130,22 +139,37 @@ def _translate_disk(folder: Path) -> Any:
 
 @contextlib.contextmanager
 def _translate_bucket(bucket: str, action: str) -> Any:
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import BaseError
 
     start = f"the bucket {bucket} of store.objects.url"
     try:
         yield
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        reason = "the server refuses store.objects.access_key and secret_key, or they lack the right"
-        raise StoreUnavailable(f"{start} cannot be used: {reason} to {action} objects") from error
-    except FileNotFoundError as error:
-        if action == "read" and "NoSuchBucket" not in str(error):
+    except (BaseError, FileNotFoundError) as error:
+        text = str(error)
+        found = _CODE.search(text)
+        code = found[1] if found else ""
+        if isinstance(error, FileNotFoundError) and code != _NO_BUCKET and action != "write":
+            if action == "delete":
+                return
             raise ObjectDamaged(f"{start} lacks an object that the database refers to") from error
-        if action != "delete" or "NoSuchBucket" in str(error):
-            raise StoreUnavailable(f"{start} does not exist at this endpoint: create it, or fix the address") from error
-    except BaseError as error:
-        line = str(error).partition("\n")[0][:200]
-        raise StoreUnavailable(f"{start} cannot be reached: {line}") from error
+        raise StoreUnavailable(f"{start} {_describe_fault(error, code, action)}") from error
+
+
+def _describe_fault(error: Exception, code: str, action: str) -> str:
+    """Return what is wrong with a bucket, and how to mend it. *code* is S3's name of the error, "" if it gave none."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    line = str(error).partition("\n")[0]
+    if isinstance(error, FileNotFoundError):
+        return "does not exist at this endpoint: create it, or fix the address"
+    if code in _MEANINGS:
+        return f"cannot be used: {_MEANINGS[code]}"
+    if _BARE_REDIRECT in line:
+        return f"cannot be used: {_OTHER_REGION}"
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        reason = "the server refuses store.objects.access_key and secret_key, or they lack the right"
+        return f"cannot be used: {reason} to {action} objects"
+    return f"cannot be reached: {line[:200]}{f' ({code})' if code else ''}"
 
 
 def _remove_file(folder: Path, name: str) -> None:

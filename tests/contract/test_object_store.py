@@ -99,6 +99,42 @@ async def test_a_mistake_in_the_settings_is_named(server: S3Server, changed: dic
     assert server.objects == {}
 
 
+_XML = "<?xml version='1.0' encoding='UTF-8'?>\n<Error><Code>{}</Code><Message>…</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (403, _XML.format("RequestTimeTooSkewed"), "clock differs too much from the server's: set both by NTP"),
+        (400, _XML.format("AuthorizationHeaderMalformed"), "in another region: set store.objects.region"),
+        (301, _XML.format("PermanentRedirect"), "in another region: set store.objects.region"),
+        (400, _XML.format("InvalidDigest"), "(InvalidDigest)"),
+        (400, _XML.format("InvalidDigest"), "cannot be reached: Generic S3 error"),
+        (403, _XML.format("x" * 9_999), "refuses store.objects.access_key and secret_key"),
+    ],
+)
+async def test_what_servers_say_is_understood(server: S3Server, status: int, body: str, text: str) -> None:
+    """As Ceph, Swift and Amazon answer: keys are not blamed for the clock or the region."""
+    server.refusal = (status, body)
+    objects = open_objects(bucket_settings(server))
+    for attempt in (objects.put("ab-1", b"x"), read(objects, "ab-1"), objects.delete("ab-1")):
+        with pytest.raises(StoreUnavailable) as raised:
+            await attempt
+        assert text in str(raised.value)
+        assert len(str(raised.value)) < 500
+
+
+async def test_a_connection_that_breaks_in_an_object_is_made_again(server: S3Server) -> None:
+    """An upload begins anew and leaves no piece; a download goes on where it was."""
+    objects = open_objects(bucket_settings(server))
+    server.cut_after = 100_000
+    await objects.put("ab-1", LARGE)
+    assert [len(data) for data in server.objects.values()] == [len(LARGE)]
+    server.cut_after = 2_000_000
+    assert await read(objects, "ab-1") == LARGE
+    assert server.cut_after is None
+
+
 async def test_the_doctor_tries_every_right(place: ObjectBackend) -> None:
     """It leaves nothing behind."""
     finding = await check_objects(place.open(), "s3://bucket/team")
@@ -124,8 +160,12 @@ async def test_a_hanging_server_is_given_up(server: S3Server, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://", "s3://Bucket", "s3://b/x?y", "http://bucket", "file://", "file:///", "file://host/x", "/var/x"]
-)
+    "url",
+    [
+        "s3://", "s3://Bucket", "s3://b/x?y", "http://bucket", "file://", "file:///", "file://host/x", "/var/x",
+        "s3://bucket/a//b", "s3://bucket/../b",
+    ],
+)  # fmt: skip
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     """The text shows the two forms."""
     with pytest.raises(ValidationError, match="s3://bucket/prefix, or file:///directory"):
