@@ -232,10 +232,13 @@ async def test_a_refusal_of_discords_ends_with_a_line_that_mends_it(
     assert discord.gateway.identified <= 1
 
 
-async def test_a_stranger_costs_nothing_but_the_reading(discord: DiscordServer, services: FakePageServices) -> None:
-    """No reaction, no typing, no word, no durable mark."""
+@pytest.mark.parametrize("reply_in", ["channel", "thread"])
+async def test_a_stranger_costs_nothing_but_the_reading(
+    discord: DiscordServer, services: FakePageServices, reply_in: str
+) -> None:
+    """No reaction, no typing, no word, no thread, no durable mark."""
     services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
-    async with connected(services, discord):
+    async with connected(services, discord, reply_in=reply_in):
         discord.say(GENERAL, ANN, f"{CALL} hello")
         discord.say(discord.direct(BEN), BEN, "hello")
         await services.wait_deliveries(2)

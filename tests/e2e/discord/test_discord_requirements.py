@@ -10,13 +10,13 @@ edit, deletion               test_edits_and_deletions (test_discord_inbound.py),
 image, file                  test_files_of_a_message_can_be_had_each, test_a_file_is_sent_once_with_its_caption
                              (test_discord_files.py), test_a_picture_reaches_the_model (here)
 command                      test_discord_commands.py; typed:
-                             test_a_command_in_a_channel_is_answered_to_its_sender_alone (test_gateway_discord.py)
+                             test_stop_in_a_channel_finds_the_askers_turn_in_its_thread (test_gateway_discord.py)
 20,000 characters, fences    test_twenty_thousand_characters_arrive_in_order_with_their_fences
                              (test_discord_outbound.py); in a group: test_a_long_answer_in_a_channel_is_a_file (here)
 streaming                    test_an_answer_streams_and_survives_the_loss_of_its_connection (test_gateway_discord.py)
 mention and non-mention      test_people_are_answered_where_they_wrote_and_a_stranger_is_not
 stranger                     test_a_stranger_with_a_file_costs_nothing (here)
-second delivery              test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once (test_gateway_discord.py),
+second delivery              test_connections_that_break_cost_nothing (test_discord_inbound.py),
                              test_a_second_delivery_is_no_second_command (test_discord_commands.py)
 429 with retry               test_a_full_bucket_stalls_its_own_chat_alone (test_discord_outbound.py), for all:
                              test_a_global_limit_is_waited_out (here)

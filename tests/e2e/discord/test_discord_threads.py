@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import ChatActivity, IntakeResult, IntakeVerdict
+from gateway.ports import ChatActivity
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, DiscordFault
 from tests.fakes.discord_server import DiscordServer
@@ -144,19 +144,6 @@ async def test_a_restart_before_the_thread_was_begun_begins_it(
         (part,) = channel.render(OutboundMessage(id=f"{TURN}.2", key=message.key, text="again", reply_to=asked))
         await channel.send(part)
     assert discord.chat(asked) == ["there", "again"]
-
-
-async def test_strangers_begin_no_thread(discord: DiscordServer, services: FakePageServices) -> None:
-    """Whoever is not admitted changes nothing on the server."""
-    services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
-    async with connected(services, discord, **THREADS):
-        for number in (1, 2):
-            discord.say(GENERAL, ANN, f"{CALL} {number}")
-            await services.wait_deliveries(number)  # one after the other: the first is done with
-    assert {each.method for each in discord.requests} == {"GET"}
-    # The server that we are in, the session and how far it was read, and nobody of it.
-    assert services.state.notes.keys() <= {"guilds", "session", "account"}
-    assert services.state.notes["guilds"] == '["3001"]'
 
 
 async def test_commands_and_direct_chats_begin_none(discord: DiscordServer, services: FakePageServices) -> None:

@@ -82,47 +82,6 @@ async def test_an_answer_streams_and_survives_the_loss_of_its_connection() -> No
         assert "answer to:" in shown
 
 
-async def test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once(tmp_path: Path) -> None:
-    """Accepted before, said while down, and delivered twice: one answer each after the restart."""
-    model = HeldModel()
-    async with open_discord() as discord:
-        async with open_gateway(discord, home=tmp_path / "home", model=model) as parlour:
-            first = discord.say(GENERAL, ANN, f"{CALL} before the kill")
-            await discord.until(lambda: discord.chat(GENERAL))
-            copy = parlour.kill(tmp_path / "copy")
-            discord.closed.add(GENERAL)  # what the killed one would still do reaches nobody
-            model.go_on.set()
-        discord.closed.clear()
-        discord.say(GENERAL, BEN, f"{CALL} while down")
-        async with open_gateway(discord, home=copy) as parlour:
-            discord.repeat(first)
-            await discord.until(lambda: len(discord.chat(GENERAL)) == 2 and "while down" in discord.chat(GENERAL)[1])
-            await parlour.idle()
-        assert ["answer to:" in shown for shown in discord.chat(GENERAL)] == [True, True]
-        assert "before the kill" in discord.chat(GENERAL)[0]
-
-
-async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
-    """The nonce finds the message that stands; nothing is doubled and nothing marked."""
-    async with open_discord() as discord, open_gateway(discord) as parlour:
-        discord.fail("POST", "messages", "lost")
-        discord.say(discord.direct(ANN), ANN, "once")
-        await discord.until(lambda: discord.chat(discord.direct(ANN)))
-        await parlour.idle()
-        (shown,) = discord.chat(discord.direct(ANN))
-        assert shown.endswith("once")
-
-
-async def test_a_command_in_a_channel_is_answered_to_its_sender_alone() -> None:
-    """What a command says about somebody is a direct message."""
-    async with open_discord() as discord, open_gateway(discord) as parlour:
-        direct = discord.direct(ANN)
-        discord.say(GENERAL, ANN, f"{CALL} /usage")
-        await discord.until(lambda: discord.chat(direct))
-        await parlour.idle()
-        assert discord.chat(GENERAL) == []
-
-
 async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
     """One message: the words that had streamed, marked as stopped. 👀 goes from the question and from /stop."""
     model = HeldModel()

@@ -4,7 +4,7 @@
 |---|---|
 | 1 Slack ignores allowFrom | e2e/slack/test_slack_requirements.py (a stranger costs nothing) |
 | 2 Slack pairing is dead | e2e/slack/test_slack_requirements.py (a stranger costs nothing), an empty message among theirs |
-| 3 Slack redelivery | e2e/slack/test_slack_inbound_wire.py (the same event twice), e2e/slack/test_gateway_slack.py (over a kill), faults/test_platforms.py |
+| 3 Slack redelivery | e2e/slack/test_slack_requirements.py (the same event twice), e2e/slack/test_slack_killed.py (over a kill), faults/test_platforms.py |
 | 4 Telegram topics | test_stream_separation.py beside this file, on all three platforms |
 | 5 a failed stream edit appends twice | `test_bug_5_…` below, on all three |
 | 6 Discord's first delta over 2,000 | `test_bug_6_…` below, on all three |

@@ -35,6 +35,10 @@ EXPECTED = {
     "after upload 1": WHOLE,
     "before files.completeUploadExternal 1": WHOLE,  # the file's id is stored, and nobody has seen the file
     "after files.completeUploadExternal 1": WHOLE,  # everybody sees it, and we never heard
+    "before reactions.add 1": WHOLE,
+    "after reactions.add 1": WHOLE,
+    "before reactions.remove 1": WHOLE,  # the answer is delivered: nothing more is due for it
+    "after reactions.remove 1": WHOLE,
     "at the end": WHOLE,
 }
 SHORT = "It begins with some words that are worth a notification, and here it ends."
@@ -59,14 +63,11 @@ def copy_slack(server: SlackServer) -> SlackServer:
     return there
 
 
-ENVIRONMENT = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
-
-
 async def film(
     server: SlackServer, camera: KillSnapshots[SlackServer], model: TwoPieceModel, place: str, text: str
 ) -> str:
     """Let Ann ask and the whole answer come, before the camera; return the thread of the answer."""
-    async with open_gateway(server, model=model, environment=ENVIRONMENT) as parlour:
+    async with open_gateway(server, model=model) as parlour:
         camera.parlour = parlour
         server.on_call = camera.see
         ts = server.say(place, ANN, text)
@@ -74,6 +75,7 @@ async def film(
         await server.until(lambda: bool(server.shown(place, thread)) and not server.pending)
         model.go_on.set()
         await parlour.idle()
+        await server.until(lambda: not server.reactions)
         camera.take("at the end")
         server.on_call = lambda method, when: None
     return thread
@@ -82,14 +84,15 @@ async def film(
 async def what_stands_after(
     moment: KillSnapshot[SlackServer], model: TwoPieceModel, place: str, thread: str, messages: int
 ) -> list[str]:
-    """Start again with what was left, and return what stands there when everything is quiet."""
+    """Start again with what was left, and return what stands there when everything is quiet and no reaction is left."""
     async with (
         slack_server(moment.server) as server,
-        open_gateway(server, model=model, home=moment.home, environment=ENVIRONMENT) as parlour,
+        open_gateway(server, model=model, home=moment.home) as parlour,
     ):
         server.deliver_again()
         await server.until(lambda: not server.pending and len(stands(server, place, thread)) >= messages)
         await parlour.idle()
+        await server.until(lambda: not server.reactions)
         return stands(server, place, thread)
 
 
@@ -122,6 +125,7 @@ async def test_what_the_table_says_is_what_happens(tmp_path: Path) -> None:
         thread = await film(server, camera, TwoPieceModel(LONG, first=57, held=True), ROOM, f"{CALL} at length")
     assert sorted(camera.moments) == sorted(EXPECTED)
     assert camera.moments["before ack 1"].server.pending  # else it says nothing about what is not acknowledged
+    assert camera.moments["before reactions.remove 1"].server.reactions
     found = {}
     for name, moment in camera.moments.items():
         shown = await what_stands_after(moment, TwoPieceModel(LONG), ROOM, thread, 2)
@@ -150,7 +154,7 @@ async def test_real_kills_cost_and_double_nothing(tmp_path: Path, zygote: ForkSe
     """The process itself, SIGKILL in the middle of a call, three times in a row on one home: one answer each."""
     async with slack_server() as server:
         server.ack_within = 0.5
-        async with gateway_process(tmp_path / "home", zygote, **variables(server), **ENVIRONMENT) as process:
+        async with gateway_process(tmp_path / "home", zygote, **variables(server)) as process:
             for number, hold in enumerate(KILLS, 1):
                 await server.until(lambda: server.connections == number)  # noqa: B023 - waited for right here
                 held = server.holds[hold] = asyncio.Event()

@@ -2,28 +2,27 @@
 
 - text: test_gateway_slack.test_people_are_answered_where_they_wrote
 - thread: test_slack_shared_channel.test_two_people_at_once_get_two_answers_each_in_its_thread
-- reply (in Slack, a message in a thread): test_slack_shared_channel.test_a_follow_up_in_a_thread_needs_no_mention
-- edit: test_gateway_slack.test_a_message_that_is_deleted_before_its_turn_is_not_answered
+- reply (in Slack, a message in a thread): test_gateway_slack.test_people_are_answered_where_they_wrote
+- edit: test_slack_downtime.test_down_for_a_day_and_an_hour_with_everything_going_on
 - image: test_slack_requirements.test_a_picture_and_a_document_reach_their_turn
 - file: test_slack_files_in.test_a_message_with_several_files_is_one_message
 - file, sent: test_slack_files_out.test_a_file_stands_in_its_thread_with_its_caption
-- command: test_gateway_slack.test_a_command_in_a_channel_is_answered_to_its_sender_alone
+- command: test_slack_commands.test_stop_at_the_top_of_a_channel_finds_the_askers_turn
 - 20,000 characters with fences (nanobot bug 12): test_gateway_slack.test_a_long_answer_arrives_whole_over_a_broken_line
-- streaming: test_gateway_slack.test_two_threads_at_once_keep_their_streams_apart
+- streaming: test_gateway_slack.test_a_stopped_answer_keeps_its_words
 - streaming, Slack's own: test_slack_streaming.test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle
 - mention and non-mention: test_gateway_slack.test_people_are_answered_where_they_wrote
 - stranger (nanobot bug 1 and 2): test_slack_requirements.test_a_stranger_costs_nothing_and_leaves_nothing
 - second delivery, same event_id (nanobot bug 3): test_slack_requirements.test_the_same_event_twice_is_one_answer
 - second delivery, message and app_mention: test_slack_inbound_wire.test_a_mention_is_one_message
-- 429 with retry: test_gateway_slack.test_a_limit_in_one_chat_delays_no_other
+- 429 with retry: test_gateway_slack.test_a_long_answer_arrives_whole_over_a_broken_line
 - connection loss in mid-answer: test_slack_requirements.test_a_connection_that_breaks_in_mid_answer_costs_nothing
-- restart with messages waiting: test_gateway_slack.test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once
-- killed at every step: test_slack_killed.test_what_the_table_says_is_what_happens
+- restart with messages waiting, killed at every step: test_slack_killed.test_what_the_table_says_is_what_happens
 - down for minutes: test_slack_downtime.test_down_for_ten_minutes
 - down for a day: test_slack_downtime.test_down_for_a_day_and_an_hour_with_everything_going_on
 - refresh: test_slack_inbound_wire.test_a_connection_that_ends_is_followed_by_another
 - too many connections: test_slack_requirements.test_a_crowd_of_connections_is_not_made_worse
-- two people, before: test_slack_shared_channel.test_what_was_said_before_is_known_to_the_turn_and_nowhere_else
+- two people, before: test_slack_shared_channel.test_what_was_said_before_is_known_to_the_turn_alone
 - forged requests (docs/attacks.md, 13): test_slack_webhook.test_what_slack_did_not_sign_is_refused
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from gateway.i18n import translate
@@ -75,40 +74,6 @@ async def test_a_group_sees_one_message_grow(server: TelegramServer) -> None:
     assert post.reply_to == 1
 
 
-async def test_killed_with_messages_waiting(server: TelegramServer, tmp_path: Path) -> None:
-    """Killed while it thinks: the next start answers what was stored, and what Telegram kept meanwhile, once each."""
-    model = EchoModel()
-    model.go_on.clear()
-    async with open_gateway(server, model) as up:
-        server.say("first")
-        await model.thinks.wait()
-        server.say("second")
-        await server.until(lambda: not server.updates)
-        assert server.posts == []
-        copy = up.kill(tmp_path / "home")
-        model.go_on.set()  # what this one goes on to say is another life's
-        await up.idle()
-    server.posts.clear()
-    server.say("third")
-    async with open_gateway(server, EchoModel(), home=copy) as up:
-        await server.until(lambda: len(server.posts) == 3)
-        await server.until(lambda: not server.updates)
-        await up.idle()
-    assert server.shown(42) == ["You said: first", "You said: second", "You said: third"]
-
-
-async def test_an_answer_whose_reply_was_lost_is_marked(server: TelegramServer) -> None:
-    """Telegram showed it and the reply was lost: it comes again, and says of itself that it may repeat."""
-    async with open_gateway(server, EchoModel()) as up:
-        server.fail("sendMessage", TelegramFault("lost"))
-        server.say("hello")
-        await server.until(lambda: len(server.posts) == 2)
-        await up.idle()
-    first, second = server.shown(42)
-    assert first == "You said: hello"
-    assert second == f"You said: hello\n\n{translate('delivery.may_repeat')}"
-
-
 async def test_a_chat_that_must_wait_delays_nobody_else(server: TelegramServer) -> None:
     """429 for one chat: its answer comes when it may, in order; the other chat's comes at once."""
     async with open_gateway(server, EchoModel()) as up:
@@ -119,31 +84,6 @@ async def test_a_chat_that_must_wait_delays_nobody_else(server: TelegramServer) 
         await server.until(lambda: len(server.posts) == 2)
         await up.idle()
     assert [(post.chat, post.text) for post in server.posts] == [(43, "You said: quick"), (42, "You said: slow")]
-
-
-async def test_what_cannot_be_set_is_said_plainly(server: TelegramServer) -> None:
-    """Entities that Telegram refuses cost their setting, not the answer."""
-    async with open_gateway(server, EchoModel()) as up:
-        server.fail(
-            "sendMessage", TelegramFault("status", 400, description="Bad Request: can't parse entities: no reason")
-        )
-        server.say("hello **you**")
-        await server.until(lambda: len(server.posts) == 1)
-        await up.idle()
-    (post,) = server.posts
-    assert (post.text, post.entities) == ("You said: hello you", [])
-
-
-async def test_who_blocks_us_hears_no_more_and_others_do(server: TelegramServer) -> None:
-    """A blocked bot's answer is dead at once, not tried again; the next chat is served."""
-    async with open_gateway(server, EchoModel()) as up:
-        server.chat(42).blocked = True
-        server.say("hello")
-        await server.until(lambda: "sendMessage" in [name for name, _ in server.calls])
-        server.say("hello", chat=43, sender=43)
-        await server.until(lambda: len(server.posts) == 1)
-        await up.idle()
-    assert [(call["chat_id"]) for name, call in server.calls if name == "sendMessage"] == [42, 43]
 
 
 async def test_an_edit_before_the_turn_changes_it(server: TelegramServer) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.i18n import translate
 from tests.fakes.chat_model import FakeChatModel
-from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
+from tests.fakes.telegram_gateway import TEAM, EchoModel, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer
 
 
@@ -140,18 +140,3 @@ async def test_an_image_comes_back_as_a_photo(server: TelegramServer, fault: str
         assert (photo.file.kind, photo.file.data) == ("photo", out.getvalue())
     mark = translate("delivery.may_repeat")
     assert [photo.text.endswith(mark) for photo in photos] == [False, True][: len(photos)]
-
-
-async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(server: TelegramServer) -> None:
-    """Twenty thousand characters do not flood a group: a part as a reply, and answer.md with every word."""
-    text = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(60))
-    async with open_gateway(server, EchoModel(lambda _: text)) as up:
-        server.say("@parlour_bot tell us", chat=TEAM, sender=43, **mention("@parlour_bot"))
-        await server.until(lambda: any(post.file for post in server.posts))
-        await up.idle()
-    beginning, whole = server.posts
-    assert beginning.text.startswith("Paragraph 0 ")
-    assert beginning.reply_to == 1
-    assert whole.file is not None
-    assert (whole.file.kind, whole.file.name) == ("document", "answer.md")
-    assert "Paragraph 59 " in whole.file.data.decode()

@@ -65,6 +65,10 @@ WAYS = {
             "after sendMessageDraft 1": [ANSWER],
             "before sendMessage 1": [MARKED],  # we were about to: nobody can tell whether it left
             "after sendMessage 1": [ANSWER, MARKED],  # it did, and we never heard
+            "before setMessageReaction 1": [ANSWER],
+            "after setMessageReaction 1": [ANSWER],
+            "before setMessageReaction 2": [ANSWER],  # the answer is delivered: nothing more is due for it
+            "after setMessageReaction 2": [ANSWER],
             "at the end": [ANSWER],
         },
     ),
@@ -126,7 +130,7 @@ def copy_telegram(server: TelegramServer) -> TelegramServer:
 
 def settings_of(way: KillCase) -> dict[str, Any]:
     """Return the block's settings; a webhook has an address that is free now."""
-    found: dict[str, Any] = {"REACTION": "", **way.settings}
+    found: dict[str, Any] = {**way.settings}
     if "MODE" in found:
         port = free_port()
         found |= {"WEBHOOK_URL": f"http://127.0.0.1:{port}/hooks/telegram", "PARLOUR_WEB__PORT": str(port)}
@@ -151,20 +155,30 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
             model.go_on.set()
             await server.until(lambda: len(server.posts) >= len(way.expected["at the end"]))
             await up.idle()
+            await server.until(lambda: not list_reactions(server))
             camera.take("at the end")
     assert sorted(camera.moments) == sorted(way.expected)
+    if name == "a text":
+        assert list_reactions(camera.moments["before setMessageReaction 2"].server)
     moments = camera.moments.items()
     stands = {at: await what_stands_after(way, moment, len(way.expected[at])) for at, moment in moments}
     assert stands == way.expected
 
 
 async def what_stands_after(way: KillCase, moment: KillSnapshot[TelegramServer], posts: int) -> list[str]:
-    """Start again with what was left, and return what stands in the chat when everything is quiet."""
+    """Start again with what was left, and return what stands in the chat when everything is quiet; no reaction does."""
     async with open_telegram(moment.server) as server:
         async with open_gateway(server, EchoModel(way.answer), home=moment.home, **settings_of(way)) as up:
             await server.until(lambda: len(server.posts) >= posts and not server.updates)
             await up.idle()
+            await server.until(lambda: not list_reactions(server))
         return [described(post) for post in server.posts]
+
+
+def list_reactions(server: TelegramServer) -> set[int]:
+    """Return the messages on which a reaction of ours stands."""
+    last = {each["message_id"]: bool(each.get("reaction")) for each in server.reactions}
+    return {message for message, is_on in last.items() if is_on}
 
 
 def described(post: TelegramPost) -> str:
