@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -157,13 +157,15 @@ def build_memory(
             files.touch(scope)
         forget_cached(scope)
 
-    def when_fetched(scope: str) -> None:
-        forget_cached(scope)
+    def when_fetched(scope: str, paths: Collection[str]) -> None:
+        conversations.forget_changed(scope, paths)
+        jobs.unsettle(scope)
+        sessions.forget_scope(scope)
         index.note(scope)
 
     if files is not None:
         files.watch(scope_lock.scopes_in_use, projector.let_go, when_fetched)
-        projector.share(store.erasing.has_unwritten, fetch)
+        projector.share(store.erasing.has_unwritten, fetch, conversations.adopt)
         sessions.share(fetch)
     stored_conversations = StoredConversations(
         home=home,

@@ -297,7 +297,7 @@ async def test_what_another_gateway_changed_is_fetched_and_never_overwritten(tmp
     async with database(tmp_path) as store:
         first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
         in_use, fetched = {ANN}, list[str]()
-        first.watch(lambda: in_use, lambda _: nullcontext(), fetched.append)
+        first.watch(lambda: in_use, lambda _: nullcontext(set()), lambda scope, _: fetched.append(scope))
         put(tmp_path / "a", ANN, "USER.md", b"first")
         await first.save((ANN,))
         await second.fetch(ANN)
@@ -334,7 +334,7 @@ async def test_a_fetch_during_a_save_of_this_gateway_fetches_nothing(tmp_path: P
         sync = await opened(tmp_path / "a", store)
         await sync.fetch(ANN)
         is_stored, fetched = asyncio.Event(), list[str]()
-        sync.watch(tuple, lambda _: nullcontext(), fetched.append)
+        sync.watch(tuple, lambda _: nullcontext(set()), lambda scope, _: fetched.append(scope))
 
         async def hold() -> None:
             is_stored.set()
@@ -356,7 +356,7 @@ async def test_turns_that_need_the_same_change_fetch_it_once(tmp_path: Path) -> 
     async with database(tmp_path) as store:
         first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
         fetched = list[str]()
-        second.watch(tuple, lambda _: nullcontext(), fetched.append)
+        second.watch(tuple, lambda _: nullcontext(set()), lambda scope, _: fetched.append(scope))
         for n in (1, 2):
             append(tmp_path / "a", ANN, "sessions/x.jsonl", b"one\n")
             await first.save((ANN,))
@@ -382,7 +382,7 @@ async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(
         for name in ("_EVERY", "_ALL_EVERY"):
             monkeypatch.setattr(f"agent.memory.storage.scope_file_sync.{name}", 0.0)
         fetched = asyncio.Event()
-        second.watch(tuple, lambda _: nullcontext(), lambda _: fetched.set())
+        second.watch(tuple, lambda _: nullcontext(set()), lambda *_: fetched.set())
         running = asyncio.create_task(second.run())
         async with asyncio.timeout(30):
             await fetched.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import structlog
@@ -12,9 +12,9 @@ import structlog
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, digests_of, fold, move_start
-from agent.memory.scopes import transcript_path
+from agent.memory.scopes import quote, transcript_path
 from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.segments import SegmentChain, transcripts_of
 from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_window
@@ -85,6 +85,14 @@ class ConversationCache:
         """Close every conversation of *scope*; the next access reads the file, without erased messages."""
         for key in [key for key, each in self._open.items() if each.scope == scope]:
             del self._open[key]
+
+    def forget_changed(self, scope: str, paths: Collection[str]) -> None:
+        """Close the conversations of *scope* whose transcripts have one of the files *paths*."""
+        meant = transcripts_of(paths)
+        own = [(key, each.transcript) for key, each in self._open.items() if each.scope == scope] if meant else ()
+        for key, transcript in own:
+            if not meant.isdisjoint((quote(str(key)), transcript)):
+                del self._open[key]
 
     async def _read(self, session: SessionRow, scope: str, window: int) -> Conversation:
         conversation = Conversation(

@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,8 +75,8 @@ class ScopeFileSync:
         self._damaged: set[str] = set()  # scopes with an object that cannot be fetched: no turn can use them
         self._in_use: Callable[[], Collection[str]] = tuple
         self._fell_behind = asyncio.Event()
-        self._hold_still: Callable[[Path], AbstractAsyncContextManager[None]] = lambda _: contextlib.nullcontext()
-        self._when_fetched: Callable[[str], object] = lambda _: None
+        self._hold_still: Callable[[Path], AbstractAsyncContextManager[set[str]]] = lambda _: nullcontext(set())
+        self._when_fetched: Callable[[str, Collection[str]], object] = lambda *_: None
         self._has_fetched = False
         self._has_started = False
 
@@ -95,12 +95,13 @@ class ScopeFileSync:
     def watch(
         self,
         in_use: Callable[[], Collection[str]],
-        hold_still: Callable[[Path], AbstractAsyncContextManager[None]],
-        when_fetched: Callable[[str], object],
+        hold_still: Callable[[Path], AbstractAsyncContextManager[set[str]]],
+        when_fetched: Callable[[str, Collection[str]], object],
     ) -> None:
         """Take *in_use* for what returns the scopes that are in use.
 
-        Files of a folder are replaced inside its *hold_still*; *when_fetched* is called with a scope afterwards.
+        Files of a folder are replaced inside its *hold_still*, into whose set their paths in it are put before;
+        *when_fetched* is called with the scope and these paths afterwards.
         """
         self._in_use, self._hold_still, self._when_fetched = in_use, hold_still, when_fetched
 
@@ -379,7 +380,7 @@ class ScopeFileSync:
         elif cached.files and cached.version == version:
             cached.is_unsure = False
             return False
-        await self._replace(cached, drops_edits=True)
+        await self._replace(cached, set(), drops_edits=True)
         return True
 
     async def _catch_up(self, scope: str, fetches: int) -> None:
@@ -388,26 +389,26 @@ class ScopeFileSync:
             cached = self._open(scope)
             if cached.fetches > fetches and not cached.is_behind:
                 return
-            async with self._hold_still(scope_folder(self._home, scope)), self._hold(scope) as cached:
+            async with self._hold_still(scope_folder(self._home, scope)) as replaced, self._hold(scope) as cached:
                 if cached.unsure is not None:
                     cached.is_behind = True
                     await self._settle(cached, cached.unsure)
-                await self._replace(cached, drops_edits=False)
-            self._when_fetched(scope)
+                await self._replace(cached, replaced, drops_edits=False)
+            self._when_fetched(scope, replaced)
 
-    async def _replace(self, cached: _OpenScope, *, drops_edits: bool) -> None:
+    async def _replace(self, cached: _OpenScope, replaced: set[str], *, drops_edits: bool) -> None:
         """Make the home's copy of a scope the database's, but for changes here that do not conflict.
 
-        With *drops_edits*, no change here is kept.
+        The paths of files that change are put into *replaced* before. With *drops_edits*, no change here is kept.
         """
         for _ in range(_TRIES):
             with contextlib.suppress(FetchInterrupted):  # it was changed again in the meantime
-                await self._replace_changed(cached, drops_edits=drops_edits)
+                await self._replace_changed(cached, replaced, drops_edits=drops_edits)
                 self._damaged.discard(cached.scope)
                 return
         raise StoreUnavailable(f"other gateways keep changing the memory of {cached.scope or 'the home'}")
 
-    async def _replace_changed(self, cached: _OpenScope, *, drops_edits: bool) -> None:
+    async def _replace_changed(self, cached: _OpenScope, replaced: set[str], *, drops_edits: bool) -> None:
         scope, folder = cached.scope, scope_folder(self._home, cached.scope)
         cached.is_behind, self._has_fetched = True, True
         cached.fetches += 1
@@ -418,6 +419,7 @@ class ScopeFileSync:
         actual, *different = await asyncio.to_thread(look_at_files, self._home, cached, notes)
         ours = set().union(*different)
         if not delta.version:
+            replaced.update(cached.files)
             await asyncio.to_thread(self._remove_scope, cached)
             cached.is_behind, cached.is_undone = False, bool(ours) and scope in self._in_use()
             cached.is_unsure = False
@@ -430,6 +432,7 @@ class ScopeFileSync:
         removed = [path for path in (changed | undone) - theirs.keys() if path in actual]
         starts = {path: _trusted_bytes(each, cached.files.get(path), actual.get(path)) for path, each in theirs.items()}
         renewed = {path for path, start in starts.items() if not start and (path in cached.files or not cached.files)}
+        replaced.update(removed, gone, theirs)
         if _is_erased((*removed, *gone, *renewed)):
             await asyncio.to_thread(_remove_index, folder)
         await asyncio.to_thread(remove_files, folder, removed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from agent.memory.storage.disk import Disk
@@ -100,6 +101,12 @@ class SegmentChain:
 def segment_path(path: Path, transcript: str, number: int) -> Path:
     """Return the path of a transcript's full segment *number* (from 1)."""
     return path.with_name(f"{transcript}.{number:04d}.jsonl")
+
+
+def transcripts_of(paths: Iterable[str]) -> frozenset[str]:
+    """Return the transcripts that files of a scope belong to: the names of their current files, or their ids."""
+    names = [path.removeprefix("sessions/") for path in paths if path.startswith("sessions/")]
+    return frozenset(part for name in names for part in (name.removesuffix(".jsonl"), name.partition(".")[0]))
 
 
 def archive_path(path: Path, transcript: str, turn: str) -> Path:

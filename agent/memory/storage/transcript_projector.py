@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +21,7 @@ import structlog
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import blank_messages
-from agent.memory.storage.segments import SegmentChain, archive_of, archive_path
+from agent.memory.storage.segments import SegmentChain, archive_of, archive_path, transcripts_of
 from agent.memory.storage.text_blobs import put_blobs
 from agent.memory.storage.transcript_lines import deleted_ids
 from agent.memory.storage.transcript_reader import read_tail
@@ -83,6 +83,7 @@ class TranscriptProjector:
         self._is_store_down = False
         self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
         self._fetch: Callable[[str], Awaitable[object]] | None = None
+        self._adopt: Callable[[TurnRecord], object] = lambda _: None
 
     async def run(self) -> None:
         """Project until cancelled, beginning with the records that the last run left."""
@@ -112,9 +113,17 @@ class TranscriptProjector:
         self._log_outages(failed)
         return not failed
 
-    def share(self, has_unwritten: Callable[[str], Awaitable[bool]], fetch: Callable[[str], Awaitable[object]]) -> None:
-        """Have `settle` wait for other gateways: while *has_unwritten* says so; *fetch* then brings their files."""
-        self._has_unwritten, self._fetch = has_unwritten, fetch
+    def share(
+        self,
+        has_unwritten: Callable[[str], Awaitable[bool]],
+        fetch: Callable[[str], Awaitable[object]],
+        adopt: Callable[[TurnRecord], object],
+    ) -> None:
+        """Have `settle` wait for other gateways: while *has_unwritten* says so; *fetch* then brings their files.
+
+        *adopt* is called with records of no messages, which another gateway may have made of a chat that this one has.
+        """
+        self._has_unwritten, self._fetch, self._adopt = has_unwritten, fetch, adopt
 
     async def settle(self, scope: str) -> None:
         """Return when all lines of *scope* that any gateway has committed are in this home's files.
@@ -167,11 +176,24 @@ class TranscriptProjector:
             await _finish(asyncio.to_thread(run))
 
     @asynccontextmanager
-    async def let_go(self, folder: Path) -> AsyncIterator[None]:
-        """Write nothing while the context is open; the transcripts of *folder* are read again afterwards."""
+    async def let_go(self, folder: Path) -> AsyncIterator[set[str]]:
+        """Write nothing while the context is open.
+
+        Transcripts with files in *folder* whose paths in it are put into the yielded set are read again afterwards.
+        """
         async with self._lock:
-            await _finish(asyncio.to_thread(self._discard_in, (folder,)))
-            yield
+            changed = set[str]()
+            try:
+                yield changed
+            finally:
+                await _finish(asyncio.to_thread(self._discard_changed, folder / "sessions", changed))
+
+    def _discard_changed(self, sessions: Path, changed: Collection[str]) -> None:
+        if meant := transcripts_of(changed):
+            own = [(path, file) for path, file in self._files.items() if path.parent == sessions]
+            for path, file in own:
+                if not meant.isdisjoint((path.stem, file.transcript)):
+                    self._discard(path)
 
     def _discard_in(self, folders: Sequence[Path]) -> None:
         sessions = {folder / "sessions" for folder in folders}
@@ -197,6 +219,9 @@ class TranscriptProjector:
         after = 0
         while stored := await self._records.unprojected(after, self._grouping.records):
             after = stored[-1].seq
+            for each in stored:
+                if each.record.to_index == each.record.from_index:
+                    self._adopt(each.record)
             # Once a record of a key has failed, its later records must wait to stay in order.
             ready = [each for each in stored if str(each.record.key) not in failed]
             batch = await _finish(asyncio.to_thread(self._write, ready, asyncio.get_running_loop().time()))

@@ -15,7 +15,10 @@ import pytest
 from agent.memory.erasure.retention import RETENTION, RetentionJob
 from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.scopes import scope_folder
+from agent.memory.storage import transcript_lines as build
 from agent.memory.storage import transcript_projector
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
@@ -25,7 +28,7 @@ from gateway.events import SessionKey
 from gateway.ports import Job
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
-from tests.fakes.turns import ANN, accept, answered, claim, said
+from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said
 
 SCOPE = "people/telegram%3a42"
 OTHER_CHAT = SessionKey("telegram", "43")  # of the same person
@@ -43,8 +46,13 @@ class WrittenHome:
         self.projector = TranscriptProjector(home, store.records)
         self.sessions = scope_folder(home, SCOPE) / "sessions"
         store.scope_files.save_first(self.files.save)
-        self.files.watch(lambda: (SCOPE,), self.projector.let_go, lambda _: None)
-        self.projector.share(store.erasing.has_unwritten, self.files.fetch)
+        self.conversations = ConversationCache(home, store.records)
+        self.files.watch(lambda: (SCOPE,), self.projector.let_go, self.conversations.forget_changed)
+        self.projector.share(store.erasing.has_unwritten, self.files.fetch, self.conversations.adopt)
+
+    async def open(self, key: SessionKey) -> Conversation:
+        """Return the conversation of a chat as a turn would have it."""
+        return await self.conversations.open(await self.store.journal.session(key), SCOPE)
 
     def text(self) -> str:
         """Return every transcript of the scope."""
@@ -126,6 +134,39 @@ async def test_a_history_has_what_another_gateway_has_written(team: Workers, tmp
     page = await sessions.displayed_page(OTHER_CHAT, turns=10)
     assert page is not None
     assert [line.text for line in page.lines if line.role == "assistant"] == ["I like green tea"]
+
+
+async def test_a_change_elsewhere_closes_the_conversations_that_it_is_about(team: Workers, tmp_path: Path) -> None:
+    """Another gateway's turn leaves a chat of the same person open here; an erasure of its words closes that too."""
+    homes = await two_homes(team, tmp_path)
+    ours, theirs = await homes[0].open(ANN), await homes[0].open(OTHER_CHAT)
+    written = homes[0].projector._files[homes[0].sessions / "telegram%3a42.jsonl"]
+    await homes[1].projector.flush()
+    await homes[0].files.fetch(SCOPE)
+    assert await homes[0].open(ANN) is ours
+    assert homes[0].projector._files[homes[0].sessions / "telegram%3a42.jsonl"] is written
+    assert await homes[0].open(OTHER_CHAT) is not theirs
+    await homes[1].files.fetch(SCOPE)
+    await homes[1].projector.redact(homes[1].sessions, lambda raw: raw.replace(b"coffee", b"______"))
+    await homes[1].files.save((SCOPE,))
+    await homes[0].files.fetch(SCOPE)
+    read = await homes[0].open(ANN)
+    assert "coffee" in str(ours.messages)
+    assert "______" in str(read.messages)
+
+
+async def test_a_record_that_another_gateway_makes_is_in_the_open_conversation(team: Workers, tmp_path: Path) -> None:
+    """A deletion or summary made elsewhere, of a chat that this gateway has open and writes, is in its next prompt."""
+    homes = await two_homes(team, tmp_path)
+    session = await homes[0].store.journal.session(ANN)
+    conversation = await homes[0].open(ANN)
+    await accept(homes[0].store, said(id="2"))
+    await claim(homes[0].store, ANN)
+    record = plain_record("pentry", session, lines=(build.pointer(session.next_index, "e1"),), scope=SCOPE)
+    await homes[1].store.records.append(record)
+    await homes[0].projector.flush()
+    assert await homes[0].open(ANN) is conversation
+    assert conversation.consolidated == session.next_index
 
 
 class NoIndex:

@@ -101,7 +101,7 @@ async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(pu
         async def fetch(scope: str) -> None:
             assert (scope, unwritten) == (ANN, [])
 
-        parlour.app.projector.share(has_unwritten, fetch)
+        parlour.app.projector.share(has_unwritten, fetch, lambda _: None)
         question = await ask(f"/forget tea{purge}")
         assert " 1 message" in question
         unwritten.append(2)
