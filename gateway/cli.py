@@ -15,9 +15,7 @@ from gateway.commands.memory import find
 from gateway.commands.people import app as people
 from gateway.commands.people import explain_silence, owner
 from gateway.commands.replay import replay_turn
-from gateway.commands.status import show_status
-from gateway.commands.tools import list_tools
-from gateway.commands.usage import show_usage
+from gateway.commands.status import list_tools, show_status, show_usage
 from gateway.commands.web import app as web
 from gateway.commands.web import open_page
 from gateway.control import Line
@@ -219,7 +217,7 @@ def accept_loss(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Continue with a home whose journal is lost, damaged or outdated, when no backup can be restored."""
-    from gateway.commands.loss import accept_loss as accept
+    from gateway.commands.restore_backup import accept_loss as accept
 
     accept(open_work, is_sure=yes)
 

@@ -14,7 +14,7 @@ import structlog
 from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.ports import Channel, MetricsRecorder, Store
 from gateway.ports.channel_support import ChannelShard, SupportsOneConnection, SupportsShards
-from gateway.ports.connections import ConnectionClaims
+from gateway.ports.workers import ConnectionClaims
 
 log = structlog.get_logger(__name__)
 

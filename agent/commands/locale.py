@@ -1,19 +1,35 @@
-"""/language and /timezone: of the person in a direct chat, of the chat in a shared one."""
+"""/settings shows the settings of a chat; /language and /timezone set the person's, or those of a shared chat."""
 
 from __future__ import annotations
 
 import asyncio
 
+from agent.chat_profiles import EffectiveSetting
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.reminders import zone_question
 from gateway.events import Role
 from gateway.i18n import time_zones, translate
 from gateway.i18n.languages import list_languages, own_name, parse_language
 
+_ORIGINS = frozenset({"everywhere", "block", "chosen"})
 _DEFAULT_WORDS = frozenset({"default", "auto", "reset", "-"})
 _LONGEST = 60
-
 _CHOOSING = {ANY: CommandNeed(shared=Role.ADMIN)}
+
+
+@command("settings", is_control=True)
+async def settings(context: CommandContext) -> CommandReply:
+    """List each setting by its name in the settings file."""
+    effective = context.services.chats.list_settings(context.key, context.message.guild, context.scope)
+    lines = [f"- `{each.name}`: {each.value} ({_origin(context, each)})" for each in effective]
+    text = "\n".join([context.translate("settings.title"), *lines])
+    return CommandReply(text=f"{text}\n\n{context.translate('settings.more')}", is_private=True)
+
+
+def _origin(context: CommandContext, setting: EffectiveSetting) -> str:
+    if setting.said_by in _ORIGINS:
+        return context.translate(f"settings.{setting.said_by}")
+    return context.translate("settings.place", place=setting.said_by)
 
 
 @command("language", words=_CHOOSING)

@@ -16,7 +16,6 @@ import discord
 
 from channels.discord import codec
 from channels.discord.api import DiscordApi, DiscordRefusal, map_send_errors
-from channels.discord.buttons import DiscordButtons
 from channels.discord.commands import DiscordCommands, try_to_register
 from channels.discord.files import DiscordFiles
 from channels.discord.gateway_client import DiscordGatewayClient
@@ -24,7 +23,7 @@ from channels.discord.gateway_connection import DiscordGateway, login_error
 from channels.discord.guilds import DiscordGuilds
 from channels.discord.history import DiscordHistory
 from channels.discord.inbound import DiscordInbound, DiscordState, InboundLimits
-from channels.discord.interactions import DiscordInteractions
+from channels.discord.interactions import DiscordButtons, DiscordInteractions
 from channels.discord.members import DiscordMembers
 from channels.discord.outbound import DiscordActivity, DiscordOutbound
 from channels.discord.reactions import DiscordReactions

@@ -17,12 +17,11 @@ from cachetools import LRUCache
 
 from channels.discord import codec
 from channels.discord.api import DiscordApi
-from channels.discord.buttons import DiscordButtons
 from channels.discord.event_sequencer import SequencedEvent, SequencedEventKind, is_unordered
 from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.guilds import DiscordGuilds
 from channels.discord.history import DiscordHistory
-from channels.discord.interactions import DiscordInteractions
+from channels.discord.interactions import DiscordButtons, DiscordInteractions
 from channels.discord.members import DiscordMembers
 from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import OLDEST, DiscordReadCursors

@@ -8,8 +8,7 @@ from functools import partial
 
 from channels.discord import codec
 from channels.discord.api import DiscordApi, DiscordRefusal
-from channels.discord.buttons import DiscordButtons
-from channels.discord.interactions import DiscordInteractions
+from channels.discord.interactions import DiscordButtons, DiscordInteractions
 from channels.discord.reactions import DiscordReactions
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.sent_lookup import find_sent_part

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.ports import ChannelState
-from gateway.ports.connections import ConnectionClaims
+from gateway.ports.workers import ConnectionClaims
 
 _TOTAL = "shards"  # the note that holds the number of shards; without one it is 1
 

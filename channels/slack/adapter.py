@@ -15,11 +15,10 @@ from channels.kit.parts import build_receipt
 from channels.slack import codec
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.buttons import SlackButtons
-from channels.slack.catchup import SlackCatchUp
+from channels.slack.catchup import JoinedChannels, ReceivedUntil, SlackCatchUp
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
 from channels.slack.history import SlackHistory
 from channels.slack.inbound import SlackInbound
-from channels.slack.joined import JoinedChannels, ReceivedUntil
 from channels.slack.outbound import SlackActivity, SlackOutbound
 from channels.slack.pages import HistoryPages
 from channels.slack.reactions import SlackReactions

@@ -16,7 +16,6 @@ from cachetools import FIFOCache
 from channels.kit.followed_threads import FollowedThreads, is_from_member
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.buttons import SlackButtons
-from channels.slack.chats import SlackChats
 from channels.slack.codec import (
     ParsedEvent,
     SlackBotIdentity,
@@ -32,9 +31,9 @@ from channels.slack.codec import (
     raw_of,
     user_of,
 )
+from channels.slack.members import SlackChats, SlackMembers, SlackUsers
 from channels.slack.reactions import SlackReactions
 from channels.slack.read_cursors import SlackReadCursors
-from channels.slack.users import SlackMembers, SlackUsers
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent

@@ -17,9 +17,8 @@ from channels.frames import frame_codec
 from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.frames.frame_codec import Frame, safe_file_name
-from channels.web.downloads import FileDownload
+from channels.web.downloads import FileDownload, ServedFiles
 from channels.web.logins import StoredLogin, WebLogins, is_name
-from channels.web.served_files import ServedFiles
 from channels.web.slots import PersonSlots
 from channels.web.uploads import WebUploads
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError

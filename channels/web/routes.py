@@ -26,10 +26,17 @@ from starlette.websockets import WebSocket
 from channels.frames.frame_codec import safe_file_name
 from channels.kit.webhook import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
-from channels.web.conversations import change_conversation, list_conversations, search_conversations
 from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
-from channels.web.panels import list_models, list_remembered_lines, list_reminders, show_line_source
+from channels.web.panels import (
+    change_conversation,
+    list_conversations,
+    list_models,
+    list_remembered_lines,
+    list_reminders,
+    search_conversations,
+    show_line_source,
+)
 from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from gateway.events import SessionKey

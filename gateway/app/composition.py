@@ -33,7 +33,6 @@ from gateway.app.channels import (
     open_channels,
     platforms_of,
 )
-from gateway.app.chat_operations import ChatOperations
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_recorder, open_store, utc_now
@@ -53,9 +52,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.person_panels import GatewayPersonPanels
 from gateway.app.quarantine_retrier import QuarantineRetrier
-from gateway.app.quota_operations import QuotaOperations
 from gateway.app.recall import open_recall
-from gateway.app.replay_operations import ReplayOperations
 from gateway.app.role_resolver import has_lost_access
 from gateway.app.setup_operations import SetupOperations
 from gateway.app.tool_operations import ToolOperations
@@ -153,14 +150,11 @@ def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
         MemoryOperations(app),
         PeopleOperations(app),
         AccessOperations(app),
-        QuotaOperations(app),
         ToolOperations(app),
         UsageOperations(app),
         WebOperations(app),
         TurnOperations(app),
-        ChatOperations(app),
         MachineOperations(app),
-        ReplayOperations(app),
         SetupOperations(app),
     )
     operations = {name: operation for group in groups for name, operation in group.by_name().items()}

@@ -1,13 +1,18 @@
-"""Operations of the console that save settings: a model and platforms, tried by real calls, and those of one chat."""
+"""Operations on settings: those of chats with their origins; the console saves a model, platforms and a chat's.
+
+A model and platforms are tried by real calls first.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from agent.chat_profiles import stored_guild
 from gateway.app.operation_group import OperationGroup, operation
 from gateway.app.turn_operations import chat_of
 from gateway.control import Line
@@ -20,7 +25,7 @@ from gateway.settings.resolve import normalize_names
 from gateway.settings.sources import HOME, read_environment
 from gateway.text.redaction import SecretRedactor
 
-if TYPE_CHECKING:  # imported when something is set up
+if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
     from gateway.settings_writer import SettingChanges, SettingsFileWriter
 
@@ -35,7 +40,10 @@ _MOST_SHOWN = 12
 
 
 class SetupOperations(OperationGroup):
-    """The operations `setup status|model|platform|restart` and `chats preview|change`. No answer has a secret."""
+    """The operations `setup status|model|platform|restart` and `chats list|settings|preview|change`.
+
+    No answer has a secret.
+    """
 
     def __init__(self, app: GatewayApp) -> None:
         super().__init__(app)
@@ -224,6 +232,34 @@ class SetupOperations(OperationGroup):
                 )
         return SettingsFileWriter(self._app.home.path, environment, InstalledPlugins.installed())
 
+    @operation("chats list")
+    async def list_chats(self, _: Line) -> AsyncIterator[Line]:
+        """Yield one line per chat with a session, the most recently used first, with the number of its sessions."""
+        chats: dict[str, dict[str, object]] = {}
+        counts: dict[str, int] = {}
+        for row in await self._app.store.records.sessions():
+            name = str(row.key.parent)
+            chats.setdefault(name, {"chat": name, "is_shared": row.scope.startswith("chats/")})
+            counts[name] = counts.get(name, 0) + 1
+        for name, line in chats.items():
+            yield {**line, "sessions": counts[name]}
+
+    @operation("chats settings")
+    async def list_settings(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield one line per setting of a chat: its value, its origin, and the line that sets it for this chat."""
+        key = chat_of(arguments)
+        if key is None:
+            raise UserError("name the chat, such as telegram:42; `chats list` lists them")
+        scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
+        guild = stored_guild(self._app.store.people, key)
+        for each in self._app.commands.chats.list_settings(key, guild, scopes.get(key, "")):
+            yield {
+                "name": each.name,
+                "value": each.value,
+                "origin": each.said_by,
+                "paste": f"chats: {{{json.dumps(str(key))}: {{{_yaml(each.name, each.value)}}}}}",
+            }
+
 
 def _chat_changes(arguments: Line) -> SettingChanges:
     """Return the change of one setting of one chat, without a value its removal; raise UserError for another name."""
@@ -266,3 +302,14 @@ def _cut_secrets(text: str, hidden: Iterable[str]) -> str:
     for each in filter(None, hidden):
         text = text.replace(each, "…")
     return text
+
+
+def _yaml(name: str, value: str) -> str:
+    """Return the entry of a setting in flow style, which JSON's texts are valid in."""
+    section, _, field = name.rpartition(".")
+    if name == "tools":
+        return "tools: {deny: [NAME]}"
+    if name == "soul":
+        return 'soul: "You are …"'
+    plain = value if value.isdecimal() or value in ("true", "false") else json.dumps(value, ensure_ascii=False)
+    return f"{section}: {{{field}: {plain}}}" if section else f"{name}: {plain}"

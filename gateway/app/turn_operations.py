@@ -1,20 +1,24 @@
-"""Operator commands for turns: the search, and the story of one turn with its stages, calls, tools and deliveries."""
+"""Operator commands for turns: the search, the story of one turn with its stages, and running it again."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.memory.scopes import chat_scope
 from gateway.app.channels import accounts_of_user
 from gateway.app.operation_group import OperationGroup, no_such_turn, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
-from gateway.events import PlatformAccount, SessionKey, short_turn_id
-from gateway.ports import TurnQuery, TurnTrace
+from gateway.events import MessagePart, PlatformAccount, SessionKey, short_turn_id
+from gateway.ports import PendingDelivery, TurnQuery, TurnTrace
 from gateway.ports.access import ACTING
+
+if TYPE_CHECKING:
+    from agent.recorded_turn import ReplayReport
 
 _MOST = 200  # turns at once
 _SEARCHED = 500  # newest turns of a session in which the text of one is looked for
@@ -22,7 +26,10 @@ _LONGEST_TEXT = 20_000  # characters of one message, argument or result
 
 
 class TurnOperations(OperationGroup):
-    """The operations `turns find`, `turns show` and `turns prompt`. With a `chat`, they find nothing outside of it."""
+    """The operations `turns find|show|prompt` and `replay`. With a `chat`, the first three find nothing outside of it.
+
+    `replay` is the machine's own: the console does not offer it.
+    """
 
     @operation("turns find")
     async def find(self, arguments: Line) -> AsyncIterator[Line]:
@@ -122,6 +129,52 @@ class TurnOperations(OperationGroup):
             {each.name for each in (account, *linked)} | {each.name for each in accounts_of_user(links, account)}
         )
 
+    @operation("replay")
+    async def replay(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield one line: differences, notes, the recorded answer, and that of the `model` if one is named."""
+        app, trace = self._app, await self.find_trace(arguments)
+        if trace.record is None:
+            raise UserError(f"turn {trace.turn} has not ended yet")
+        await app.projector.flush()
+        scopes = {row.key: row.scope for row in await app.store.records.sessions()}
+        report = await app.replayer.replay(
+            trace.key,
+            scopes.get(trace.key, ""),
+            trace.turn,
+            failure=str(trace.record["failure"]),
+            model=str(arguments.get("model") or ""),
+        )
+        for delivery in await app.store.outbox.messages_of(trace.turn):
+            self._compare_parts(report, delivery)
+        other = report.other
+        yield {
+            "turn": trace.turn,
+            "reference": short_turn_id(trace.turn),
+            **plain({name: getattr(report, name) for name in ("model", "answer", "replies", "notes")}),
+            "differences": [asdict(each) for each in report.differences],
+            "other": None
+            if other is None
+            else {**asdict(other), "calls": [_format_call(*each) for each in other.calls]},
+        }
+
+    def _compare_parts(self, report: ReplayReport, delivery: PendingDelivery) -> None:
+        """Compare the parts that were sent with those that today's code makes of the same message."""
+        message, parts = delivery.message, delivery.parts
+        if message.id.endswith(".0") or not parts:
+            return
+        if not message.text and not any(each.part.plain for each in parts):
+            report.notes.append(f"message {message.id}: its text is not kept any more; its parts are not compared")
+            return
+        planned = self._app.dispatcher.plan_parts(message)
+        if planned is None:
+            report.notes.append(f"message {message.id}: no gateway runs that can render it; not compared")
+        elif delivery.preview is not None and len(parts) > 1:
+            report.notes.append(f"message {message.id} took over a preview, on which its parts depend; not compared")
+        else:
+            report.compare(
+                f"parts of {message.id}", [_part_content(each.part) for each in parts], [*map(_part_content, planned)]
+            )
+
 
 def stage_spans(trace: TurnTrace, began: Mapping[str, datetime]) -> list[dict[str, Any]]:
     """Return the stages of a turn in order: their names, when they began, and for how long they ran.
@@ -217,3 +270,11 @@ def _time(arguments: Line, name: str) -> datetime | None:
     except ValueError:
         raise UserError(f"{text!r} is not a time; write one such as 2026-11-23T10:00Z, 2h or 7d") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _part_content(part: MessagePart) -> tuple[str, str, str]:
+    return (part.payload, part.plain, part.file.name if part.file is not None else "")
+
+
+def _format_call(call: Any, is_recorded: bool) -> dict[str, Any]:
+    return {"name": call.name, "arguments": call.arguments, "is_recorded": is_recorded}

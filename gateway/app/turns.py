@@ -66,8 +66,7 @@ from gateway.app.memory import MemoryServices
 from gateway.app.models import ModelFactory, ModelServices
 from gateway.app.role_resolver import RoleResolver
 from gateway.app.usage import UsageServices
-from gateway.attachment_fetcher import ChannelAttachmentFetcher
-from gateway.channel_history import ChannelHistory
+from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.delivery import OutboxDispatcher
 from gateway.events import InboundMessage, Role, SessionKey
 from gateway.intake import GatewayIntake

@@ -1,25 +1,34 @@
-"""The operator command `usage`."""
+"""Operator commands for the use of caps: the sums of model calls, and access and quota of one person."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from gateway.app.operation_group import OperationGroup, operation
+from agent.memory.scope_names import ScopeSelector
+from gateway.app.access_operations import decision_line, operator
+from gateway.app.memory_operations import MemoryOperations
+from gateway.app.operation_group import OperationGroup, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
+from gateway.ports.access import NO_QUOTA, PersonAccess
+from gateway.ports.caps import CappedSender
 
 GROUPS = ("person", "chat", "purpose", "model", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
 _SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
+_MOST = 10**12  # of a cap
+_DEFAULT = "default"
 
 
 class UsageOperations(OperationGroup):
-    """The operation `usage`."""
+    """The operations `usage`, `people show`, `people quota` and `people quotas`."""
 
     @operation("usage")
     async def usage(self, arguments: Line) -> AsyncIterator[Line]:
@@ -46,6 +55,64 @@ class UsageOperations(OperationGroup):
             persons[name] = {**line, "person": name} if sums is None else _add(sums, line)
         return sorted(persons.values(), key=lambda line: (-line["tokens_in"] - line["tokens_out"], line["person"]))
 
+    @operation("people show")
+    async def show(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield the access of the person of account `who`, their quota, and use and limit of each of their caps."""
+        yield await self._describe(self._find(str(arguments.get("who", ""))))
+
+    @operation("people quota")
+    async def set_quota(self, arguments: Line) -> AsyncIterator[Line]:
+        """Set `turns` and `tokens` of the person of account `who`, and yield them as `people show` does.
+
+        Each is a number (0 = no cap) or "default"; a missing one stays. Raises UserError for anything else.
+        """
+        who = str(arguments.get("who", ""))
+        given = {name: _limit(name, arguments[name]) for name in ("turns", "tokens") if name in arguments}
+        if not given:
+            raise UserError("say turns or tokens: a number, 0 for no cap, or default")
+        person = self._find(who)
+        decision = await self._app.access.decisions.set_quota(who, replace(person.quota, **given), operator())
+        yield {**await self._describe(self._find(who)), "ruling": decision_line(decision)["ruling"]}
+
+    @operation("people quotas")
+    async def list_quotas(self, _: Line) -> AsyncIterator[Line]:
+        """Yield a line per person with a quota: the account that it was set for, turns and tokens."""
+        for whom, quota in self._app.access.decisions.list_quotas().items():
+            yield {"whom": whom, **plain(quota)}
+
+    def _find(self, who: str) -> PersonAccess:
+        found = self._app.access.decisions.find_person(who)
+        if isinstance(found, PersonAccess):
+            return found
+        raise UserError(decision_line(found)["ruling"])
+
+    async def _describe(self, person: PersonAccess) -> Line:
+        accounts = await self._accounts(person)
+        sender = CappedSender(account=accounts[0], accounts=accounts, is_named=person.is_named)
+        caps = await self._app.usage.caps.allowances(None, sender)
+        return {
+            "whom": person.whom,
+            "role": "owner" if person.is_owner else "member",
+            "is_named": person.is_named,
+            "blocked_as": person.blocked_as,
+            "accounts": [str(each) for each in accounts],
+            "quota": None if person.quota == NO_QUOTA else plain(person.quota),
+            "caps": [plain(each) for each in caps],
+        }
+
+    async def _accounts(self, person: PersonAccess) -> tuple[PlatformAccount, ...]:
+        """Return all accounts of the person with their teams, which decisions leave out and counts do not."""
+        user = person.accounts[0]
+        linked = tuple(each.account for each in self._app.store.links.accounts_of_user(user))
+        if linked or not self._app.platforms.traits(person.whom.partition(":")[0]).has_teams:
+            return linked or (user,)
+        names = await MemoryOperations(self._app).names()
+        try:
+            scope = await asyncio.to_thread(names.find, ScopeSelector(person=str(user)))
+        except UserError:  # nothing is remembered, so the team is not known
+            return (user,)
+        return (PlatformAccount.from_name(scope.rpartition("/")[2]),)
+
 
 def _add(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     sums = {name: first[name] + second[name] for name in _SUMMED}
@@ -63,3 +130,13 @@ def _since(text: str, now: datetime, zone: ZoneInfo) -> datetime:
             f"{text!r} is not a date; write one such as 2026-11-01, or 7d for the last seven days"
         ) from None
     return datetime(day.year, day.month, day.day, tzinfo=zone)
+
+
+def _limit(name: str, value: object) -> int | None:
+    """Return a cap as it was given; None = default."""
+    text = str(value).strip().lower()
+    if text == _DEFAULT:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MOST):
+        raise UserError(f"{name} is a number up to {_MOST}, 0 for no cap, or default")
+    return int(text)

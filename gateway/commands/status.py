@@ -1,16 +1,20 @@
-"""`parlour status`, and sums of usage in words."""
+"""`parlour status`, `parlour usage` and `parlour tools`: what runs, what was spent, and which tools are on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from gateway.access.access_roster import orphan_summary, pending_summary, refusal_summary
 from gateway.alerts.alert_messages import line_of_delay, status_line
-from gateway.commands.control_client import AsJson, call_operation, print_json
+from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines
+from gateway.control import Line
 from gateway.text.text_units import strip_control_characters
+
+_MEMORY = "of it memory"  # the sum of the purposes that write memory
+_NOBODY = "(nobody)"  # embeddings, and persons who were erased
 
 
 def show_status(as_json: AsJson = False) -> None:
@@ -73,3 +77,57 @@ def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, 
         f"${known:.4f}"
         + (f" plus {unpriced} {'call' if unpriced == 1 else 'calls'} of unknown cost" if unpriced else ""),
     )
+
+
+def list_tools(as_json: AsJson = False) -> None:
+    """List the tools that are on and off, with the reasons, and the calls that wait for approval."""
+    lines = call_operation("tools")
+    width = max((len(line["tool"]) for line in lines if "tool" in line), default=0)
+    print_lines(lines, as_json, lambda line: _tool_row(line, width))
+
+
+def _tool_row(line: Line, width: int) -> str:
+    if "questions" in line:
+        count = line["questions"]
+        return f"{count} {'question waits' if count == 1 else 'questions wait'} for approval in {line['chat']}"
+    name = f"{line['state']:3}  {line['tool']:{width}}"
+    if line["state"] == "off":
+        return f"{name}  {line['reason']}"
+    off_in = f"off in {', '.join(line['off_in'])}" if line["off_in"] else ""
+    return "  ".join(filter(None, (name, f"{line['kind']:7}", line["package"], line["rights"], off_in)))
+
+
+def show_usage(
+    by: Annotated[str, typer.Option(help="person, chat, purpose, model or day.")] = "day",
+    since: Annotated[str, typer.Option(help="A day, such as 2026-11-01, or 7d for the last seven.")] = "30d",
+    as_json: AsJson = False,
+) -> None:
+    """Show model calls, tokens and cost."""
+    lines = call_operation("usage", {"by": by, "since": since})
+    if as_json:
+        print_json(lines)
+        return
+    if not lines:
+        typer.echo(f"no model was called since {since}")
+        return
+    for row in usage_table(by, lines):
+        typer.echo(strip_control_characters(row))
+
+
+def usage_table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of *lines*, which are sums by *by*: a header, a row each, of it what memory used, the total."""
+    from agent.memory.jobs.token_budget import MEMORY_PURPOSES  # which other commands do without
+
+    names = [str(line[by]) or _NOBODY for line in lines]
+    width = max(len(name) for name in (*names, by, "together", _MEMORY))
+    rows = [f"{by:{width}}  {'calls':>8}  {'tokens':>12}  {'cached':>6}  cost"]
+    rows += [_usage_row(name, width, [line]) for name, line in zip(names, lines, strict=True)]
+    memory = [line for line in lines if by == "purpose" and line[by] in MEMORY_PURPOSES]
+    if memory:
+        rows.append(_usage_row(_MEMORY, width, memory))
+    return [*rows, _usage_row("together", width, lines)]
+
+
+def _usage_row(name: str, width: int, lines: Sequence[Mapping[str, Any]]) -> str:
+    calls, tokens, cached, cost = summarize_usage(lines)
+    return f"{name:{width}}  {calls:>8,}  {tokens:>12,}  {cached:>5}%  {cost}"

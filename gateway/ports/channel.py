@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
-from gateway.ports.connections import ConnectionClaims
 from gateway.ports.conversations import ConversationStore
 from gateway.ports.files import BlobStore
 from gateway.ports.locales import in_english
 from gateway.ports.memory import SessionReader
 from gateway.ports.person_panels import PersonPanels
-from gateway.ports.windows import SharedWindows
+from gateway.ports.workers import ConnectionClaims, SharedWindows
 
 
 class IntakeVerdict(StrEnum):

@@ -12,12 +12,11 @@ from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
-from gateway.ports.connections import ConnectionClaims
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
-from gateway.ports.windows import SharedWindows
+from gateway.ports.workers import ConnectionClaims, SharedWindows
 
 BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
 EXPIRES = timedelta(hours=24)  # older messages expire, with one notice per chat

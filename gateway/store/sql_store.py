@@ -21,13 +21,12 @@ from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
-from gateway.ports.connections import ConnectionClaims
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
-from gateway.ports.windows import SharedWindows
+from gateway.ports.workers import ConnectionClaims, SharedWindows
 from gateway.store import (
     access,
     account_links,

@@ -19,7 +19,7 @@ import agent.memory.conversations as stored_conversations
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION
 from agent.memory.erasure.purge_jobs import SCRUB
-from channels.web.conversations import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
+from channels.web.panels import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app import build_operations
 from gateway.app.context import utc_now
 from gateway.events import PlatformAccount

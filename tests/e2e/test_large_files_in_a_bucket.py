@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backup import backup
-from gateway.commands.loss import fit_sessions
+from gateway.commands.restore_backup import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
 from gateway.home_migration import open_home
 from gateway.restore import restore

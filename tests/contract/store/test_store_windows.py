@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.events import SessionKey
 from gateway.ports.store import StoreLimits
-from gateway.ports.windows import SharedWindows
+from gateway.ports.workers import SharedWindows
 from gateway.store.database import QueryResult
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection

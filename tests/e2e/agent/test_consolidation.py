@@ -17,7 +17,7 @@ from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.app import build_operations
-from gateway.commands.usage import usage_table
+from gateway.commands.status import usage_table
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
 from tests.fakes.chat_model import FakeChatModel

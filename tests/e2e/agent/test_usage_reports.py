@@ -13,8 +13,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import build_operations
-from gateway.commands.status import show_status
-from gateway.commands.usage import show_usage
+from gateway.commands.status import show_status, show_usage
 from gateway.errors import ModelRateLimited, UserError
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.gateway import COMMAND

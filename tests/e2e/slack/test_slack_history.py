@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.admission import Admitted, admit, policy_of
 from gateway.app.channels import may_be_read
-from gateway.channel_history import ChannelHistory
+from gateway.channel_reader import ChannelHistory
 from gateway.events import InboundMessage
 from gateway.ports import SupportsHistory
 from tests.fakes.slack import RunningSlack, running, slack

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from channels.slack import catchup, joined, pages
+from channels.slack import catchup, pages
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import running
 from tests.fakes.slack_gateway import CALL, open_gateway
@@ -105,8 +105,8 @@ async def test_a_live_mention_does_not_hide_the_earlier_one() -> None:
 
 async def test_more_channels_than_calls_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls for one stop are bounded, over all pages of the list; how many channels stay unread is in the log."""
-    monkeypatch.setattr(joined, "_LISTED", 3)
-    monkeypatch.setattr(joined, "_CALLS", 9)
+    monkeypatch.setattr(catchup, "_LISTED", 3)
+    monkeypatch.setattr(catchup, "_CALLS", 9)
     services = FakePageServices()
     chats = [f"C0HALL{n}" for n in range(10)]
     async with slack_server() as server:
@@ -129,8 +129,8 @@ async def test_more_channels_than_calls_is_said(monkeypatch: pytest.MonkeyPatch)
 
 async def test_more_channels_than_are_listed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list without end is read to its bound."""
-    monkeypatch.setattr(joined, "_LISTED", 2)
-    monkeypatch.setattr(joined, "_LISTS", 2)
+    monkeypatch.setattr(catchup, "_LISTED", 2)
+    monkeypatch.setattr(catchup, "_LISTS", 2)
     services = FakePageServices()
     async with slack_server() as server:
         join(server, *(f"C0HALL{n}" for n in range(10)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from channels.frames.frame_codec import safe_file_name
 from channels.web.adapter import OWNER, WebChannel
-from channels.web.served_files import MOST, ServedFiles
+from channels.web.downloads import MOST, ServedFiles
 from gateway.events import Attachment, MessagePart
 from gateway.ports import DisplayedMessage
 from tests.fakes.clock import EPOCH

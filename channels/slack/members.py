@@ -1,23 +1,69 @@
-"""Profiles of users, from users.info, and who of a channel may administer it."""
+"""Facts that an event does not carry: users, their rights, and the names and creators of channels.
+
+A failed look-up grants nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
+
 from channels.kit.lookups import LookupCache
-from channels.slack.api import SlackApi
-from channels.slack.chats import SlackChats
+from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.codec import SlackBotIdentity, SlackProfile
-from gateway.errors import OutcomeUnknown
+from gateway.errors import OutcomeUnknown, SendFailed
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
 from gateway.ports import MembershipChange
 from gateway.text import sanitize
+from gateway.text.text_units import safe_display_name
+
+log = structlog.get_logger(__name__)
 
 _TIMEOUT = 1.5  # seconds for one look-up; Slack wants its ack within three
 _TOTAL_TIMEOUT = 3.0  # seconds for the look-ups of a whole conversation
-_SIZE = 2_000
+_CHATS = 1_000
+_USERS = 2_000
+_DECISIONS = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackChat:
+    """A channel; fields are empty if Slack does not return them."""
+
+    name: str = ""  # for display only
+    creator: str = ""  # a user id
+
+
+class SlackChats:
+    """The channels of one workspace. Slack demands the scope channels:read, groups:read for private ones."""
+
+    def __init__(self, api: SlackApi) -> None:
+        self._api = api
+        self.lookups: LookupCache[str, SlackChat] = LookupCache(
+            "slack chat", self._fetch, size=_CHATS, timeout=_TIMEOUT
+        )
+
+    async def chat(self, chat: str) -> SlackChat:
+        """Return the facts about a channel; never raises."""
+        try:
+            return await self.lookups.get(chat)
+        except SendFailed as error:
+            log.info("slack.chat_unknown", chat=chat, reason=type(error).__name__)
+            return SlackChat()
+
+    async def _fetch(self, chat: str) -> SlackChat:
+        try:
+            answer = await self._api.get("conversations.info", channel=chat)
+        except SlackRefusal as error:  # kept, so that a missing scope does not cost a call at every command
+            log.info("slack.chat_unknown", chat=chat, reason=str(error))
+            return SlackChat()
+        channel = answer.get("channel")
+        fields = channel if isinstance(channel, dict) else {}
+        name = safe_display_name(sanitize(str(fields.get("name") or "")))
+        return SlackChat(name=name, creator=str(fields.get("creator") or ""))
 
 
 class SlackUsers:
@@ -27,7 +73,7 @@ class SlackUsers:
         self._api = api
         self._home = ""
         self.profiles: LookupCache[str, SlackProfile] = LookupCache(
-            "slack user", self._fetch, size=_SIZE, timeout=_TIMEOUT
+            "slack user", self._fetch, size=_USERS, timeout=_TIMEOUT
         )
 
     def names(self, users: Iterable[str]) -> Mapping[str, str]:
@@ -67,9 +113,6 @@ def parse_user(user: Mapping[str, Any], home: str) -> SlackProfile:
         is_bot=bool(user.get("is_bot")),
         timezone=sanitize(str(user.get("tz") or "")),
     )
-
-
-_DECISIONS = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})
 
 
 class SlackMembers:

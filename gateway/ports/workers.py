@@ -1,4 +1,4 @@
-"""Windows of a channel at every worker: how what one worker shows reaches the windows that another serves."""
+"""What gateways of one database share: connections that exist once, and windows of a chat at each of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.events import SessionKey
+
+
+class ConnectionClaims(Protocol):
+    """Which worker has which connection. Names are `<channel>:<connection>` (`SupportsOneConnection`)."""
+
+    async def acquire(self, name: str) -> None:
+        """Return when the connection is ours, and no other worker's, until it is lost or released."""
+
+    async def wait_lost(self, name: str) -> bool:
+        """Return when the connection is to be ended: True if another worker should have it, and it is to be released.
+
+        False if the database has not said for `DEAD_AFTER` that it is ours: others may have it.
+        """
+
+    def release(self, name: str) -> None:
+        """Give the connection to the next worker that waits for it, within the next look; idempotent."""
 
 
 class SharedWindows(Protocol):
