@@ -18,8 +18,8 @@ from gateway.restore import BackupContents, restore
 from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import open_discord
+from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway
-from tests.fakes.slack_gateway import HeldModel
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, slack_server

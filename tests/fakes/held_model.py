@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,37 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory import conversation_titles, conversations
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.inprocess_gateway import InstantModel
+
+
+class HeldModel(InstantModel):
+    """Says *text*, or repeats the last message, once it is let; streams the first characters before."""
+
+    def __init__(self, text: str = "", *, first: int = 0, held: bool = True) -> None:
+        super().__init__()
+        self.text = text
+        self.first = first
+        self.prompts: list[str] = []  # the last message of each request, as the model reads it
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+        if not held:
+            self.go_on.set()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Stream, wait, say."""
+        self.prompts.append(str(request.messages[-1]["content"]))
+        self.asked.set()
+        if sink is not None and self.first:
+            sink(self.text[: self.first])
+        await self.go_on.wait()
+        reply = await super().complete(request, sink=None if self.text else sink)
+        return replace(reply, text=self.text or reply.text)
+
+    async def wait_asked(self, times: int) -> None:
+        """Return once it was asked so often."""
+        while len(self.prompts) < times:
+            self.asked.clear()
+            await self.asked.wait()
 
 
 class HeldScriptModel(FakeChatModel):

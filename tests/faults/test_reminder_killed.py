@@ -6,67 +6,25 @@ started and brought to the end of the same life. The platform knows the send key
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import timedelta
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from gateway.events import DeliveryReceipt, InboundKind, MessagePart
-from gateway.ports import ChannelCapabilities, ChannelContext
-from gateway.store.writer import BatchWriter
+from gateway.events import InboundKind
 from tests.e2e.agent.test_reminders import BERLIN, MovableClock, ReminderTalk, ToldModel
-from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, gateway
-
-KEYED = ChannelCapabilities(text_limit=4_000, send_key=True)
-
-
-class KeyedChannel(InProcessChannel):
-    """A platform that takes a part once, by its id; *parts* outlives the process."""
-
-    def __init__(self, context: ChannelContext, parts: dict[str, str]) -> None:
-        super().__init__(context, KEYED)
-        self.parts = parts
-
-    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
-        """Post it unless it stands there."""
-        self.parts.setdefault(part.id, part.plain)
-        return await super().send(part, may_be_duplicate=may_be_duplicate)
-
-
-class KeyedPlugin(InProcessPlugin):
-    """Opens the channel over what the platform knows."""
-
-    def __init__(self, parts: dict[str, str]) -> None:
-        super().__init__(KEYED)
-        self.parts = parts
-
-    def open(self, context: ChannelContext) -> Any:
-        """Build the channel."""
-        self.channel = KeyedChannel(context, self.parts)
-        return self.channel
-
-
-@dataclass
-class Snapshot:
-    """What a kill leaves: the home, and what the platform had."""
-
-    home: Path
-    parts: dict[str, str]
-    step: int
-    offset: timedelta
+from tests.fakes.home_copies import HomeCopies, KeyedPlugin
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 
 @dataclass
 class KilledLife:
-    """The life in five steps, and the copies of it."""
+    """The life in five steps."""
 
-    folder: Path
     clock: MovableClock
     step: int = 0
-    snapshots: list[Snapshot] = field(default_factory=list)
 
     async def live(self, inside: InProcessGateway, start: int = 0) -> None:
         """Go on with the life from a step on; each step may have been done already."""
@@ -117,43 +75,22 @@ async def test_killed_behind_every_change_each_message_comes_once(
 ) -> None:
     """Promise, fire, snooze, fire again, cancel; then nothing comes for three days."""
     clock = MovableClock()
-    life, parts = KilledLife(tmp_path, clock), dict[str, str]()
-    submit, is_recorded = BatchWriter.submit, True
+    life = KilledLife(clock)
+    copies = HomeCopies(tmp_path, lambda: (life.step, clock.offset))
 
-    async with gateway(
-        home=tmp_path / "home", model=MODEL, environment=BERLIN, kind=KeyedPlugin(parts), now=clock
-    ) as inside:
-        commits = [0]
+    async def live(home: Path, parts: dict[str, str], step: int = 0, *, is_recorded: bool = False) -> None:
+        kind = KeyedPlugin(parts, lambda: None)
+        async with gateway(home=home, model=MODEL, environment=BERLIN, kind=kind, now=clock) as inside:
+            with copies.recorded(inside, parts, monkeypatch) if is_recorded else nullcontext():
+                await inside.idle()
+                await life.live(inside, step)
 
-        def submit_and_copy(writer: BatchWriter, *arguments: Any, **options: Any) -> Any:
-            future = submit(writer, *arguments, **options)
-            future.add_done_callback(lambda _: copy())
-            return future
-
-        def copy() -> None:
-            if not is_recorded or commits[0] == writes(inside):
-                return
-            commits[0] = writes(inside)
-            home = inside.kill(tmp_path / f"copy-{len(life.snapshots)}")
-            life.snapshots.append(Snapshot(home, dict(parts), life.step, clock.offset))
-
-        monkeypatch.setattr(BatchWriter, "submit", submit_and_copy)
-        await life.live(inside)
-        is_recorded = False
-    monkeypatch.setattr(BatchWriter, "submit", submit)
-    whole = sorted(parts.values())
-    assert sum(text.startswith("⏰ stand-up") for text in whole) == 2
-    assert len(life.snapshots) > 15
-    for snapshot in life.snapshots:
-        clock.offset, seen = snapshot.offset, dict(snapshot.parts)
-        again = gateway(home=snapshot.home, model=MODEL, environment=BERLIN, kind=KeyedPlugin(seen), now=clock)
-        async with again as inside:
-            await inside.idle()
-            await life.live(inside, snapshot.step)
-        fired = [text for text in seen.values() if text.startswith("⏰ stand-up")]
-        assert len(fired) == 2, (snapshot.step, sorted(seen.values()))
-
-
-def writes(inside: InProcessGateway) -> int:
-    """Return how many transactions were durable so far."""
-    return int(inside.app.store.journal._engine.writer.commits)  # type: ignore[attr-defined]
+    whole = dict[str, str]()
+    await live(tmp_path / "home", whole, is_recorded=True)
+    assert sum(text.startswith("⏰ stand-up") for text in whole.values()) == 2
+    assert len(copies.copies) > 15
+    for copy in copies.copies:
+        step, clock.offset = copy.state
+        await live(copy.home, copy.parts, step)
+        fired = [text for text in copy.parts.values() if text.startswith("⏰ stand-up")]
+        assert len(fired) == 2, (step, sorted(copy.parts.values()))

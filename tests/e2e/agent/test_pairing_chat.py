@@ -14,8 +14,8 @@ from gateway.app import build_operations
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
+from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
-from tests.fakes.slack_gateway import HeldModel
 
 OWNER, MAL = "42", "66"
 CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")

@@ -40,38 +40,16 @@ from typing import Any
 
 import pytest
 
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.discord_harness import connected
 from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer
-from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.held_model import HeldModel
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(64)
-
-
-class PieceModel(InstantModel):
-    """Says what it is given, in the pieces it is given."""
-
-    def __init__(self, *pieces: str) -> None:
-        super().__init__()
-        self.pieces = pieces
-        self.requests: list[ChatRequest] = []
-        self.go_on = asyncio.Event()
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Stream the pieces; after the first one it waits."""
-        self.requests.append(request)
-        reply = await super().complete(request)
-        text = ""
-        for piece in self.pieces:
-            text += piece
-            if sink is not None:
-                sink(text)
-            await self.go_on.wait()
-        return ChatReply(text=text, tool_calls=(), model=reply.model, tokens=reply.tokens, cost=0.0)
 
 
 @asynccontextmanager
@@ -105,8 +83,7 @@ async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, serv
 async def test_a_long_answer_in_a_channel_is_a_file(discord: DiscordServer) -> None:
     """Twenty thousand characters with fences: the beginning, and the whole as `answer.md`."""
     text = "\n\n".join(f"Section {n}\n\n```python\n" + f"print({n})\n" * 150 + "```" for n in range(15))
-    model = PieceModel(text)
-    model.go_on.set()
+    model = HeldModel(text, held=False)
     async with open_gateway_of(discord, model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me all")
         await discord.until(lambda: any(each["attachments"] for each in discord.messages[GENERAL]))
@@ -119,8 +96,7 @@ async def test_a_long_answer_in_a_channel_is_a_file(discord: DiscordServer) -> N
 
 async def test_a_picture_reaches_the_model(discord: DiscordServer) -> None:
     """Fetched when the turn runs, after its sender was let in, and once."""
-    model = PieceModel("I see.")
-    model.go_on.set()
+    model = HeldModel("I see.", held=False)
     async with open_gateway_of(discord, model) as parlour:
         direct = discord.direct(ANN)
         file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
@@ -128,12 +104,12 @@ async def test_a_picture_reaches_the_model(discord: DiscordServer) -> None:
         await discord.until(lambda: discord.chat(direct))
         await parlour.idle()
     assert discord.cdn.served == [file["id"]]
-    assert "a.png" in str(model.requests[0].messages[-1]["content"])
+    assert "a.png" in model.prompts[0]
 
 
 async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> None:
     """Nanobot bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
-    model = PieceModel("never")
+    model = HeldModel("never")
     async with open_gateway_of(discord, model) as parlour:
         before = len(discord.requests)
         file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
@@ -148,7 +124,7 @@ async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> N
         done = [each for each in discord.requests[before:] if each.method != "GET"]
         assert {each.path.split("/")[4] for each in done} == {RANDOM}
         assert discord.cdn.served == []
-        assert len(model.requests) == 1
+        assert len(model.prompts) == 1
 
 
 @pytest.mark.parametrize("how", ["limit", "global"])

@@ -9,38 +9,14 @@ from typing import Any
 
 import pytest
 
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer
-from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.held_model import HeldModel
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 CALL = f"<@{BOT}>"
 MANAGE_CHANNELS = 1 << 4
 REFUSED = "Only an admin of this chat"
-
-
-class GatedRequestModel(InstantModel):
-    """Keeps what it is asked; answers once it is let."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.prompts: list[str] = []
-        self.was_asked = asyncio.Event()
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Wait, then answer."""
-        self.prompts.append(str(request.messages[-1]["content"]))
-        self.was_asked.set()
-        await self.go_on.wait()
-        return await super().complete(request, sink=sink)
-
-    async def wait_asked(self, times: int) -> None:
-        """Return when it was asked so often."""
-        while len(self.prompts) < times:
-            self.was_asked.clear()
-            await self.was_asked.wait()
 
 
 @asynccontextmanager
@@ -61,7 +37,7 @@ def reasons(parlour: InProcessGateway, who: str) -> list[str]:
 
 async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: DiscordServer) -> None:
     """In the channel, in its threads, by an edit, by a command and a press; and a role is no way into a direct chat."""
-    model = GatedRequestModel()
+    model = HeldModel(held=False)
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with team(discord, model) as parlour:
         thread = discord.open_thread(GENERAL, "plans")
@@ -90,7 +66,7 @@ async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: Di
 
 async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: DiscordServer) -> None:
     """Ben's row waits behind his first; his role goes; his next word says so. Neither is answered, nor is he quoted."""
-    model = GatedRequestModel()
+    model = HeldModel(held=False)
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with team(discord, model) as parlour:
         discord.say(GENERAL, BEN, "nothing for bots, at seven")
@@ -114,7 +90,7 @@ async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Disco
 @pytest.mark.parametrize("entry", ["guild:3001", f"chat:{GENERAL}"])
 async def test_who_left_the_server_is_not_answered_any_more(discord: DiscordServer, entry: str) -> None:
     """They were let in by the server or the channel, wrote, and left before their turn came."""
-    model = GatedRequestModel()
+    model = HeldModel(held=False)
     async with team(discord, model, entry) as parlour:
         model.go_on.clear()
         discord.say(GENERAL, EVA, f"{CALL} first")
@@ -133,7 +109,7 @@ async def test_who_left_the_server_is_not_answered_any_more(discord: DiscordServ
 
 async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: DiscordServer) -> None:
     """`/new` typed, chosen and mentioned: refused to a member, done for who manages the channel; unknown is refused."""
-    model = GatedRequestModel()
+    model = HeldModel(held=False)
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with team(discord, model):
         discord.say(GENERAL, BEN, f"{CALL} hello")
@@ -166,7 +142,7 @@ async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: DiscordServe
     discord.members[ANN]["roles"] = [ADMIN_ROLE]
     discord.takes_direct = True
     direct = discord.direct(ANN)
-    async with team(discord, GatedRequestModel(), ANN) as parlour:
+    async with team(discord, HeldModel(held=False), ANN) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} hello")
         await discord.until(lambda: bool(discord.chat(GENERAL)))
         lookups = parlour.app.channels["discord"]._members  # type: ignore[attr-defined]

@@ -11,31 +11,15 @@ from typing import Any
 
 import pytest
 
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import Tool
 from gateway.i18n import translate
 from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 CALL = f"<@{BOT}>"
-
-
-class HeldModel(InstantModel):
-    """Answers once it is let."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go_on = asyncio.Event()
-        self.asked = asyncio.Event()
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Say the first words, wait, then repeat the last message."""
-        self.asked.set()
-        if sink is not None:
-            sink(f"These are the first words of the answer: {str(request.messages[-1]['content'])[-20:]}")
-        await self.go_on.wait()
-        return await super().complete(request)
+TALE = "These are the first words of the answer, and these are the last ones."
 
 
 @asynccontextmanager
@@ -69,22 +53,22 @@ async def test_people_are_answered_where_they_wrote_and_a_stranger_is_not() -> N
 
 async def test_an_answer_streams_and_survives_the_loss_of_its_connection() -> None:
     """The preview rings, the answer takes its place; a cut of the gateway in between costs nothing."""
-    model = HeldModel()
+    model = HeldModel(TALE, first=40)
     async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me")
         await discord.until(lambda: discord.chat(GENERAL))
-        assert discord.chat(GENERAL)[0].startswith("These are the first words")
+        assert discord.chat(GENERAL) == [TALE[:40].strip()]
         assert discord.is_typing(GENERAL)
         await discord.gateway.drop()
         model.go_on.set()
         await parlour.idle()
         (shown,) = discord.chat(GENERAL)
-        assert "answer to:" in shown
+        assert shown == TALE
 
 
 async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
     """One message: the words that had streamed, marked as stopped. 👀 goes from the question and from /stop."""
-    model = HeldModel()
+    model = HeldModel(TALE, first=40)
     async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me")
         await discord.until(lambda: discord.chat(GENERAL))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.errors import InvalidModelReply
+from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InstantModel
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, SlackServer, slack_server
 
 
@@ -20,20 +20,6 @@ class FailingModel(InstantModel):
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Fail."""
         raise InvalidModelReply("no")
-
-
-class PairModel(HeldModel):
-    """Holds every turn back, and says when a second one has begun."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = asyncio.Event()
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Count, then wait."""
-        if self.prompts:
-            self.both.set()
-        return await super().complete(request, sink=sink)
 
 
 def whispers(server: SlackServer) -> list[str]:
@@ -86,11 +72,11 @@ def by_mention(server: SlackServer) -> None:
 @pytest.mark.parametrize("stop", [by_slash, by_mention])
 async def test_stop_at_the_top_of_a_channel_finds_the_askers_turn(stop: Callable[[SlackServer], None]) -> None:
     """Ann's turn stands in its thread: it stops, she alone is told, and Bob's goes on."""
-    model = PairModel()
+    model = HeldModel()
     async with slack_server() as server, open_gateway(server, model=model) as parlour:
         bobs = server.say(ROOM, BOB, f"{CALL} Bob asks")
         anns = server.say(ROOM, ANN, f"{CALL} Ann asks")
-        await model.both.wait()
+        await model.wait_asked(2)
         stop(server)
         await server.until(lambda: bool(whispers(server)))
         assert whispers(server) == ["Stopped."]

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.i18n import translate
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, transcripts
+from tests.fakes.held_model import HeldModel
+from tests.fakes.slack_gateway import CALL, open_gateway, transcripts
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOB, DM, EVE, ROOM, SlackServer, slack_server
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from gateway.i18n import translate
 from tests.fakes.gateway import gateway as gateway_process
+from tests.fakes.held_model import HeldModel
 from tests.fakes.kill_snapshots import KillSnapshot, KillSnapshots
-from tests.fakes.slack_gateway import CALL, TwoPieceModel, open_gateway, variables
+from tests.fakes.slack_gateway import CALL, open_gateway, variables
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
 from tests.faults.process_pool import ForkServer
@@ -63,9 +64,7 @@ def copy_slack(server: SlackServer) -> SlackServer:
     return there
 
 
-async def film(
-    server: SlackServer, camera: KillSnapshots[SlackServer], model: TwoPieceModel, place: str, text: str
-) -> str:
+async def film(server: SlackServer, camera: KillSnapshots[SlackServer], model: HeldModel, place: str, text: str) -> str:
     """Let Ann ask and the whole answer come, before the camera; return the thread of the answer."""
     async with open_gateway(server, model=model) as parlour:
         camera.parlour = parlour
@@ -82,7 +81,7 @@ async def film(
 
 
 async def what_stands_after(
-    moment: KillSnapshot[SlackServer], model: TwoPieceModel, place: str, thread: str, messages: int
+    moment: KillSnapshot[SlackServer], model: HeldModel, place: str, thread: str, messages: int
 ) -> list[str]:
     """Start again with what was left, and return what stands there when everything is quiet and no reaction is left."""
     async with (
@@ -122,13 +121,13 @@ async def test_what_the_table_says_is_what_happens(tmp_path: Path) -> None:
     assert {row: promised(row) for row in PROMISED} == PROMISED
     async with slack_server() as server:
         camera = KillSnapshots(partial(copy_slack, server), tmp_path, EXPECTED)
-        thread = await film(server, camera, TwoPieceModel(LONG, first=57, held=True), ROOM, f"{CALL} at length")
+        thread = await film(server, camera, HeldModel(LONG, first=57), ROOM, f"{CALL} at length")
     assert sorted(camera.moments) == sorted(EXPECTED)
     assert camera.moments["before ack 1"].server.pending  # else it says nothing about what is not acknowledged
     assert camera.moments["before reactions.remove 1"].server.reactions
     found = {}
     for name, moment in camera.moments.items():
-        shown = await what_stands_after(moment, TwoPieceModel(LONG), ROOM, thread, 2)
+        shown = await what_stands_after(moment, HeldModel(LONG, held=False), ROOM, thread, 2)
         found[name] = ["beginning" if each.startswith(SHORT[:50]) else each for each in shown]
     assert found == EXPECTED
 
@@ -138,10 +137,10 @@ async def test_with_the_least_scopes_a_doubt_is_marked(tmp_path: Path) -> None:
     async with slack_server() as server:
         server.scopes -= {"channels:history", "groups:history", "mpim:history", "metadata.message:read", "files:write"}
         camera = KillSnapshots(partial(copy_slack, server), tmp_path, LEAST)
-        await film(server, camera, TwoPieceModel(SHORT, first=57, held=True), DM, "hello")
+        await film(server, camera, HeldModel(SHORT, first=57), DM, "hello")
     assert sorted(camera.moments) == sorted(LEAST)
     found = {
-        name: await what_stands_after(moment, TwoPieceModel(SHORT), DM, "", len(LEAST[name]))
+        name: await what_stands_after(moment, HeldModel(SHORT, held=False), DM, "", len(LEAST[name]))
         for name, moment in camera.moments.items()
     }
     assert found == LEAST

@@ -18,9 +18,10 @@ from channels.kit.background import ChatRateLimits
 from gateway import cli
 from gateway.errors import UserError
 from gateway.ports.access import OPERATOR, DecisionActor
+from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, variables
+from tests.fakes.slack_gateway import CALL, open_gateway, variables
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 
 MAL, BAD, FAR, NEW, QUIET = "U0MAL", "U0BAD", "U0FAR", "C0NEW", "C0QUIET"

@@ -33,8 +33,9 @@ import hashlib
 import re
 from pathlib import Path
 
+from tests.fakes.held_model import HeldModel
 from tests.fakes.slack import slack
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, transcripts
+from tests.fakes.slack_gateway import CALL, open_gateway, transcripts
 from tests.fakes.slack_server import ANN, DM, EVE, ROOM, FakeSlackChat, slack_server
 from tests.fakes.web_services import FakePageServices
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
+from tests.fakes.held_model import HeldModel
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_server import ANN, BOB, EVE, ROOM, slack_server
 
 CANARY, STRANGE = "marmalade7731", "stranger5518"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from channels.slack.streams import stable_prefix
 from gateway.errors import OutcomeUnknown, RetryLater
 from gateway.events import MessagePart, OutboundKind
-from tests.fakes.inprocess_gateway import InstantModel
+from tests.fakes.held_model import HeldModel
 from tests.fakes.slack import RunningSlack, build, slack
 from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackFault, slack_server
@@ -147,44 +145,23 @@ async def test_a_stream_that_began_unheard_is_found() -> None:
         assert not any(m.get("streams") for m in up.server.places[ROOM].messages)
 
 
-class GatedPieceModel(InstantModel):
-    """Says its answer in pieces, each once it is let."""
-
-    def __init__(self, pieces: list[str]) -> None:
-        super().__init__()
-        self.pieces = pieces
-        self.go_on = asyncio.Semaphore(1)
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Grow."""
-        text = ""
-        for piece in self.pieces:
-            await self.go_on.acquire()
-            text += piece
-            if sink is not None:
-                sink(text)
-        reply = await super().complete(request)
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=reply.tokens, cost=0.0)
-
-
 async def test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle(tmp_path: Path) -> None:
     """Delivery takes the stream for the preview that it is: after a kill one answer stands, whole and ended."""
     environment = {"PARLOUR_CHANNELS__SLACK__STREAMING": "native", "PARLOUR_CHANNELS__SLACK__REACTION": ""}
-    pieces = ["A beginning that is long enough to be worth showing, ", "and an **end**."]
+    first = "A beginning that is long enough to be worth showing, "
     async with slack_server() as server:
-        model = GatedPieceModel(pieces)
+        model = HeldModel(f"{first}and an **end**.", first=len(first))
         async with open_gateway(server, home=tmp_path / "home", model=model, environment=environment) as parlour:
             ts = server.say(ROOM, ANN, f"{CALL} tell me")
             await server.until(lambda: bool(server.shown(ROOM, ts)))
             assert server.called("chat.postMessage") == []
             home = parlour.kill(tmp_path / "copy")
             stood = next(dict(message) for message in server.places[ROOM].messages if message.get("streams"))
-            model.go_on.release()
+            model.go_on.set()
             await parlour.idle()
             assert server.shown(ROOM, ts) == ["A beginning that is long enough to be worth showing, and an *end*."]
         server.places[ROOM].messages = [*(m for m in server.places[ROOM].messages if m["user"] != BOT_USER), stood]
-        model = GatedPieceModel(pieces)
-        model.go_on.release()
+        model = HeldModel(f"{first}and an **end**.", held=False)
         async with open_gateway(server, home=home, model=model, environment=environment) as parlour:
             await server.until(lambda: server.shown(ROOM, ts)[0].endswith("*end*."))
             await parlour.idle()

@@ -9,9 +9,10 @@ from typing import Any
 
 from channels.kit.background import ChatRateLimits
 from tests.e2e.slack.test_slack_buttons import asked
+from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 from tests.fakes.staged_changes import memory, scope_in, staged
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.i18n import translate
-from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
+from tests.fakes.held_model import HeldModel
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, slack_server
 
 UTC = {"PARLOUR_TIMEZONE": "UTC"}
