@@ -370,7 +370,7 @@ class DiscordChannel:
 
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
-        await self._reactions.close()
+        await self._reactions.acks.close()
         await self._members.members.close()
         await self._members.guilds.close()
         await self._files.close()

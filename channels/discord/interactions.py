@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import structlog
@@ -19,7 +18,7 @@ import structlog
 from channels.discord import codec
 from channels.discord.api import DiscordApi
 from channels.discord.reactions import DiscordReactions
-from channels.kit.pending_responses import PRESSES, PendingResponses
+from channels.kit.pending_responses import PendingPresses, PendingResponses
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import ChatKind, InboundMessage, MessagePart
 from gateway.ports import ChannelContext
@@ -119,14 +118,15 @@ class DiscordButtons:
     ) -> None:
         self._name = context.name
         self._api = api
-        self._reactions = reactions
-        self._presses = PendingResponses(context, _DiscordPress, PRESSES, lifetime=LIFETIME, now=now)
+        self.presses = PendingPresses(
+            context, _DiscordPress, lifetime=LIFETIME, tasks=reactions.tasks, end=self._end, now=now
+        )
 
     async def hold_press(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Hold and acknowledge the press *message*, which is durable; raises StoreUnavailable."""
         rows = json.dumps(codec.remaining_rows(payload))
         press = _DiscordPress(str(payload["token"]), message.chat_kind is not ChatKind.DIRECT, rows)
-        is_settled = await self._presses.hold(message, press)
+        is_settled = await self.presses.hold(message, press)
         await acknowledge(self._api, self._name, payload, message)
         if is_settled:
             await self._redraw(press)
@@ -147,18 +147,12 @@ class DiscordButtons:
         if await self._press_of(part) is not None:
             raise OutcomeUnknown("a follow-up cannot be asked for")
 
-    def settle(self, part: MessagePart) -> None:
-        """Forget the press that *part*, which was delivered, answers; remove its buttons if *part* settles it."""
-        if part.settles or self._presses.holds(part):
-            self._reactions.tasks.start(partial(self._settle, part), "buttons")
-
     async def _press_of(self, part: MessagePart) -> _DiscordPress | None:
-        press = await self._presses.get(part) if part.visible_to else None
+        press = await self.presses.get(part) if part.visible_to else None
         return press if press is not None and press.is_shared else None
 
-    async def _settle(self, part: MessagePart) -> None:
-        press = await self._presses.take(part)
-        if press is not None and part.settles:
+    async def _end(self, press: _DiscordPress, is_settled: bool) -> None:
+        if is_settled:
             await self._redraw(press)
 
     async def _redraw(self, press: _DiscordPress) -> None:

@@ -55,7 +55,7 @@ class DiscordOutbound:
         if part.visible_to:
             message_id = await self._send_privately(part, text, file)
             self._reactions.acks.settle(part.key)
-            self._buttons.settle(part)
+            self._buttons.presses.settle(part)
             return message_id
         chat = await self._threads.chat_of(part.key)
         message_id = await self._post(part, chat, text, file)
@@ -81,7 +81,7 @@ class DiscordOutbound:
         """Send *part* as the response to its command or press; return "" if none is pending. Raises SendFailed."""
         message_id = await self._buttons.send_privately(part, text) or await self._interactions.send(part, text)
         if message_id:
-            self._buttons.settle(part)
+            self._buttons.presses.settle(part)
         return message_id
 
     async def _chat(self, part: MessagePart) -> str:
@@ -118,7 +118,7 @@ class DiscordOutbound:
         if part.kind is OutboundKind.PREVIEW:
             return
         self._reactions.acks.settle(part.key)
-        self._buttons.settle(part)
+        self._buttons.presses.settle(part)
         if not part.reply_to:
             self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
 

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from channels.discord.api import DiscordApi
-from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict
@@ -22,8 +21,8 @@ class DiscordReactions:
         self._api = api
         self._now = now
         self._emoji: str = context.settings.reaction
-        self.tasks = BackgroundTasks(context.name)
         self.acks = AckReactions(context, self._react)
+        self.tasks = self.acks.tasks
 
     def show_result(self, chat: str, message: InboundMessage, result: IntakeResult) -> None:
         """React to an accepted message in *chat*, and send the sender the line of *result*."""
@@ -35,11 +34,6 @@ class DiscordReactions:
         is_fresh = self._now() - message.sent_at < _FRESH
         if self._emoji and result.verdict is IntakeVerdict.ACCEPTED and is_new and is_fresh:
             self.acks.add(message.key, chat, message.message_id, is_repeated=result.is_repeated)
-
-    async def close(self) -> None:
-        """Cancel what is in flight."""
-        await self.acks.close()
-        await self.tasks.close()
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
         await self._api.react(reaction.chat, reaction.message_id, self._emoji, on=is_on)

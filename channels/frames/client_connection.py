@@ -8,14 +8,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from cachetools import LRUCache
-
 from channels.frames.frame_codec import Frame, HistoryFrame
 from gateway.events import SessionKey
 
 MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back
 MOST_CHARACTERS = 8_000_000
-MOST_PACES = 1_000
 
 
 class SharedFrame(dict[str, Any]):
@@ -133,45 +130,3 @@ def _weight(frame: Frame | None) -> int:
     if not frame:
         return 0
     return len(frame.get("text", "")) + sum(len(line["text"]) for line in frame.get("lines", ()))
-
-
-class MessageThrottle:
-    """A bound on how much is taken: a burst, then a steady rate. It delays and loses nothing."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        *,
-        burst: float = 40,
-        per_second: float = 10,
-    ) -> None:
-        self._clock = clock
-        self._burst = burst
-        self._per_second = per_second
-        self._left = burst
-        self._at = clock()
-
-    def delay(self, cost: float = 1.0) -> float:
-        """Take *cost*; return the seconds to wait before it is spent."""
-        now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        self._left -= cost
-        return max(0.0, -self._left / self._per_second)
-
-
-class MessageThrottles:
-    """The pace of each chat. It outlives the chat's windows, or a new connection would begin with a new burst."""
-
-    def __init__(self, clock: Callable[[], float], *, burst: float = 40, per_second: float = 10) -> None:
-        self._clock = clock
-        self._burst = burst
-        self._per_second = per_second
-        self._paces: LRUCache[SessionKey, MessageThrottle] = LRUCache(MOST_PACES)
-
-    def of(self, key: SessionKey) -> MessageThrottle:
-        """Return the pace of *key*; the least recently used ones are forgotten."""
-        pace = self._paces.get(key)
-        if pace is None:
-            pace = self._paces[key] = MessageThrottle(self._clock, burst=self._burst, per_second=self._per_second)
-        return pace

@@ -15,9 +15,10 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from channels.frames import frame_codec
-from channels.frames.client_connection import ClientConnection, MessageThrottles, SharedFrame
+from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
 from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryPager
+from channels.kit.background import ChatRateLimits
 from gateway.errors import FileUnavailable, OutcomeUnknown, StoreUnavailable
 from gateway.events import (
     Attachment,
@@ -35,6 +36,7 @@ from gateway.ports import ChannelCapabilities, ChannelContext, ChatActivity, Int
 
 log = structlog.get_logger(__name__)
 
+_BURST, _FRAME_INTERVAL = 40, 0.1  # frames of a chat at once, then seconds for each; they are delayed, none is lost
 _BYTES_OF_ONE = 25_000
 
 CAPABILITIES = ChannelCapabilities(
@@ -96,7 +98,7 @@ class FrameChannel:
         self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[ClientConnection]] = {}
-        self._paces = MessageThrottles(time.monotonic)  # of all windows of a chat together
+        self._paces = ChatRateLimits(_BURST, lambda _: _FRAME_INTERVAL, clock=time.monotonic)  # of a chat's windows
         self._live: dict[SessionKey, LiveChatState] = {}
         self._last_stamp = datetime.min.replace(tzinfo=UTC)
         self._shared = context.windows
@@ -186,10 +188,10 @@ class FrameChannel:
     async def _listen(
         self, window: ClientConnection, receive: Receive, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        pace = self._paces.of(window.key.parent)
+        pace = self._paces.of(str(window.key.parent))
         while (raw := await receive()) is not None:
             # Delayed, not closed: a client that is only fast loses nothing.
-            if (delay := pace.delay(_cost_of(raw))) > 0:
+            if delay := pace.take(_cost_of(raw)):
                 await sleep(delay)
             if not window.is_open():
                 return

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from cachetools import LRUCache
 
-from channels.frames.client_connection import MessageThrottle, MessageThrottles, SharedFrame
+from channels.frames.client_connection import SharedFrame
 from channels.frames.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT
+from channels.kit.background import ChatRateLimits, TokenBucket
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, translate
 from gateway.ports import DisplayedMessage, SessionReader
@@ -22,7 +23,7 @@ PAGE_BYTES = 512_000  # of one frame's JSON; holds the longest message that a wi
 _LINE_BYTES = 512  # of a line's JSON besides its texts
 _RESERVE = 4_096
 _READS_AT_ONCE = 4  # of all chats: each holds up to a few megabytes
-_BURST, _PER_SECOND = 20, 1  # readings of one person
+_BURST, _INTERVAL = 20, 1.0  # readings of one person at once, then seconds for each
 _MOST_CHATS = 1_000  # whose pace is remembered
 
 
@@ -114,7 +115,7 @@ class _HistoryReading:
 class _ChatReadings:
     """The readings of one chat: requests that arrive before a reading starts share it."""
 
-    pace: MessageThrottle  # of all conversations of a person together
+    pace: TokenBucket  # of all conversations of a person together
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     to_come: dict[str, _HistoryReading] = field(default_factory=dict)  # by `before`
 
@@ -138,7 +139,7 @@ class HistoryPager:
         self._language = language
         self._page_bytes = page_bytes
         self._sleep = sleep
-        self._paces = MessageThrottles(clock, burst=_BURST, per_second=_PER_SECOND)
+        self._paces = ChatRateLimits(_BURST, lambda _: _INTERVAL, clock=clock)
         self._chats: LRUCache[SessionKey, _ChatReadings] = LRUCache(_MOST_CHATS)
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -148,7 +149,7 @@ class HistoryPager:
         reading = chat.to_come.setdefault(before, _HistoryReading())
         async with chat.lock:
             if reading.frame is None:
-                if (delay := chat.pace.delay()) > 0:
+                if delay := chat.pace.take():
                     await self._sleep(delay)
                 async with self._slots:
                     # Whoever comes from here on may miss what is stored meanwhile, and needs another reading.
@@ -160,7 +161,7 @@ class HistoryPager:
     def _chat(self, key: SessionKey) -> _ChatReadings:
         chat = self._chats.get(key)
         if chat is None:
-            chat = self._chats[key] = _ChatReadings(self._paces.of(key.parent))
+            chat = self._chats[key] = _ChatReadings(self._paces.of(str(key.parent)))
         return chat
 
     async def _frame(self, key: SessionKey, before: str) -> SharedFrame:

@@ -1,7 +1,7 @@
 """Mechanisms that every chat platform needs; a channel adds only what is its platform's own.
 
-`lookups` expiring look-ups, `rate_limit` token buckets, `reactions` acknowledging reactions with a durable record,
-`followed_threads` threads that need no mention, `pending_responses` presses and commands, `background` tasks and
-typing indicators, `parts` files and receipts, `settings` validators, `setup` findings of `parlour doctor`, `webhook`
-request bodies.
+`lookups` expiring look-ups, `reactions` acknowledging reactions with a durable record, `followed_threads` threads that
+need no mention, `pending_responses` presses and commands, `slots` limits for each person or chat, `background` tasks,
+typing indicators and token buckets, `parts` files and receipts, `settings` validators, `setup` findings of
+`parlour doctor`, `webhook` request bodies.
 """

@@ -130,11 +130,16 @@ class TokenBucket:
             self._full_at = max(self._full_at, self._clock()) + self._interval
         return delay
 
+    def take(self, cost: float = 1.0) -> float:
+        """Count *cost* calls and return the seconds to wait before they may go."""
+        now = self._clock()
+        self._full_at = max(self._full_at, now) + self._interval * cost
+        delay = self._full_at - now - self._interval * self._burst
+        return delay if delay > _ROUNDING else 0.0
+
     async def acquire(self) -> None:
         """Count one call and wait until it may go; callers are served in order."""
-        delay = self.delay()
-        self._full_at = max(self._full_at, self._clock()) + self._interval
-        if delay:
+        if delay := self.take():
             await asyncio.sleep(delay)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from channels.kit.background import BackgroundTasks
 from gateway.events import InboundMessage, MessagePart, turn_id
 from gateway.ports import ChannelContext
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-PRESSES = "press/"  # prefix of the notes of pressed buttons, of every platform
+_PRESSES = "press/"  # prefix of the notes of pressed buttons, of every platform
 _SETTLED = "settled/"  # then a prefix and a turn: its answer was delivered before the press was stored
 _LIMIT = 500  # responses at once; the oldest is forgotten, and its buttons stay until they are pressed again
 
@@ -121,3 +123,32 @@ class PendingResponses(Generic[R]):
                 break
             del self._known[name]
             self._state.forget(name)
+
+
+class PendingPresses(PendingResponses[R]):
+    """The presses of buttons that wait for their answer. `settle` returns at once; failures are logged."""
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        data: type[R],
+        *,
+        lifetime: timedelta,
+        tasks: BackgroundTasks,
+        end: Callable[[R, bool], Awaitable[None]],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """*end* is called with a press that was answered, and True if its buttons are to be removed."""
+        super().__init__(context, data, _PRESSES, lifetime=lifetime, now=now)
+        self._tasks = tasks
+        self._end = end
+
+    def settle(self, part: MessagePart) -> None:
+        """Forget the press that *part*, which was delivered, answers; remove its buttons if *part* settles it."""
+        if part.settles or self.holds(part):
+            self._tasks.start(partial(self._settle, part), "buttons")
+
+    async def _settle(self, part: MessagePart) -> None:
+        press = await self.take(part)
+        if press is not None:
+            await self._end(press, part.settles)

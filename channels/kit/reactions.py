@@ -73,13 +73,13 @@ class AckReactions:
         self._count = 0
         self._steps: dict[SessionKey, deque[Callable[[], Awaitable[None]]]] = {}  # in order, or one could be added late
         self._not_before: dict[SessionKey, float] = {}  # the loop's time, where the platform asked us to wait
-        self._tasks = BackgroundTasks(context.name)
+        self.tasks = BackgroundTasks(context.name)  # for other work beside turns too
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start removing the reactions of earlier runs and retrying failed removals; idempotent."""
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = self._tasks.start(self._sweep, "reactions")
+            self._sweeping = self.tasks.start(self._sweep, "reactions")
 
     def add(self, key: SessionKey, chat: str, message_id: str, *, is_repeated: bool = False) -> None:
         """Add a reaction; has no effect if the message has one, or *is_repeated* and has ended."""
@@ -93,7 +93,7 @@ class AckReactions:
 
     async def close(self) -> None:
         """Cancel what is in flight; the next run removes the reactions that are left."""
-        await self._tasks.close()
+        await self.tasks.close()
 
     # -- one session's steps, in order -----------------------------------------------------------
 
@@ -103,7 +103,7 @@ class AckReactions:
             steps.append(step)
             return
         self._steps[key] = deque([step])
-        self._tasks.start(partial(self._run, key), "reactions")
+        self.tasks.start(partial(self._run, key), "reactions")
 
     async def _run(self, key: SessionKey) -> None:
         steps = self._steps[key]

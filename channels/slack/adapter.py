@@ -291,7 +291,7 @@ class SlackChannel:
 
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
-        await self._reactions.close()
+        await self._reactions.acks.close()
         await self._inbound.users.profiles.close()
         await self._inbound.members.chats.lookups.close()
         await self._api.close()

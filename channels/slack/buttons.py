@@ -8,11 +8,11 @@ from functools import partial
 
 from cachetools import FIFOCache
 
-from channels.kit.pending_responses import PRESSES, PendingResponses
+from channels.kit.pending_responses import PendingPresses
 from channels.slack.api import SlackApi
 from channels.slack.codec import SlackButtonPress, without_row
 from channels.slack.reactions import SlackReactions
-from gateway.events import InboundMessage, MessagePart
+from gateway.events import InboundMessage
 from gateway.ports import ChannelContext
 
 _LIFETIME = timedelta(days=1)
@@ -36,24 +36,18 @@ class SlackButtons:
     def __init__(self, context: ChannelContext, api: SlackApi, reactions: SlackReactions) -> None:
         self._api = api
         self._reactions = reactions
-        self._presses = PendingResponses(context, _SlackPress, PRESSES, lifetime=_LIFETIME)
+        self.presses = PendingPresses(context, _SlackPress, lifetime=_LIFETIME, tasks=reactions.tasks, end=self._end)
         self._messages: FIFOCache[tuple[str, str], SlackButtonPress] = FIFOCache(_MESSAGES)  # by chat and ts
 
     async def hold_press(self, press: SlackButtonPress, message: InboundMessage) -> None:
         """Hold a press that was accepted; raises StoreUnavailable."""
         self._messages[press.chat, press.ts] = press
         pending = _SlackPress(press.chat, press.ts, press.thread, press.row, press.response_url)
-        if await self._presses.hold(message, pending):
+        if await self.presses.hold(message, pending):
             self._reactions.tasks.start(partial(self._remove, pending), "buttons")
 
-    def settle(self, part: MessagePart) -> None:
-        """Forget the press that *part*, which was delivered, answers; remove its buttons if *part* settles it."""
-        if part.settles or self._presses.holds(part):
-            self._reactions.tasks.start(partial(self._settle, part), "buttons")
-
-    async def _settle(self, part: MessagePart) -> None:
-        press = await self._presses.take(part)
-        if press is not None and part.settles:
+    async def _end(self, press: _SlackPress, is_settled: bool) -> None:
+        if is_settled:
             await self._remove(press)
 
     async def _remove(self, press: _SlackPress) -> None:

@@ -121,7 +121,7 @@ class JoinedChannels:
 
     async def _read(self, chat: str, thread: str, mark: str, bot: SlackBotIdentity) -> None:
         try:
-            async with self._inbound.chat_lock(chat):
+            async with self._inbound.in_order.hold(chat):
                 messages = await self._pages.since(chat, thread, mark)
                 for message in messages:
                     if self._inbound.reads_all(chat) or f"<@{bot.user}" in str(message.get("text") or ""):
@@ -238,7 +238,7 @@ class SlackCatchUp:
 
     async def _read(self, place: str, mark: str, bot: SlackBotIdentity) -> int:
         chat, _, thread = place.partition("/")
-        async with self._inbound.chat_lock(chat):
+        async with self._inbound.in_order.hold(chat):
             messages = await self._pages.since(chat, thread, mark)
             for message in messages:
                 await self._inbound.accept(as_event(message, chat), bot)
@@ -250,7 +250,7 @@ class SlackCatchUp:
         query: dict[str, Any] = {"channel": chat, "latest": mark, "inclusive": "true", "limit": _EDITED_OF}
         if thread:
             query |= {"ts": thread, "oldest": f"{max(number(mark)[0] - _EDITED_FOR, 0)}.000000"}
-        async with self._inbound.chat_lock(chat):
+        async with self._inbound.in_order.hold(chat):
             page = await self._pages.page("conversations.replies" if thread else "conversations.history", query)
             for message in page.get("messages") or ():
                 edited = str((message.get("edited") or {}).get("ts") or "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ import structlog
 from cachetools import FIFOCache
 
 from channels.kit.followed_threads import FollowedThreads, is_from_member
+from channels.kit.slots import KeyedSlots
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.buttons import SlackButtons
 from channels.slack.codec import (
@@ -74,7 +75,7 @@ class SlackInbound:
         # These entries admit members but no guests: without a profile the event has to come again.
         self._needs_profiles = any(entry.startswith(("team:", "chat:")) for entry in entries)
         self._logged: set[str] = set()
-        self._chat_locks: dict[str, tuple[asyncio.Lock, int]] = {}  # with the number of users
+        self.in_order = KeyedSlots(1)  # the events of a chat, one at a time
         self._cautious_lock = asyncio.Lock()
         self._senders: FIFOCache[tuple[str, str], tuple[str, str]] = FIFOCache(_SENDERS)
 
@@ -90,7 +91,7 @@ class SlackInbound:
         """
         lookup = self._start_lookup(user_of(body), bot)
         try:
-            async with self.chat_lock(chat_of(body)):
+            async with self.in_order.hold(chat_of(body)):
                 return await self.accept(body, bot, lookup=lookup)
         finally:
             if lookup is not None:
@@ -99,7 +100,7 @@ class SlackInbound:
     async def replay(self, event: PlatformEvent, bot: SlackBotIdentity) -> None:
         """Take in a payload that was quarantined; raises what the intake raises."""
         body = json.loads(event.raw)
-        async with self.chat_lock(chat_of(body)):
+        async with self.in_order.hold(chat_of(body)):
             parsed = await self.parse(body, bot)
             if parsed is not None:
                 await self._hand_over(parsed, bot, is_old=False, lookup=None)
@@ -135,21 +136,6 @@ class SlackInbound:
         if parsed is not None and not is_old and (is_member or self.cursors.has_cursor(_conversation_of(parsed))):
             await self._move_cursor(parsed, is_durable=is_durable)
         return is_durable
-
-    @asynccontextmanager
-    async def chat_lock(self, chat: str) -> AsyncIterator[None]:
-        """Hold the lock that orders the events of a chat."""
-        lock, users = self._chat_locks.get(chat, (asyncio.Lock(), 0))
-        self._chat_locks[chat] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._chat_locks[chat]
-            if users == 1:
-                del self._chat_locks[chat]
-            else:
-                self._chat_locks[chat] = (lock, users - 1)
 
     def reads_all(self, chat: str) -> bool:
         """Return True if messages in *chat* need no mention of the bot."""

@@ -125,7 +125,7 @@ class SlackOutbound:
 
     def _settle(self, part: MessagePart) -> None:
         """Remove the reaction and the buttons that the delivered part settles."""
-        self._buttons.settle(part)
+        self._buttons.presses.settle(part)
         if part.kind is not OutboundKind.PREVIEW:
             self._reactions.acks.settle(part.key)
 

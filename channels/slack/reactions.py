@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.codec import LINE
@@ -23,8 +22,8 @@ class SlackReactions:
         self._api = api
         self._emoji: str = context.settings.reaction
         self._refused: set[str] = set()  # methods whose scope is missing; they are not called again
-        self.tasks = BackgroundTasks(context.name)
         self.acks = AckReactions(context, self._react)
+        self.tasks = self.acks.tasks
 
     def acknowledge(self, key: SessionKey, chat: str, ts: str, *, is_repeated: bool) -> None:
         """React to a message that was accepted; has no effect if it has a reaction."""
@@ -45,11 +44,6 @@ class SlackReactions:
         """Replace the blocks of a message of the bot; raises SendFailed."""
         body: dict[str, object] = {"channel": chat, "ts": ts, "text": text, "blocks": list(blocks)}
         await self._call("chat.update", **body, parse="none", link_names=False)
-
-    async def close(self) -> None:
-        """Cancel what is in flight."""
-        await self.acks.close()
-        await self.tasks.close()
 
     def _start(self, method: str, **body: object) -> None:
         if method not in self._refused:

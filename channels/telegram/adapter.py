@@ -226,7 +226,7 @@ class TelegramChannel:
 
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
-        await self._reactions.close()
+        await self._reactions.acks.close()
         await self._members.admins.close()
         await self._transport.close()
         await self._bot.request.shutdown()

@@ -19,7 +19,7 @@ from cachetools import FIFOCache
 from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup
 from telegram.error import TelegramError
 
-from channels.kit.pending_responses import PRESSES, PendingResponses
+from channels.kit.pending_responses import PendingPresses
 from channels.telegram.api import describe_error
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import callback_query_id, remaining_rows
@@ -63,7 +63,7 @@ class TelegramButtons:
         self._reactions = reactions
         self._limits = limits
         self._wait = wait
-        self._presses = PendingResponses(context, _TelegramPress, PRESSES, lifetime=_LIFETIME)
+        self.presses = PendingPresses(context, _TelegramPress, lifetime=_LIFETIME, tasks=reactions.tasks, end=self._end)
         self._answered: FIFOCache[str, bool] = FIFOCache(_ANSWERED)  # queries that this worker has answered
 
     async def hold_press(self, update: Mapping[str, Any], message: InboundMessage) -> None:
@@ -72,7 +72,7 @@ class TelegramButtons:
             [[[str(each["text"]), str(each["callback_data"])] for each in row] for row in remaining_rows(update)]
         )
         press = _TelegramPress(callback_query_id(update), str(message.key), message.reply_to, rows)
-        is_settled = await self._presses.hold(message, press)
+        is_settled = await self.presses.hold(message, press)
         self._reactions.tasks.start(partial(self._close_later, press), "button")
         if is_settled:
             self._redraw(press)
@@ -86,7 +86,7 @@ class TelegramButtons:
         """Show *part* to the presser with the answer to the press; return "" if that is not possible."""
         if not part.visible_to or len(text) > _ALERT_LIMIT or part.choices:
             return ""
-        press = await self._presses.get(part)
+        press = await self.presses.get(part)
         if press is None or press.query in self._answered:
             return ""
         self._answered[press.query] = True
@@ -98,17 +98,10 @@ class TelegramButtons:
             return ""
         return f"press:{press.query}"
 
-    def settle(self, part: MessagePart) -> None:
-        """Close the press that *part*, which was delivered, answers; remove its buttons if *part* settles it."""
-        if part.settles or self._presses.holds(part):
-            self._reactions.tasks.start(partial(self._settle, part), "buttons")
-
-    async def _settle(self, part: MessagePart) -> None:
-        press = await self._presses.take(part)
-        if press is not None:
-            self._close(press)
-            if part.settles:
-                self._redraw(press)
+    async def _end(self, press: _TelegramPress, is_settled: bool) -> None:
+        self._close(press)
+        if is_settled:
+            self._redraw(press)
 
     async def _close_later(self, press: _TelegramPress) -> None:
         await asyncio.sleep(self._wait)

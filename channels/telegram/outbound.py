@@ -137,7 +137,7 @@ class TelegramOutbound:
         self._acquire(key)
         sent = await self._call(part, key, call)
         self._settle(part)
-        self._buttons.settle(part)
+        self._buttons.presses.settle(part)
         return DeliveryReceipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
     def _text_call(
@@ -171,7 +171,7 @@ class TelegramOutbound:
         A short answer to a press comes with the button itself.
         """
         if part.file is None and (alert := await self._buttons.send_alert(part, part.plain)):
-            self._buttons.settle(part)
+            self._buttons.presses.settle(part)
             return build_receipt(part, alert)
         try:
             return await self._post(part, SessionKey(self._name, part.visible_to), may_be_duplicate=may_be_duplicate)

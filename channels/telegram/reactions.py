@@ -8,7 +8,6 @@ from functools import partial
 
 from telegram import Bot, LinkPreviewOptions
 
-from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
 from channels.telegram.api import map_send_errors
 from channels.telegram.chats import TelegramChats
@@ -26,8 +25,8 @@ class TelegramReactions:
         self._chats = chats
         self._limits = limits
         self._emoji: str = context.settings.reaction
-        self.tasks = BackgroundTasks(context.name)
         self.acks = AckReactions(context, self._react)
+        self.tasks = self.acks.tasks
 
     def acknowledge(self, message: InboundMessage, *, is_repeated: bool) -> None:
         """React to a message that was accepted; edits and commands get no reaction, nor do messages of a crowd."""
@@ -43,11 +42,6 @@ class TelegramReactions:
     def start_call(self, call: Callable[[], Awaitable[object]], name: str, *, chat: str) -> None:
         """Make *call* in the background, as one of the calls of *chat*."""
         self.tasks.start(partial(self._call, call, chat), name)
-
-    async def close(self) -> None:
-        """Cancel what is in flight."""
-        await self.acks.close()
-        await self.tasks.close()
 
     async def _call(self, call: Callable[[], Awaitable[object]], chat: str) -> None:
         await self._limits.calls.acquire(chat)

@@ -17,9 +17,9 @@ from channels.frames import frame_codec
 from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.frames.frame_codec import Frame, safe_file_name
+from channels.kit.slots import KeyedSlots
 from channels.web.downloads import FileDownload, ServedFiles
 from channels.web.logins import StoredLogin, WebLogins, is_name
-from channels.web.slots import PersonSlots
 from channels.web.uploads import WebUploads
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
@@ -69,9 +69,9 @@ class WebChannel(FrameChannel):
         self._allowed_commands = context.allowed_commands
         if self.conversations is not None:
             self.conversations.watch(self._note_title)
-        self.searches = PersonSlots(1, waiting_limit=2)
+        self.searches = KeyedSlots(1, waiting_limit=2)
         self._shelf = ServedFiles()
-        self.downloads = PersonSlots(MOST_DOWNLOADS)
+        self.downloads = KeyedSlots(MOST_DOWNLOADS, waiting_limit=0)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None
         self.can_record = context.has_transcription and self.uploads is not None
 

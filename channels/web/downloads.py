@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from channels.web.slots import PersonSlots, SlotsTaken
+from channels.kit.slots import KeyedSlots, SlotsTaken
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment
 from gateway.ports import BlobStore
@@ -108,7 +108,7 @@ class DownloadResponse(Response):
     """
 
     def __init__(
-        self, slots: PersonSlots, who: str, find: Callable[[], Awaitable[FileDownload | None]], busy: str
+        self, slots: KeyedSlots, who: str, find: Callable[[], Awaitable[FileDownload | None]], busy: str
     ) -> None:
         """*find* is called once *who* has a slot, since it reads the file to check it."""
         super().__init__()

@@ -16,9 +16,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from channels.kit.slots import SlotsTaken
 from channels.kit.webhook import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
-from channels.web.slots import SlotsTaken
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.i18n import translate

@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from channels.frames.frame_codec import safe_file_name
+from channels.kit.slots import SlotsTaken
 from channels.kit.webhook import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from channels.web.downloads import DownloadResponse
@@ -37,7 +38,6 @@ from channels.web.panels import (
     search_conversations,
     show_line_source,
 )
-from channels.web.slots import SlotsTaken
 from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate

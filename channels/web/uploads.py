@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time
 from typing import BinaryIO
 
-from channels.web.slots import PersonSlots
+from channels.kit.slots import KeyedSlots
 from gateway.errors import FileUnavailable, ParlourError
 from gateway.events import Attachment
 from gateway.ports.durable_files import sync_folder
@@ -86,7 +86,7 @@ class WebUploads:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._slots = PersonSlots(AT_ONCE, MOST_WAITING)
+        self._slots = KeyedSlots(AT_ONCE, MOST_WAITING)
         self._owners: dict[str, str] = {}  # who handed a file over, by its token; read once a process
         self._coming: dict[str, tuple[str, int]] = {}  # who hands it over, and the most bytes it may have, by token
 

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from channels.frames import frame_codec
 from channels.frames.client_connection import (
-    MOST_PACES,
     MOST_WAITING,
     ClientConnection,
-    MessageThrottle,
-    MessageThrottles,
 )
 from channels.frames.frame_codec import BadFrame, HistoryFrame, PingFrame, SayFrame
+from channels.kit.background import ChatRateLimits, TokenBucket
 from gateway.events import AnswerSource, OutboundKind, OutboundMessage, Sender, SessionKey
 from gateway.text import sanitize
 
@@ -125,26 +123,29 @@ async def test_a_window_that_does_not_read_is_closed(number: int, text: str) -> 
 def test_a_window_may_speak_in_bursts_but_not_for_ever() -> None:
     """Nothing is lost: beyond the burst each message waits its turn, and a pause restores the burst."""
     now = [0.0]
-    pace = MessageThrottle(lambda: now[0], burst=3, per_second=2)
-    assert [pace.delay() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
+    pace = TokenBucket(3, 0.5, clock=lambda: now[0])
+    assert [pace.take() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
     now[0] = 100.0
-    assert [pace.delay() for _ in range(4)] == [0, 0, 0, 0.5]
+    assert [pace.take() for _ in range(4)] == [0, 0, 0, 0.5]
 
 
 def test_a_large_frame_costs_as_much_as_many_small_ones() -> None:
     """What is read at once is bounded in bytes too: after one large frame the next ones wait."""
     now = [0.0]
-    pace = MessageThrottle(lambda: now[0], burst=40, per_second=10)
-    assert [pace.delay(41), pace.delay(41), pace.delay()] == [0.1, 4.2, 4.3]
+    pace = TokenBucket(40, 0.1, clock=lambda: now[0])
+    assert [pace.take(41), pace.take(41), pace.take()] == pytest.approx([0.1, 4.2, 4.3])
 
 
 def test_a_pace_outlives_a_connection() -> None:
     """Who leaves and comes back has no new burst, and chats that nobody uses are forgotten in the end."""
-    paces = MessageThrottles(lambda: 0.0, burst=1, per_second=1)
-    assert [paces.of(KEY).delay(), paces.of(KEY).delay()] == [0.0, 1.0]
-    for n in range(MOST_PACES):
-        paces.of(SessionKey("web", f"person-{n}"))
-    assert paces.of(KEY).delay() == 0.0
+    now = [0.0]
+    paces = ChatRateLimits(1, lambda _: 1.0, clock=lambda: now[0])
+    first = paces.of("ann")
+    assert [first.take(), paces.of("ann").take()] == [0.0, 1.0]
+    now[0] = 10.0
+    for n in range(1_002):
+        paces.of(f"person-{n}")
+    assert paces.of("ann") is not first
 
 
 @pytest.mark.parametrize(
