@@ -44,7 +44,7 @@ def before_start(settings: Settings) -> Iterator[PreflightCheck]:
     yield PreflightCheck("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
     yield PreflightCheck("schema", schema_mistake(home), "this version supports the schema of the data")
     store = misplaced_journal(home.journal, has_database=bool(settings.store.address))
-    yield PreflightCheck("message store", store, "has the messages of this home")
+    yield PreflightCheck("message store", store, "the messages of this home are in no other store")
     yield PreflightCheck("journal", lost_journal(home.journal), "is the journal of the last start")
     yield PreflightCheck(
         "port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free"

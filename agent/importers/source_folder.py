@@ -18,6 +18,7 @@ from agent.memory.storage.disk import read_text
 from agent.memory.storage.transcript_lines import decode, format_time
 from gateway.errors import UserError
 from gateway.ports import Line
+from gateway.ports.entry_points import operator_command
 
 LARGEST_TEXT = 1024 * 1024  # bytes of a memory file: a larger one is data, not memory
 LARGEST_SESSION = 64 * 1024 * 1024  # bytes of a file of conversations; reading takes ten times its size
@@ -122,7 +123,8 @@ class SourceFolder:
         for path in sorted(folder.iterdir()):
             if path not in self._seen and path.name not in except_names and not path.name.startswith("."):
                 is_config = path.suffix in (".json", ".yml", ".yaml", ".toml")
-                self.skip(path, "settings are not imported: `parlour init` asks for them" if is_config else _NO_MEMORY)
+                config = f"settings are not imported: `{operator_command('init')}` asks for them"
+                self.skip(path, config if is_config else _NO_MEMORY)
 
     def read_text(self, path: Path) -> str | None:
         """Return a memory file's text; None when it is empty or skipped."""

@@ -221,7 +221,7 @@ class SessionManager:
                     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise HomeInUse(
-                        f"a gateway owns {path.parent}: ask it (parlour sessions), or stop it first"
+                        f"a gateway owns {path.parent}: ask it (`parlour sessions list`), or stop it first"
                     ) from None
             yield
 

@@ -14,6 +14,7 @@ import structlog
 from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, InboundMessage
 from gateway.ports.caps import CapKind
+from gateway.ports.entry_points import operator_command, with_operator_commands
 from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
@@ -180,8 +181,8 @@ WORDS: Mapping[str, str] = {
 }
 
 _LOOK_AT: Mapping[str, str] = {
-    SilenceReason.QUARANTINED: "parlour quarantine list",
-    SilenceReason.DEAF: "parlour doctor",
+    SilenceReason.QUARANTINED: "quarantine list",
+    SilenceReason.DEAF: "doctor",
 }
 
 
@@ -212,13 +213,13 @@ def _mends(refusal: RefusalRecord) -> Iterable[str]:
     if reason in (RejectionReason.NOT_ADDRESSED, RejectionReason.GROUPS_OFF):
         yield _group_policy(refusal)
     if reason is RejectionReason.BLOCKED or isinstance(reason, CapKind):
-        yield refusal.would_admit.strip("`")
+        yield with_operator_commands(refusal.would_admit).strip("`")
     if reason in _LOOK_AT:
-        yield _LOOK_AT[reason]
+        yield operator_command(_LOOK_AT[reason])
 
 
 def _allow(refusal: RefusalRecord, who: str) -> str:
-    return f"parlour people allow {refusal.channel}:{who}"
+    return operator_command(f"people allow {refusal.channel}:{who}")
 
 
 def _allow_place(refusal: RefusalRecord) -> Iterable[str]:

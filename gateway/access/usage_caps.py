@@ -46,6 +46,7 @@ from gateway.ports.caps import (
     SharedCapStore,
     TokenCount,
 )
+from gateway.ports.entry_points import operator_command
 
 COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
 ANSWER_TOKENS = 1_000  # reserved for an answer
@@ -199,7 +200,8 @@ class UsageCapTracker:
         option = "--tokens" if exceeded.cap.is_daily else "--turns"
         for message in messages:
             if exceeded.is_quota:
-                raised = f"parlour people quota {message.key.channel}:{message.sender.id} {option} {2 * exceeded.limit}"
+                who = f"{message.key.channel}:{message.sender.id}"
+                raised = operator_command(f"people quota {who} {option} {2 * exceeded.limit}")
             mend = f"{raised}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
             self._meter.count("cap_refusals", cap=exceeded.cap.value)
             self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())

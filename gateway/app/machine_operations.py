@@ -19,6 +19,7 @@ from gateway.control import Line
 from gateway.errors import UserError
 from gateway.home import make_private
 from gateway.logs import recent_lines
+from gateway.ports.entry_points import operator_command
 from gateway.settings.sources import HOME
 
 if TYPE_CHECKING:
@@ -157,7 +158,9 @@ def _list_archives(folder: Path) -> list[Line]:
     for name in sorted(_names(folder), key=lambda each: (folder / each).stat().st_mtime, reverse=True)[:_MOST_BACKUPS]:
         found = (folder / name).stat()
         at = plain(datetime.fromtimestamp(found.st_mtime, UTC))
-        lines.append({"name": name, "size": found.st_size, "at": at, "restore": f"parlour restore {folder / name}"})
+        lines.append(
+            {"name": name, "size": found.st_size, "at": at, "restore": operator_command(f"restore {folder / name}")}
+        )
     return lines
 
 

@@ -14,6 +14,7 @@ from gateway.control import Line
 from gateway.control.gateway_client import connect
 from gateway.home import Home
 from gateway.logs import configure_logs
+from gateway.ports.entry_points import with_operator_commands
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.text_units import strip_control_characters
 
@@ -51,7 +52,7 @@ def print_lines(lines: Sequence[Line], as_json: bool, format_row: Callable[[Line
         print_json(lines)
         return
     if empty and not lines:
-        typer.echo(empty)
+        typer.echo(with_operator_commands(empty))
     for line in lines:
         typer.echo(strip_control_characters(format_row(line)))
 

@@ -48,8 +48,8 @@ def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     counts = Counter(each.level for each in findings)
     worst = [FindingLevel.FAIL, FindingLevel.WARN, FindingLevel.OK]
     for finding in sorted(findings, key=lambda each: worst.index(each.level)):
-        row = with_operator_commands(f"{finding.level:4}  {finding.name}: {finding.text}")
-        typer.echo(_as_json(finding) if as_json else row)
+        text = with_operator_commands(finding.text)
+        typer.echo(_as_json(finding, text) if as_json else f"{finding.level:4}  {finding.name}: {text}")
     if not as_json:
         typer.echo(f"{_count(counts[FindingLevel.FAIL], 'error')}, {_count(counts[FindingLevel.WARN], 'warning')}")
     return 2 if counts[FindingLevel.FAIL] else 0
@@ -59,8 +59,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _as_json(finding: DoctorFinding) -> str:
-    return json.dumps({"id": finding.id, "level": finding.level, "name": finding.name, "text": finding.text})
+def _as_json(finding: DoctorFinding, text: str) -> str:
+    return json.dumps({"id": finding.id, "level": finding.level, "name": finding.name, "text": text})
 
 
 async def collect_findings(

@@ -260,7 +260,7 @@ def offer_ownership(prompter: InitPrompter) -> None:
     except UserError:  # it was claimed in the meantime
         return
     except ParlourError as error:
-        prompter.say(f"The bot has no owner yet; `parlour owner claim` prints a code ({error}).")
+        prompter.say(f"The bot has no owner yet; `{operator_command('owner claim')}` prints a code ({error}).")
         return
     prompter.say("The owner", look="title")
     for row in claim_line(line).splitlines():
@@ -278,6 +278,6 @@ def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
         if asks:
             offer_ownership(prompter)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nStopped. Your answers are kept; run `parlour init` to continue.", err=True)
+        typer.echo(f"\nStopped. Your answers are kept; run `{operator_command('init')}` to continue.", err=True)
         return 130
     return 0

@@ -96,8 +96,8 @@ def _hidden(prompt: str) -> str:
             raise typer.Abort from None
         except getpass.GetPassWarning:
             raise UserError(
-                "this terminal shows what you type; put the secret in a file and pass its path, as in"
-                " PARLOUR_LLM__API_KEY_FILE=path parlour init"
+                "this terminal shows what you type; put the secret in a file, set its path, as in"
+                " PARLOUR_LLM__API_KEY_FILE=path, and run `parlour init` again"
             ) from None
 
 

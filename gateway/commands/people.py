@@ -12,6 +12,7 @@ import typer
 from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines
 from gateway.control import Line
 from gateway.errors import UserError
+from gateway.ports.entry_points import operator_command, with_operator_commands
 from gateway.text.text_units import strip_control_characters
 
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
@@ -92,7 +93,7 @@ def quota(
         name = "people quota" if given else "people show"
         print_lines(call_operation(name, {"who": who, **given}), as_json, _quota_rows)
     elif given:
-        raise UserError("name the person: parlour people quota CHANNEL:USER_ID --tokens N")
+        raise UserError("name the person: `parlour people quota CHANNEL:USER_ID --tokens N`")
     else:
         print_lines(
             call_operation("people quotas"),
@@ -190,9 +191,9 @@ def claim_line(line: Line) -> str:
 def pending(as_json: AsJson = False) -> None:
     """List pairing requests: people who asked for access, and chats that the bot was added to."""
     lines = call_operation("people pending")
-    print_lines(lines, as_json, _request_row)
-    if not as_json:
-        typer.echo("no requests are pending" if not lines else "decide with: parlour people approve|deny CHANNEL:ID")
+    print_lines(lines, as_json, _request_row, empty="no requests are pending")
+    if lines and not as_json:
+        typer.echo(f"decide with: {operator_command('people approve|deny CHANNEL:ID')}")
 
 
 @app.command()
@@ -264,7 +265,7 @@ def _state_rows(header: Line, *, is_empty: bool, subject: str) -> Iterable[str]:
     for name, is_connected in header["hears"].items():
         if is_connected is not True:
             state = "has not reached its platform yet" if is_connected is None else "is not connected to its platform"
-            reason = header["refused_by"].get(name, "see `parlour doctor`")
+            reason = header["refused_by"].get(name, f"see `{operator_command('doctor')}`")
             yield f"{name} {state}, so it receives no messages: {reason}"
 
 
@@ -308,4 +309,4 @@ def forget(
     typer.echo(f"{person} is forgotten: their own memory, and what they said in {len(line['chats'])} shared chats.")
     typer.echo("What remains, and where:")
     for each in line["remains"]:
-        typer.echo(f"- {each}")
+        typer.echo(with_operator_commands(f"- {each}"))

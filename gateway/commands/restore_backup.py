@@ -24,6 +24,7 @@ from gateway.journal_file import (
     remove_stamp,
 )
 from gateway.ports.durable_files import sync_folder
+from gateway.ports.entry_points import operator_command
 from gateway.ports.journal import SessionRow
 from gateway.restore import BackupContents, restore
 from gateway.settings import check_settings, home_of
@@ -149,7 +150,8 @@ def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> N
 
     count = restore(file.absolute(), home, force=force, choice=choice, confirm=confirm, fit=fit_sessions)
     typer.echo(
-        f"{count} files restored into {home}; backups contain no secrets: put them back, then run `parlour doctor`"
+        f"{count} files restored into {home}; backups contain no secrets: put them back, then run"
+        f" `{operator_command('doctor')}`"
     )
 
 

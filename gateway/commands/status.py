@@ -38,7 +38,8 @@ def show_status(as_json: AsJson = False) -> None:
     for name, text in notices:
         typer.echo(f"{name:16} {text}")
     for job in jobs:
-        typer.echo(f"{'job ' + job['kind']:16} {_job_row(job)}")
+        if any(job[name] for name in ("running", "waiting", "later", "done", "failures", "last_run")):
+            typer.echo(f"{'job ' + job['kind']:16} {_job_row(job)}")
     if today:
         calls, tokens, cached, cost = summarize_usage(today)
         typer.echo(f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of input tokens cached, {cost}")

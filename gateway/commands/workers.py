@@ -21,7 +21,7 @@ from gateway.store.workers import DEAD_AFTER, WorkerStatus, list_workers
 def show_workers(*, as_json: bool) -> None:
     """Print one row per worker, the oldest first."""
     settings = load_settings(os.environ)
-    print_lines(_workers(settings), as_json, _row)
+    print_lines(_workers(settings), as_json, _row, empty="no gateway is running")
 
 
 def _workers(settings: Settings) -> list[Line]:

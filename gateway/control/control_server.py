@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.control import API, LONGEST_LINE, Conversation, Line, Operation, route_of
 from gateway.errors import ParlourError, UserError
 from gateway.home import full_disk, is_full_disk, short_socket_path
-from gateway.ports.entry_points import package_version
+from gateway.ports.entry_points import package_version, with_operator_commands
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits
 from gateway.web.server import build_server
 
@@ -256,7 +256,7 @@ def _error_of(name: str, error: Exception) -> tuple[dict[str, Any], int]:
     """Return the message and the HTTP status for an error of an operation; log what the operator cannot fix."""
     if isinstance(error, ParlourError):
         is_user_error = isinstance(error, UserError)
-        text = str(error) or type(error).__name__
+        text = with_operator_commands(str(error) or type(error).__name__)
         return {"error": text, "exit_code": 2 if is_user_error else 1}, _BAD_REQUEST if is_user_error else _FAILED
     if isinstance(error, HTTPException):
         return {"error": error.detail, "exit_code": 2}, error.status_code

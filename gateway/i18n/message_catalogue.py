@@ -10,6 +10,7 @@ from pathlib import Path
 from sys import intern
 
 from gateway.i18n.languages import FALLBACK
+from gateway.ports.entry_points import with_operator_commands
 
 FOLDER = Path(__file__).with_name("locales")
 
@@ -58,13 +59,16 @@ def parse_entries(text: str) -> Iterator[CatalogueEntry]:
 
 
 def read_catalogue(language: str) -> MessageCatalogue:
-    """Return the messages of *language*. Raise FileNotFoundError when it has no catalogue. Blocks."""
+    """Return the messages of *language*, with the operator's commands as they are typed for this installation.
+
+    Raises FileNotFoundError when it has no catalogue. Blocks.
+    """
     header, *entries = parse_entries(catalogue_path(language).read_text(encoding="utf-8"))
     rule = _PLURAL.search(header.translation)
     if rule is None:
         raise ValueError(f"{catalogue_path(language)} has no Plural-Forms in its header")
     shown = {
-        intern(entry.key): entry.source if language == FALLBACK else entry.translation
+        intern(entry.key): with_operator_commands(entry.source if language == FALLBACK else entry.translation)
         for entry in entries
         if not entry.is_fuzzy and (language == FALLBACK or entry.translation)
     }

@@ -199,6 +199,7 @@ class BatchWriter:
         self._is_closing = False
         self._delay = 0.0
         self._retry_at = 0.0
+        self._fault = ""  # why the store is down
 
     async def open(self) -> None:
         """Open the file and start writing; raise what opening raises."""
@@ -310,7 +311,7 @@ class BatchWriter:
         if connection is None:
             connection = await self._reconnect()
         if connection is None:
-            self._fail(entries, StoreUnavailable("the journal cannot be written now"))
+            self._fail(entries, StoreUnavailable(f"the journal cannot be written now: {self._fault}"))
             return
         if entries[0].is_alone:
             batch = await connection.call(partial(run_outside_transaction, operation=entries[0].operation))
@@ -330,7 +331,8 @@ class BatchWriter:
         self._fail(entries[len(batch.results) :], StoreUnavailable(f"the journal cannot be written: {batch.fault}"))
 
     async def _break(self, fault: Exception) -> None:
-        log.error("store.down", error=str(fault))
+        self._fault = str(fault)
+        log.error("store.down", error=self._fault)
         self._back_off()
         await self._disconnect()
 
@@ -352,7 +354,9 @@ class BatchWriter:
         try:
             connection = await self._open_thread()
         except (OSError, ParlourError) as error:
-            log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
+            if self._fault != str(error):  # the same line twice a second would push everything else out of the log
+                self._fault = str(error)
+                log.error("store.still_down", error=self._fault)  # noqa: TRY400 - the line says all; a trace repeats it
             self._back_off()
             return None
         self._connection = connection

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from gateway.control import Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
 from gateway.ports.access import ACTING
+from gateway.ports.entry_points import operator_command
 from gateway.web_console.console_access import (
     CONSOLE_OPERATIONS,
     AuditRule,
@@ -139,6 +140,8 @@ def _answer(request: Request, name: str, media_type: str, headers: dict[str, str
 
 @cache
 def _file(name: str) -> tuple[bytes, str]:
-    """Return a file of the page and its ETag."""
+    """Return a file of the page and its ETag; the page names the command as it is typed for this installation."""
     body = (files("gateway.web_console") / "page" / name).read_bytes()
+    if name == "index.html":
+        body = body.replace(b"parlour web login", operator_command("web login").encode())
     return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'

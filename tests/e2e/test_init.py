@@ -20,6 +20,7 @@ import typer
 from gateway.commands.init import InitOptions, InitWizard
 from gateway.commands.init_prompts import UnattendedPrompter
 from gateway.errors import SettingsError, UserError
+from gateway.ports.entry_points import operator_command
 from gateway.ports.setup import SetupFinding
 from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
@@ -557,7 +558,7 @@ def test_on_a_real_terminal_a_key_is_not_echoed(model: FakeOpenAI, home: Path) -
         hands.until(r"answered in[^?]*(Connect|Owner)")
         hands.interrupt()
         assert hands.close() == 130
-        assert "run `parlour init` to continue" in hands.screen
+        assert f"run `{operator_command('init')}` to continue" in hands.screen
         assert "canary" not in hands.screen
     assert files(home)["secrets/llm__api_key"] == f"{KEY}\n"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from gateway.app.context import open_store as open_configured
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
@@ -95,6 +96,8 @@ async def test_a_server_killed_in_a_batch_loses_and_doubles_nothing(store: SqlSt
         return_exceptions=True,
     )
     assert {type(each) for each in results} == {StoreUnavailable}
+    with pytest.raises(StoreUnavailable, match=r"cannot be written now: the PostgreSQL database of store\.url"):
+        await accept(store, said(id="30", key=BOB))
     store.journal.spend(spent(lease.turn))  # kept until it can be stored
     server.start()
     assert [await until_stored(store, number) for number in batch] == [AcceptOutcome.NEW] * 20
@@ -210,6 +213,28 @@ async def test_newer_tables_are_refused_untouched(server: PostgresServer) -> Non
         server.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608 - a number of ours
 
 
+async def test_a_session_that_can_only_read_is_refused(server: PostgresServer) -> None:
+    """The doctor and a start say the same: a start would end at its first statement, or an hour later."""
+    url = make_conninfo(server.url, options="-c default_transaction_read_only=on")
+    with pytest.raises(StoreUnavailable, match="set default_transaction_read_only to off"):
+        schema.describe(url)
+    with pytest.raises(StoreUnavailable, match="set default_transaction_read_only to off"):
+        await open_database(url, StoreLimits())
+
+
+async def test_a_role_that_cannot_make_tables_is_refused(server: PostgresServer) -> None:
+    """The line is the statement that mends it; the doctor has it before a start."""
+    server.query('CREATE ROLE "weak one" LOGIN; CREATE SCHEMA kept; GRANT USAGE ON SCHEMA kept TO "weak one"')
+    url = make_conninfo(server.url, user="weak one", options="-c search_path=kept")
+    try:
+        with pytest.raises(StoreUnavailable, match=r'ALTER DATABASE .* OWNER TO "weak one"'):
+            schema.describe(url)
+        with pytest.raises(StoreUnavailable, match=r'ALTER DATABASE .* OWNER TO "weak one"'):
+            await open_database(url, StoreLimits())
+    finally:
+        server.query('DROP SCHEMA kept; DROP ROLE "weak one"')
+
+
 async def test_parts_of_older_tables_are_found_by_number(server: PostgresServer) -> None:
     """An answer that was on its way at the upgrade goes on with the part that it had come to."""
     async with open_at(server) as store:
@@ -231,6 +256,7 @@ async def test_parts_of_older_tables_are_found_by_number(server: PostgresServer)
         ("postgresql://ann:canary@127.0.0.1:1/db", StoreUnavailable),
         ("postgresql://ann:canary@[::1/db", SettingsError),
         ("postgresql://ann:canary@h/db?nonsense=canary", SettingsError),
+        ("postgresql://ann:an@canary@h/db", SettingsError),  # an unescaped @ makes the password's end a host
     ],
 )
 async def test_an_unusable_address_is_one_line_without_the_password(url: str, error: type[Exception]) -> None:

@@ -18,6 +18,7 @@ from channels.kit.background import ChatRateLimits
 from gateway import cli
 from gateway.errors import UserError
 from gateway.ports.access import OPERATOR, DecisionActor
+from gateway.ports.entry_points import operator_command
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
@@ -96,7 +97,7 @@ async def the_morning(server: SlackServer, app: InProcessGateway) -> None:
     await app.idle()
 
 
-ALLOW = "parlour people allow slack:"
+ALLOW = operator_command("people allow slack:")
 # (where, who, reason, how often) and the lines to paste.
 EXPECTED: Mapping[tuple[str, str, str, int], list[str]] = {
     ("D0MAL", MAL, "stranger", 2): [f"{ALLOW}{MAL}", f"{ALLOW}team:{TEAM}"],
@@ -107,7 +108,7 @@ EXPECTED: Mapping[tuple[str, str, str, int], list[str]] = {
     (QUIET, BOB, "groups-off", 1): [f'in parlour.yaml, below chats and "slack:{QUIET}": group_policy: mention'],
     (ROOM, BAD, "blocked", 1): [f"{ALLOW}{BAD}"],
     (NEW, MAL, "place-pending", 1): [f"{ALLOW}chat:{NEW}"],
-    ("", "", "quarantined", 1): ["parlour quarantine list"],
+    ("", "", "quarantined", 1): [operator_command("quarantine list")],
 }
 SAID = ("let me in", "please", "guests", "far ones", "between", "beep", "in here", "back", "another one", "garbled")
 
@@ -173,7 +174,7 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
         server, home, "why", "slck"
     )
     status = await parlour(server, home, "status")
-    assert "1 person and 1 chat wait for approval: `parlour people pending`" in status
+    assert f"1 person and 1 chat wait for approval: `{operator_command('people pending')}`" in status
     assert "7 messages of 4 people on slack were rejected" in status
     doctor = await parlour(server, home, "doctor", "--offline")
     assert "WARN  waits: 1 person and 1 chat" in doctor

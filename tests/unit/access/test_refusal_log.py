@@ -13,6 +13,7 @@ from gateway.access.refusal_log import WORDS, OtherRefusal, RefusalLog, SilenceR
 from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, admit
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 from gateway.ports.caps import CapKind
+from gateway.ports.entry_points import operator_command
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 STRANGER = Rejected(reason=RejectionReason.STRANGER, would_admit="an entry")
@@ -122,16 +123,16 @@ def test_every_reason_there_is_has_its_words() -> None:
 @pytest.mark.parametrize(
     ("reason", "facts", "lines"),
     [
-        (RejectionReason.STRANGER, {}, ["parlour people allow telegram:7"]),
+        (RejectionReason.STRANGER, {}, [operator_command("people allow telegram:7")]),
         (
             RejectionReason.STRANGER,
             {"chat_kind": ChatKind.GROUP, "guild": "811", "key": SessionKey("telegram", "-100/5")},
-            [f"parlour people allow telegram:{who}" for who in ("7", "chat:-100", "guild:811")],
+            [operator_command(f"people allow telegram:{who}") for who in ("7", "chat:-100", "guild:811")],
         ),
         (
             RejectionReason.PLACE_PENDING,
             {"chat_kind": ChatKind.GROUP, "key": SessionKey("telegram", "-100")},
-            ["parlour people allow telegram:chat:-100"],
+            [operator_command("people allow telegram:chat:-100")],
         ),
         (RejectionReason.BOT, {}, []),
     ],
@@ -161,7 +162,7 @@ def test_what_would_end_it_can_be_pasted(reason: RejectionReason, facts: dict[st
             "a mention, or open in chats.telegram:-100.group_policy",
             'in parlour.yaml, below chats and "telegram:-100": group_policy: open',
         ),
-        (RejectionReason.BLOCKED, "`parlour people allow telegram:7`", "parlour people allow telegram:7"),
+        (RejectionReason.BLOCKED, "`parlour people allow telegram:7`", operator_command("people allow telegram:7")),
     ],
 )
 def test_a_setting_is_named_where_it_stands(reason: RejectionReason, would_admit: str, line: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.commands import people
+from gateway.ports.entry_points import operator_command
 
 SINCE = "2026-11-22T08:00:00.5Z"
 HEARS = {"running": True, "since": SINCE, "hears": {"slack": True}, "refused_by": {}}
@@ -59,7 +60,7 @@ def test_a_channel_that_does_not_hear_is_named(printed: Callable[..., list[str]]
     deaf = HEARS | {"hears": {"slack": False, "telegram": None}, "refused_by": {"slack": "the token is refused"}}
     assert printed(deaf, REFUSED)[2:] == [
         "slack is not connected to its platform, so it receives no messages: the token is refused",
-        "telegram has not reached its platform yet, so it receives no messages: see `parlour doctor`",
+        f"telegram has not reached its platform yet, so it receives no messages: see `{operator_command('doctor')}`",
     ]
 
 

@@ -28,6 +28,7 @@ from gateway.events import SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import Alert, PlatformEvent
 from gateway.ports.caps import CapAllowance, CapKind
+from gateway.ports.entry_points import operator_command
 from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
@@ -337,7 +338,7 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(
     (line,) = scene.told(OWNER_HERE)
     assert line == (
         f"One message could not be delivered, most recently in {said().key}: the recipient does not accept messages"
-        f" from the bot. Run `parlour turn {turn_id(said())[:8]}` on the server for details."
+        f" from the bot. Run `{operator_command(f'turn {turn_id(said())[:8]}')}` on the server for details."
     )
     await scene.stop()
 

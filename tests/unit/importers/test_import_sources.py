@@ -13,6 +13,7 @@ from agent.importers import SYSTEMS
 from agent.importers.import_data import ImportData
 from agent.importers.openclaw import convert_key
 from gateway.errors import UserError
+from gateway.ports.entry_points import operator_command
 from tests.fakes import other_bots
 from tests.fakes.other_bots import fingerprint, write
 
@@ -46,7 +47,7 @@ def test_nanobot(tmp_path: Path) -> None:
     assert boat.messages[0]["timestamp"] == "2026-03-06T09:00:00Z"  # their clock was the machine's
     left = reasons(found)
     assert "instructs another program" in left["workspace/AGENTS.md"]
-    assert "parlour init" in left["config.json"]
+    assert operator_command("init") in left["config.json"]
 
 
 def test_nanobots_database(tmp_path: Path) -> None:

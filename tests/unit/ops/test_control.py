@@ -46,7 +46,7 @@ async def odd(_: Line) -> AsyncIterator[Line]:
 
 async def mistake(_: Line) -> AsyncIterator[Line]:
     """Fail as a person can mend."""
-    raise UserError("that cannot be; do this instead")
+    raise UserError("that cannot be; run `parlour doctor` instead")
     yield {}
 
 
@@ -169,7 +169,7 @@ async def test_no_field_of_an_answer_is_taken_for_the_protocol(home: Home) -> No
 async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
     """What the operation says is what the person reads."""
     async with serving(home):
-        with pytest.raises(UserError, match=r"^that cannot be; do this instead$"):
+        with pytest.raises(UserError, match=r"^that cannot be; run `.*parlour doctor` instead$"):
             await ask(home, "mistake")
 
 
@@ -193,6 +193,7 @@ async def test_an_error_is_a_status_a_line_and_an_exit_code(home: Home, name: st
         async with plain_client(home) as client:
             response = await client.post(f"/v1/{name.replace(' ', '/')}", json={})
             assert response.status_code == status
+            assert "`parlour " not in response.text  # the console shows it: a command is named as it works here
             assert response.json() == {"error": str(caught.value), "exit_code": exit_code}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.i18n.message_catalogue import FOLDER, catalogue_path, read_catalogue
 from gateway.ports import entry_points
 from gateway.ports.entry_points import operator_command, with_operator_commands
 
@@ -48,3 +49,13 @@ def test_a_command_is_named_as_it_works_here(
     assert commands == [init, run, doctor, loss]
     error = "it is damaged; run `parlour accept-loss`, or ask `parlour doctor` and `ann's parlour`"
     assert with_operator_commands(error) == f"it is damaged; run `{loss}`, or ask `{doctor}` and `ann's parlour`"
+
+
+@pytest.mark.parametrize("language", [path.stem for path in sorted(FOLDER.iterdir()) if "." in path.name])
+def test_messages_to_people_name_the_command_that_works(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner who is alerted in a chat can paste the command into the machine's terminal, in every language."""
+    monkeypatch.setattr(entry_points, "operator_command", lambda words: f"here {words}")
+    assert "`parlour doctor`" in catalogue_path(language).read_text(encoding="utf-8")
+    messages = read_catalogue(language).messages.values()
+    assert any("`here doctor`" in message for message in messages)
+    assert not any("`parlour " in message for message in messages)

@@ -86,6 +86,7 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
     monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
     status_command.show_status(as_json=False)
     printed = capsys.readouterr().out
+    assert printed.count("\njob ") == 2  # kinds that never ran are left out
     assert re.search(
         r"^job note +0 running, 2 waiting \(the oldest for 30\d s\), 0 later, 0 done, 0 failed$", printed, re.MULTILINE
     )

@@ -14,6 +14,7 @@ from tests.unit.ops.test_memory_cli import terminal as terminal
 async def test_a_gateway_is_listed_while_it_runs(terminal: CommandTerminal) -> None:
     """An embedded journal has one at most, and no heartbeat: the home's lock says that it runs."""
     assert await asyncio.to_thread(terminal.lines, "workers") == []
+    assert await asyncio.to_thread(terminal.well, "workers") == "no gateway is running\n"
     async with gateway(home=terminal.home):
         (line,) = await asyncio.to_thread(terminal.lines, "workers")
         assert (line["process"], line["running"], line["heartbeat_seconds"]) == (os.getpid(), True, None)
