@@ -171,7 +171,7 @@ _INSERT_PART = (
 # message before this transaction, which then reads it, or after it, and then finds the parts.
 _FREEZE = sql(
     "INSERT INTO part (message, n, state, attempts, at, payload) SELECT seq, ?, ?, ?, ?, ? FROM outbox",
-    "WHERE id = ? AND open IS NOT NULL",
+    "WHERE id = ? AND +open IS NOT NULL",
     LOCKED,
     "ON CONFLICT DO NOTHING RETURNING message, (SELECT open FROM outbox WHERE seq = part.message),",
     "(SELECT payload FROM outbox WHERE seq = part.message), (SELECT seq FROM outbox WHERE id = ?)",
@@ -195,7 +195,7 @@ _BURY = sql(
     "RETURNING n",
 )
 _PLACED = sql("UPDATE part SET message_id = ? WHERE", _OF_MESSAGE, "AND n = ? AND", _IS_UNFINISHED)
-_END_PREVIEW = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT NULL"
+_END_PREVIEW = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND +open IS NOT NULL"
 _OPEN_PREVIEW = "INSERT INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}') RETURNING seq"
 _STATES = "SELECT n, state, message_id, adopted FROM part WHERE message = ? ORDER BY n"
 _ADOPT = "UPDATE part SET adopted = ? WHERE message = ?"

@@ -55,7 +55,7 @@ _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_a
 _CHARGED = "ended_at IS NULL AND attempts > 0 AND (state = 'claimed' OR state = 'control' AND turn != '')"
 _GIVE_BACK = sql("UPDATE inbox SET attempts = attempts - 1 WHERE", _CHARGED)
 _LAST_CHARGED = sql("SELECT seq FROM inbox WHERE", _CHARGED)
-_ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND ended_at IS NULL AND attempts > 0"
+_ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND +ended_at IS NULL AND attempts > 0"
 _FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
 AT_CLOSE = (_GIVE_BACK, _FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
 _LOST_JOBS = sql("leased != 0 AND worker NOT IN", LISTED_WORKERS)
