@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from gateway.settings import load_settings
 
@@ -36,6 +39,29 @@ def objects() -> dict[str, dict[str, Any]]:
     by_kind = {each["kind"]: each for each in found}
     assert len(by_kind) == len(found)
     return by_kind
+
+
+def read_strictly(manifest: dict[str, Any]) -> None:
+    """Read *manifest* with the model of its kind. Raises ValidationError at an unknown field or another type."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    module = import_module(f"cloudcoil.models.kubernetes.{group.partition('.')[0] or 'core'}.{version}")
+    getattr(module, manifest["kind"]).model_validate(manifest, strict=True, extra="forbid")
+
+
+def test_the_manifests_have_no_field_that_kubernetes_does_not_know(objects: dict[str, dict[str, Any]]) -> None:
+    """The models made of Kubernetes' own interface read each object, and refuse a misspelt field and a wrong type."""
+    for manifest in objects.values():
+        read_strictly(manifest)
+    wrong = deepcopy(objects["Deployment"])
+    (container,) = wrong["spec"]["template"]["spec"]["containers"]
+    container["readinesProbe"] = container.pop("readinessProbe")
+    container["ports"][0]["containerPort"] = "8787"
+    with pytest.raises(ValidationError) as refused:
+        read_strictly(wrong)
+    assert {error["loc"][-1]: error["type"] for error in refused.value.errors()} == {
+        "readinesProbe": "extra_forbidden",
+        "containerPort": "int_type",
+    }
 
 
 @pytest.mark.parametrize("name", GATEWAYS)
