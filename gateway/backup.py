@@ -71,6 +71,7 @@ async def backup(
     *,
     fetch: Callable[[], Awaitable[None]] | None = None,
     still: AbstractAsyncContextManager[object] | None = None,
+    list_missing: Callable[[], Iterable[str]] = tuple,
     progress: BackupProgress | None = None,
 ) -> BackupResult:
     """Write an archive of the home to *target*, 0600, replacing nothing. Raises UserError when it cannot be written.
@@ -79,7 +80,8 @@ async def backup(
     *fetch* brings the home up to date with what other gateways write. They do not stop, so it comes behind the journal:
     each turn of the archive's journal has its lines. Turns that are newer have lines alone, which `restore` allows.
     *still* is held while the files are linked: inside it the projector has written what was committed and, like every
-    job, writes no file. Journal commits continue. *progress* is updated after each file.
+    job, writes no file. Journal commits continue. *list_missing* returns descriptions of
+    data that the home lacks, for the list of what is left out. *progress* is updated after each file.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
@@ -93,7 +95,7 @@ async def backup(
                 await copy_journal(staging / home.journal.name)
         schema = schema_of(home) or SCHEMA
         return await asyncio.to_thread(
-            write_archive, staging, target, schema=schema, lengths=lengths, progress=progress
+            write_archive, staging, target, schema=schema, lengths=lengths, missing=list_missing(), progress=progress
         )
     finally:
         await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
@@ -182,16 +184,17 @@ def write_archive(
     *,
     schema: int,
     lengths: Mapping[str, int] | None = None,
+    missing: Iterable[str] = (),
     progress: BackupProgress | None = None,
 ) -> BackupResult:
     """Pack *source* (a home, or its staging) into *target*; the manifest is the last member.
 
-    *lengths* cuts files that went on growing behind a link.
+    *lengths* cuts files that went on growing behind a link. *missing* begins the list of what is left out.
     """
     import tarfile  # a gateway that makes no backup does without it
 
     progress = progress or BackupProgress()
-    left_out = ["secrets/", "the search index (it is rebuilt)"]
+    left_out = [*missing, "secrets/", "the search index (it is rebuilt)"]
     listed: dict[str, dict[str, object]] = {}
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

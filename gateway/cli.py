@@ -235,6 +235,22 @@ def migrate_store(
     move(target)
 
 
+@store.command("check")
+def check_store(
+    copies: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="PATH", help="A home, a copy of the objects, or a backup to restore from."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the files that no copy is found of.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read every file of the memory in a database and bucket; restore damaged ones. Exit code 2 if some are left."""
+    from gateway.commands.store_check import check_store as check
+
+    raise typer.Exit(check(copies or (), removes=remove, is_sure=yes, as_json=as_json))
+
+
 @app.command()
 def prune() -> None:
     """Remove expired rows from the journal."""

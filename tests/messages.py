@@ -47,7 +47,7 @@ KEY_FIELDS = {
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
     "usage.left_{}_calls": set(ToolCapSettings.model_fields),
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
-    "alerts.over_{}": {"channel", "delay", "model", "disk", "cap"},
+    "alerts.over_{}": {"channel", "delay", "model", "disk", "memory", "cap"},
     "memory.{}_done": {"approve", "reject"},
     "memory.edit_{}": {"added", "removed", "replaced"},
     "approvals.{}": {"yes", "no"},

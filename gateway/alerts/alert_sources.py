@@ -25,6 +25,7 @@ LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
 TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
 _HOUR = timedelta(hours=1)
+_MOST_NAMES = 5  # of damaged memory, in one alert
 _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
 
 
@@ -163,6 +164,22 @@ class DiskSource:
                 level="critical" if is_full else "warning",
             )
         ]
+
+
+class DamagedMemorySource:
+    """Memory that cannot be used, since an object of it is missing or damaged."""
+
+    def __init__(self, damaged: Callable[[], Collection[str]], now: Callable[[], datetime]) -> None:
+        """*damaged* returns the names of what cannot be used, as operators know them."""
+        self._damaged = damaged
+        self._now = now
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
+        """Name the first few."""
+        names = list(self._damaged())
+        named = ", ".join([*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])])
+        stage, line = (1, "alerts.memory_damaged") if names else (0, "")
+        return [Observation(cause="memory", since=self._now(), stage=stage, line=line, fields={"scopes": named})]
 
 
 class CapSource:

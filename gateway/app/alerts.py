@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent.memory.scope_names import label
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin, alert_status
 from gateway.alerts.alert_sources import (
@@ -15,6 +16,7 @@ from gateway.alerts.alert_sources import (
     CapSource,
     ChannelSource,
     CrashSource,
+    DamagedMemorySource,
     DeadLetterSource,
     DelaySource,
     DiskSource,
@@ -61,7 +63,7 @@ def build_alerts(
 ) -> AlertServices:
     """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
     settings, home, store, now = context.settings, context.home, context.store, context.now
-    access, channels, locales = parts.access, parts.channels, context.locales
+    access, channels, locales, files = parts.access, parts.channels, context.locales, context.scope_files
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
@@ -80,6 +82,9 @@ def build_alerts(
             "model": parts.model_health,
             "given up": DeadLetterSource(store.alerts, now),
             "disk": DiskSource(home.path, now, of=of),
+            "memory": DamagedMemorySource(
+                lambda: [label(each) for each in files.damaged_scopes()] if files else (), now
+            ),
             "cap": CapSource(parts.usage.caps.installation_usage, now),
             "quarantine": QuarantineSource(home.quarantine, now, of=of),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
+from agent.memory.scope_names import label
 from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.scope_file_sync import ScopeFileSync
@@ -42,7 +43,7 @@ from gateway.app.role_resolver import has_lost_access
 from gateway.app.usage import UsageServices
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.delivery import OutboxDispatcher
-from gateway.errors import UserError
+from gateway.errors import ObjectDamaged, UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
 from gateway.i18n.time_zones import find_midnight
@@ -132,11 +133,29 @@ class GatewayApp:
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:
-        """Write a backup of the home, and of everything that other gateways of its database have written."""
-        files = self.scope_files if self.store.connections is not None else None
-        fetch = None if files is None else files.fetch_all
+        """Write a backup of the home, and of everything that other gateways of its database have written.
+
+        Of memory with a damaged object it has what the home has, and says so.
+        """
+        files = self.scope_files
+
+        async def fetch() -> None:
+            if files is not None and self.store.connections is not None:
+                with suppress(ObjectDamaged):  # all others are fetched
+                    await files.fetch_all()
+
+        def list_damaged() -> list[str]:
+            names = [label(each) for each in files.damaged_scopes()] if files is not None else []
+            return [f"the latest memory of {name}: an object is damaged, see `parlour store check`" for name in names]
+
         return await backup(
-            self.home, self.store.backup, target, fetch=fetch, still=self.pause_writes(), progress=progress
+            self.home,
+            self.store.backup,
+            target,
+            fetch=fetch if self.store.connections is not None else None,
+            still=self.pause_writes(),
+            list_missing=list_damaged,
+            progress=progress,
         )
 
     async def submit(self, key: SessionKey, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Operator commands of the console for the machine: the doctor's findings, and the backups in the home."""
+"""Operator commands for the machine: the doctor's findings, the backups in the home, the files in the store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.memory.scope_names import label
 from gateway.app.operation_group import OperationGroup, operation, plain
 from gateway.backup import BackupProgress, BackupResult
 from gateway.control import Line
@@ -20,6 +21,7 @@ from gateway.errors import UserError
 from gateway.home import make_private
 from gateway.logs import recent_lines
 from gateway.ports.entry_points import operator_command
+from gateway.scope_repair import DamagedFile, ScopeRepair
 from gateway.settings.sources import HOME
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ _DOCTOR = ("-P", "-m", "parlour", "doctor", "--json")
 
 
 class MachineOperations(OperationGroup):
-    """The operations `doctor`, `backups list|create|verify` and `logs`."""
+    """The operations `doctor`, `backups list|create|verify`, `store check` and `logs`."""
 
     def __init__(self, app: GatewayApp, *, check_within: float = CHECK_WITHIN) -> None:
         super().__init__(app)
@@ -129,6 +131,40 @@ class MachineOperations(OperationGroup):
             limits = RestoreLimits(seconds=_VERIFY_WITHIN, spare=_SPARE)
             files = await asyncio.to_thread(verify_backup, folder / name, folder, limits=limits)
         yield {"name": name, "files": files}
+
+    @operation("store check")
+    async def check_store(self, arguments: Line) -> AsyncIterator[Line]:
+        """Read every file of the memory's scopes; yield a line for each that is damaged, then one with the numbers.
+
+        A damaged file of which the home or one of `copies` (absolute paths) has the content is stored again. With
+        `remove`, a list of scope, path and object, the files that it names are removed if they are still damaged.
+        """
+        store, copies = self._app.store.scope_files, [Path(str(each)) for each in arguments.get("copies", ())]
+        if store is None:
+            raise UserError(
+                "the memory is in the files of this home; only what is in a database or an object store is checked"
+            )
+        if missing := [each for each in copies if not each.exists()]:
+            raise UserError(f"{missing[0]} does not exist; name a home, a copy of the objects, or a backup")
+        repair, whole, damaged = ScopeRepair(store), 0, list[DamagedFile]()
+        async for _, file, found in repair.check():
+            whole += bool(file.object) and found is None
+            damaged += [] if found is None else [found]
+        states = dict.fromkeys(damaged, "damaged")
+        for source in (self._app.home.path, *copies):
+            left = [each for each in damaged if states[each] == "damaged"]
+            states |= dict.fromkeys(await repair.restore(left, source), f"restored from {source}")
+        removed = [tuple(each) for each in arguments.get("remove", ())]
+        for each, state in states.items():
+            is_removed = each.file.object and (each.scope, each.file.path, each.file.object) in removed
+            if state == "damaged" and is_removed:
+                await repair.remove(each)
+                states[each] = "removed"
+        for each, state in states.items():
+            name, file = label(each.scope), each.file
+            yield {"name": name, "scope": each.scope, "path": file.path, "object": file.object, "size": file.size,
+                   "reason": each.reason, "state": state}  # fmt: skip
+        yield {"whole": whole}
 
     @operation("logs")
     async def list_logs(self, arguments: Line) -> AsyncIterator[Line]:

@@ -156,7 +156,7 @@ def _translate_bucket(bucket: str, action: str) -> Any:
 
 
 def _describe_fault(error: Exception, code: str, action: str) -> str:
-    """Return what is wrong with a bucket, and how to mend it. *code* is S3's name of the error, "" if it gave none."""
+    """Return the fault of a bucket and its remedy. *code* is S3's name of the error, "" if it gave none."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     line = str(error).partition("\n")[0]

@@ -134,6 +134,10 @@ class ScopeFileSync:
             raise damaged
         return [scope for scope, look in looks.items() if look.has_jobs]
 
+    def damaged_scopes(self) -> Collection[str]:
+        """Return the scopes that cannot be used, since one of their objects is missing or damaged."""
+        return sorted(self._damaged)
+
     async def fetch_all(self) -> None:
         """Bring the home's copies of every scope up to date, also of those that it has never had."""
         versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
@@ -198,7 +202,7 @@ class ScopeFileSync:
                     next_all = time.monotonic() + _ALL_EVERY
                     await self._store.remove_unused()
                     with contextlib.suppress(ObjectDamaged):
-                        await self.fetch(*await asyncio.to_thread(self._cache_file().versions))
+                        await self.fetch(*await asyncio.to_thread(self._cache_file().versions), *self._damaged)
                     await self.save_all()
             except StoreUnavailable as error:
                 log.info("memory.saved_later", reason=str(error))
@@ -441,8 +445,9 @@ class ScopeFileSync:
         except ObjectDamaged as error:
             if (await self._store.look(scope))[scope].version != delta.version:
                 raise FetchInterrupted("the file was removed or replaced, and its object with it") from error
+            if scope not in self._damaged:  # a turn that waits for it tries again and again
+                log.error("memory.object_damaged", scope=scope, reason=str(error))  # noqa: TRY400 - the line says all
             self._damaged.add(scope)
-            log.error("memory.object_damaged", scope=scope, reason=str(error))  # noqa: TRY400 - the line says all
             raise
         for path in gone:
             del cached.files[path]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from gateway.errors import ObjectDamaged, StoreUnavailable
+from gateway.backup import write_archive
+from gateway.errors import ObjectDamaged, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 from gateway.ports.store import Store
+from gateway.scope_repair import ScopeRepair
 from gateway.store.scope_files import SqlScopeFiles
 from gateway.store.scope_objects import LARGER
 from gateway.store.sql_store import SqlStore
@@ -196,6 +198,73 @@ async def test_a_damaged_object_blocks_its_scope_alone(
     assert await files.files(ANN) == before
     for each in (first, again):
         await each.close()
+
+
+async def test_damaged_files_are_restored_from_any_copy_and_removed_without_one(
+    files: SqlScopeFiles, place: ObjectBackend, tmp_path: Path
+) -> None:
+    """From a home, a copy of the objects and a backup; a damaged copy is none. Whole files stay, no object is left."""
+    given = {f"files/{n}": bytes([n]) * (LARGER + n + 1) for n in range(5)} | {MEMORY: b"- likes tea\n"}
+    changes = [whole(path, data, "v1", is_standalone=path != MEMORY) for path, data in given.items()]
+    await save(files, "", "v1", *changes)
+    names = {each.path: each.object for each in (await files.files(ANN))[1]}
+    damages = [None, given["files/1"][:-1], b"x" + given["files/2"][1:], b""]
+    for n, damage in enumerate(damages):
+        place.change(names[f"files/{n}"], damage)
+    repair = ScopeRepair(files)
+    damaged = [found async for _, _, found in repair.check() if found is not None]
+    assert [(each.scope, each.file.path) for each in damaged] == [(ANN, f"files/{n}") for n in range(4)]
+    assert all(each.file.object in each.reason for each in damaged)
+    home, copy, archive = tmp_path / "home", tmp_path / "copy", tmp_path / "backup.tar.gz"
+    Disk().replace(home / ANN / "files/0", given["files/0"])
+    Disk().replace(copy / names["files/1"], given["files/1"])
+    Disk().replace(tmp_path / "other" / ANN / "files/2", given["files/2"])
+    for n in (1, 3):
+        Disk().replace(home / ANN / f"files/{n}", b"?" * len(given[f"files/{n}"]))
+    write_archive(tmp_path / "other", archive, schema=1)
+    restored = {source.name: await repair.restore(damaged, source) for source in (home, copy, archive)}
+    assert {name: [each.file.path for each in found] for name, found in restored.items()} == {
+        "home": ["files/0"], "copy": ["files/1"], "backup.tar.gz": ["files/2"]
+    }  # fmt: skip
+    assert [found.file.path async for _, _, found in repair.check() if found is not None] == ["files/3"]
+    await repair.remove(damaged[3])
+    await repair.remove(damaged[0])  # it is whole again: nothing is done
+    del given["files/3"]
+    assert await contents(files) == given
+    await files.remove_unused()
+    assert sorted(place.contents().values()) == sorted(data for path, data in given.items() if path != MEMORY)
+    for source in (tmp_path / "none", home / ANN / "files/0"):
+        with pytest.raises(UserError, match="cannot be read"):
+            await repair.restore(damaged, source)
+
+
+async def test_lost_rows_are_found_and_a_repair_waits_for_other_gateways(
+    files: SqlScopeFiles, place: ObjectBackend, store: Store, tmp_path: Path
+) -> None:
+    """A file in the database lacks a piece; a change of the scope by another gateway is not undone by a repair."""
+    await save(files, "", "v1", whole(PHOTO, LARGE, "v1"), whole(MEMORY, OTHER, "v1", is_standalone=False))
+    assert isinstance(store, SqlStore)
+    lose = "DELETE FROM scope_piece WHERE start > 0"
+    await store._engine.writer.submit(lambda database: database.execute(lose).close())
+    (name,) = place.contents()
+    place.change(name, None)
+    repair = ScopeRepair(files)
+    damaged = [found async for _, _, found in repair.check() if found is not None]
+    assert [each.file.path for each in damaged] == [PHOTO, MEMORY]
+    assert "a dump of the database has all" in damaged[1].reason
+    Disk().replace(tmp_path / ANN / PHOTO, LARGE)
+    Disk().replace(tmp_path / ANN / MEMORY, OTHER)
+    list_files = files.files
+
+    async def list_then_change(scope: str) -> tuple[str, Sequence[StoredFile]]:
+        listed = await list_files(scope)
+        if listed[0] == "v1":
+            await save(files, "v1", "v2", whole(MEMORY, b"- likes coffee\n", "v2", is_standalone=False))
+        return listed
+
+    files.files = list_then_change  # type: ignore[method-assign]
+    assert [each.file.path for each in await repair.restore(damaged, tmp_path)] == [PHOTO]
+    assert await contents(files) == {PHOTO: LARGE, MEMORY: b"- likes coffee\n"}
 
 
 async def test_a_gateway_without_the_setting_says_so(files: SqlScopeFiles, store: Store) -> None:

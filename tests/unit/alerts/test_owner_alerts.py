@@ -16,6 +16,7 @@ from gateway.alerts.alert_sources import (
     CapSource,
     ChannelSource,
     CrashSource,
+    DamagedMemorySource,
     DeadLetterSource,
     DiskSource,
     ModelSource,
@@ -441,6 +442,19 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
     folder.write(f"slack-2{KEPT}", event, "unreadable", clock.now())
     (second,) = await source(known)
     assert (second.happened, second.fields) == (1, {"channel": "slack"})
+
+
+async def test_damaged_memory_is_named_up_to_five(clock: VirtualClock) -> None:
+    """An alert has an end, and is as long as a message can be."""
+    damaged: list[str] = []
+    source = DamagedMemorySource(lambda: damaged, clock.now)
+    assert [(each.cause, each.stage) for each in await source({})] == [("memory", 0)]
+    damaged += [f"telegram:{n}" for n in range(6)]
+    (seen,) = await source({})
+    named = ", ".join(damaged[:5])
+    assert (seen.stage, seen.fields) == (1, {"scopes": f"{named}, …"})
+    text = translate(seen.line, "en", **seen.fields)
+    assert text.startswith(f"Messages of {named}, … wait: a large file of this memory is missing")
 
 
 async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: VirtualClock) -> None:
