@@ -9,6 +9,7 @@ import typer
 
 from gateway.commands.control_client import call_operation, print_json
 from gateway.control import Line
+from gateway.ports.entry_points import with_operator_commands
 from gateway.text.text_units import strip_control_characters
 
 _REMEDIES = """\
@@ -44,7 +45,7 @@ def check_store(copies: Sequence[Path], *, removes: bool, is_sure: bool, as_json
         typer.echo(_row(line))
     typer.echo(f"{numbers['whole']:,} objects are whole; damaged files: {len(left):,}")
     if left:
-        typer.echo(_REMEDIES)
+        typer.echo(with_operator_commands(_REMEDIES))
     return 2 if left else 0
 
 

@@ -233,7 +233,7 @@ async def test_memory_with_a_lost_object_is_named_and_repaired(
         findings = [each async for each in check_incidents(Home(tmp_path / "none"), url=postgres.address)]
         (finding,) = [each for each in findings if each.name == "alerts"]
         assert (finding.level, finding.text.startswith("Messages of pocket:ann wait: ")) == (FindingLevel.WARN, True)
-        assert "`parlour store check`" in finding.text
+        assert "parlour store check`" in finding.text
         result = await parlour.app.backup(tmp_path / "backup.tar.gz")
         assert result.left_out[0].startswith("the latest memory of pocket:ann: an object is damaged")
         damaged, numbers = await check_store(parlour)
