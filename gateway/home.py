@@ -104,7 +104,7 @@ def ownership_hint(home: Path, uid: int, gid: int, environment: Mapping[str, str
     return f"sudo chown -R {uid}:{gid} {home}"
 
 
-def foreign_file_message(home: Path, path: Path, environment: Mapping[str, str] = os.environ) -> str:
+def foreign_file_message(home: Path, path: Path) -> str:
     """Return the error line for a *path* in *home* of another user that we cannot use, with the fix; otherwise ""."""
     try:
         found = path.stat()
@@ -115,7 +115,7 @@ def foreign_file_message(home: Path, path: Path, environment: Mapping[str, str] 
     need = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
     if found.st_uid == os.geteuid() or os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return ""
-    back = ownership_hint(home, os.geteuid(), os.getegid(), environment)
+    back = ownership_hint(home, os.geteuid(), os.getegid(), os.environ)
     return f"{path} belongs to user id {found.st_uid}, but Parlour runs as {os.geteuid()}; change its owner: {back}"
 
 

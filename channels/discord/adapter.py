@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_shards
 from channels.kit.followed_threads import FollowedThreads
+from channels.kit.parts import build_receipt
 from gateway.errors import RetryLater, StoreUnavailable, UserError
 from gateway.events import (
     Attachment,
@@ -91,33 +92,26 @@ class DiscordChannel:
 
     capabilities = CAPABILITIES
 
-    def __init__(
-        self,
-        context: ChannelContext,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        identify_pause: float = 5.0,
-    ) -> None:
+    def __init__(self, context: ChannelContext, *, identify_pause: float = 5.0) -> None:
         self.name = context.name
         self._settings = context.settings
         self._context = context
         self._language = context.language
-        self._now = now
         addresses: dict[str, Any] = {
             "api_url": context.settings.api_url,
             "gateway_url": context.settings.gateway_url,
             "proxy": context.proxy,
         }
         self._api = api = DiscordApi(**addresses)
-        self._reactions = DiscordReactions(context, api, now)
+        self._reactions = DiscordReactions(context, api)
         self._files = DiscordFiles(api, api_url=context.settings.api_url, proxy=context.proxy)
         self._threads = self._build_threads(context)
         self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS, is_shared=context.is_shared)
         self._limits = InboundLimits()
-        self._interactions = DiscordInteractions(context, api, now)
-        self._buttons = DiscordButtons(context, api, self._reactions, now)
+        self._interactions = DiscordInteractions(context, api)
+        self._buttons = DiscordButtons(context, api, self._reactions)
         self._activity = DiscordActivity(api, self._reactions.tasks, self._threads.chat_of)
-        self._members = DiscordMembers(api, now)
+        self._members = DiscordMembers(api)
         self._history = DiscordHistory(self.name, api, self._members, client=self._client_of)
         self._outbound = DiscordOutbound(
             api,
@@ -128,7 +122,6 @@ class DiscordChannel:
             context.blobs,
             language=context.language,
             file_limit=self._file_limit,
-            now=now,
         )
         self._commands = DiscordCommands(
             self.name,
@@ -162,7 +155,7 @@ class DiscordChannel:
     def _build_shard(self, shard: BotShard) -> DiscordShard:
         context = self._context
         state = DiscordState(
-            cursors=DiscordReadCursors(context.state, self._now, shard),
+            cursors=DiscordReadCursors(context.state, shard),
             threads=self._threads,
             interactions=self._interactions,
             buttons=self._buttons,
@@ -178,7 +171,6 @@ class DiscordChannel:
             members=self._members,
             history=self._history,
             reactions=self._reactions,
-            now=self._now,
         )
         gateway = DiscordGateway(
             self.name,
@@ -188,7 +180,6 @@ class DiscordChannel:
             shard=shard,
             identify_limit=self._identify_limit,
             make=self._make,
-            now=self._now,
             on_ready=partial(self._on_ready, shard),
         )
         return DiscordShard(
@@ -344,22 +335,19 @@ class DiscordChannel:
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part* with its id as nonce: the library's own retries return the message that was posted."""
         await self._wait_login()
-        return self._receipt(part, await self._outbound.send(part, may_be_duplicate=may_be_duplicate))
+        return build_receipt(part, await self._outbound.send(part, may_be_duplicate=may_be_duplicate))
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the message *message_id*."""
         await self._wait_login()
         await self._outbound.edit(message_id, part)
-        return self._receipt(part, message_id)
+        return build_receipt(part, message_id)
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:
         """Look the part up among the bot's messages after the question."""
         await self._wait_login()
         message_id = await self._outbound.find(part)
-        return self._receipt(part, message_id) if message_id else None
-
-    def _receipt(self, part: MessagePart, message_id: str) -> DeliveryReceipt:
-        return DeliveryReceipt(part=part.id, message_id=message_id, at=self._now())
+        return build_receipt(part, message_id) if message_id else None
 
     async def show(self, activity: ChatActivity) -> None:
         """Show or stop typing; Discord has no status texts."""

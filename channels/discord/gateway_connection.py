@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import discord
@@ -19,6 +19,7 @@ from channels.discord.inbound import DiscordInbound
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.setup import is_discord, not_discord
 from channels.discord.shards import BotShard, IdentifyLimit
+from channels.kit.background import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
 from gateway.ports import ChannelState
@@ -81,7 +82,6 @@ class DiscordGateway:
         shard: BotShard,
         identify_limit: IdentifyLimit,
         make: Callable[..., DiscordGatewayClient],
-        now: Callable[[], datetime],
         on_ready: Callable[[Sequence[str]], None],
     ) -> None:
         self._name = name
@@ -94,16 +94,15 @@ class DiscordGateway:
         self._client: DiscordGatewayClient | None = None
         self._session: ResumableSession | None = None  # as far as its events are processed
         self._saved: ResumableSession | None = None
-        self._saved_at = now()
+        self._saved_at = utc_now()
         self._is_unsaved = asyncio.Event()  # another session, which is stored at once
         self._guilds: Sequence[str] = ()  # of earlier sessions
         self._shard = shard
         self._identify_limit = identify_limit
         self._make = make
-        self._now = now
         self._sequencer: EventSequencer | None = None
         self._connected = False
-        self._received_at = (0.0, now())  # of the last frame: loop time and wall clock
+        self._received_at = (0.0, utc_now())  # of the last frame: loop time and wall clock
         self._interval = 41.25  # seconds between heartbeats, as Discord's hello last said
 
     def is_ready(self) -> bool:
@@ -118,7 +117,7 @@ class DiscordGateway:
             self._guilds = await self._inbound.open()
             # A session that ends this process when it is resumed is not resumed again.
             note = await self._state.take(self._note)
-            session = ResumableSession.from_note(note, self._now()) if note else None
+            session = ResumableSession.from_note(note, utc_now()) if note else None
             self._session = self._saved = None
             async with asyncio.TaskGroup() as tasks:
                 self._sequencer = EventSequencer(self._inbound, tasks, name=self._name, on_idle=self._note_session)
@@ -186,7 +185,7 @@ class DiscordGateway:
             await asyncio.sleep(pause)
 
     def _note_frame(self, frame: str) -> None:
-        self._received_at = (asyncio.get_running_loop().time(), self._now())
+        self._received_at = (asyncio.get_running_loop().time(), utc_now())
         if len(frame) < _HELLO and '"heartbeat_interval"' in frame:
             with suppress(ValueError, KeyError, TypeError):
                 self._interval = float(json.loads(frame)["d"]["heartbeat_interval"]) / 1000
@@ -254,7 +253,7 @@ class DiscordGateway:
         self, sequencer: EventSequencer, kind: SequencedEventKind, event_id: str, fields: Mapping[str, Any]
     ) -> None:
         """Queue an event of a guild, in order."""
-        payload = {**fields, "at": self._now().isoformat()}
+        payload = {**fields, "at": utc_now().isoformat()}
         sequencer.put(unordered_key("guilds"), SequencedEvent(kind=kind, id=event_id, payload=payload))
 
     def _backfill_guild(self, sequencer: EventSequencer, guild: Mapping[str, Any]) -> None:
@@ -281,7 +280,7 @@ class DiscordGateway:
     async def _save(self) -> None:
         """Store the cursors, guilds and session that changed; raises StoreUnavailable."""
         await self._inbound.save()
-        session, now = self._session, self._now()
+        session, now = self._session, utc_now()
         if session is not None and (session != self._saved or now - self._saved_at >= _SESSION_AGE):
             await self._state.save(self._note, session.to_note(now))
             self._saved, self._saved_at = session, now

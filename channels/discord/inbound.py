@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -27,6 +26,7 @@ from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import OLDEST, DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads, try_to_start
 from channels.discord.shards import BotShard
+from channels.kit.background import utc_now
 from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundKind, InboundMessage
@@ -84,7 +84,6 @@ class DiscordInbound:
         members: DiscordMembers,
         history: DiscordHistory,
         reactions: DiscordReactions,
-        now: Callable[[], datetime],
     ) -> None:
         self._name = context.name
         self._intake = context.intake
@@ -100,7 +99,6 @@ class DiscordInbound:
         self._members = members
         self._history = history
         self._reactions = reactions
-        self._now = now
         self._limits = limits
         self._backfilled: LRUCache[str, set[str]] = LRUCache(_BACKFILLED_CHATS)  # message ids of the last backfill
         self.client: DiscordGatewayClient | None = None  # the connection whose guilds are known
@@ -228,7 +226,7 @@ class DiscordInbound:
             return None
         place = await self._members.chat(chat, payload, client)
         if event.kind is SequencedEventKind.DELETED:
-            deletion = codec.read_deletion(self._name, event.id, place, self._now())
+            deletion = codec.read_deletion(self._name, event.id, place, utc_now())
             return _ParsedMessage(await self._threads.with_thread(deletion, place))
         await client.load_guild(place.guild, self._api.guild)
         bot = client.bot_member(place.guild)
@@ -290,7 +288,7 @@ class DiscordInbound:
 
     def _is_no_edit(self, payload: Mapping[str, Any]) -> bool:
         # The journal may have forgotten an older message, and would take its edit for a new one.
-        return codec.changes_nothing(payload) or self._now() - codec.moment_of(payload["id"]) > OLDEST
+        return codec.changes_nothing(payload) or utc_now() - codec.moment_of(payload["id"]) > OLDEST
 
 
 def _origin_of(chat: str, event: SequencedEvent, client: DiscordGatewayClient) -> EventOrigin | None:

@@ -8,9 +8,9 @@ button is removed once the answer settles its question.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -41,10 +41,10 @@ class _PendingCommand:
 class DiscordInteractions:
     """The pending commands of one channel, by turn."""
 
-    def __init__(self, context: ChannelContext, api: DiscordApi, now: Callable[[], datetime]) -> None:
+    def __init__(self, context: ChannelContext, api: DiscordApi) -> None:
         self._name = context.name
         self._api = api
-        self._pending = PendingResponses(context, _PendingCommand, _PREFIX, lifetime=LIFETIME, now=now)
+        self._pending = PendingResponses(context, _PendingCommand, _PREFIX, lifetime=LIFETIME)
 
     async def defer(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Defer the response to *message*, which is durable; raises StoreUnavailable."""
@@ -113,14 +113,10 @@ class _DiscordPress:
 class DiscordButtons:
     """The pending presses of one channel, by turn."""
 
-    def __init__(
-        self, context: ChannelContext, api: DiscordApi, reactions: DiscordReactions, now: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, context: ChannelContext, api: DiscordApi, reactions: DiscordReactions) -> None:
         self._name = context.name
         self._api = api
-        self.presses = PendingPresses(
-            context, _DiscordPress, lifetime=LIFETIME, tasks=reactions.tasks, end=self._end, now=now
-        )
+        self.presses = PendingPresses(context, _DiscordPress, lifetime=LIFETIME, tasks=reactions.tasks, end=self._end)
 
     async def hold_press(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Hold and acknowledge the press *message*, which is durable; raises StoreUnavailable."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,7 @@ from channels.discord import codec
 from channels.discord.api import DiscordApi
 from channels.discord.codec import DiscordChat, GuildProfile
 from channels.discord.gateway_client import DiscordGatewayClient
+from channels.kit.background import utc_now
 from channels.kit.lookups import LookupCache
 from gateway.errors import SendRefused
 
@@ -34,9 +35,8 @@ class _GuildMember:
 class DiscordMembers:
     """Chats for the life of the process, members for five minutes. A failed look-up grants nothing."""
 
-    def __init__(self, api: DiscordApi, now: Callable[[], datetime]) -> None:
+    def __init__(self, api: DiscordApi) -> None:
         self._api = api
-        self._now = now
         self._chats: FIFOCache[str, DiscordChat] = FIFOCache(_SIZE)
         self.members: LookupCache[tuple[str, str], _GuildMember] = LookupCache(  # by guild and user
             "discord member", self._fetch_member, size=_SIZE, timeout=_TIMEOUT
@@ -71,14 +71,14 @@ class DiscordMembers:
         user, member, chat = str(author["id"]), payload.get("member"), place.parent or place.id
         if member is not None:
             self.record(place.guild, user, member, codec.moment_of(payload["id"]))
-            return _profile(_parse_member(member, self._now()), place.guild, chat, user, client)
+            return _profile(_parse_member(member, utc_now()), place.guild, chat, user, client)
         return await self.member(place.guild, chat, user, client)
 
     def record(self, guild: str, user: str, member: Mapping[str, Any], at: datetime) -> None:
         """Keep the member object of an event that happened *at* that time, which saves a look-up."""
         before = self.members.peek((guild, user))
         if before is None or at >= before.at:  # a resumed session delivers older events too
-            age = max((self._now() - at).total_seconds(), 0.0)
+            age = max((utc_now() - at).total_seconds(), 0.0)
             self.members.put((guild, user), _parse_member(member, at), age=age)
 
     async def member(self, guild: str, chat: str, user: str, client: DiscordGatewayClient) -> GuildProfile:
@@ -90,9 +90,9 @@ class DiscordMembers:
 
     async def _fetch_member(self, key: tuple[str, str]) -> _GuildMember:
         try:
-            return _parse_member(await self._api.member(*key), self._now())
+            return _parse_member(await self._api.member(*key), utc_now())
         except SendRefused:  # the roles of a former member grant nothing
-            return _GuildMember(is_gone=True, at=self._now())
+            return _GuildMember(is_gone=True, at=utc_now())
 
 
 def _parse_member(member: Mapping[str, Any], at: datetime) -> _GuildMember:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from functools import partial
 
 from channels.discord import codec
@@ -12,7 +11,7 @@ from channels.discord.interactions import DiscordButtons, DiscordInteractions
 from channels.discord.reactions import DiscordReactions
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.sent_lookup import find_sent_part
-from channels.kit.background import BackgroundTasks, RepeatedActivity
+from channels.kit.background import BackgroundTasks, RepeatedActivity, utc_now
 from channels.kit.parts import read_file
 from gateway.errors import SendRefused
 from gateway.events import MessagePart, OutboundKind, SessionKey
@@ -34,7 +33,6 @@ class DiscordOutbound:
         *,
         language: Callable[[SessionKey], str],
         file_limit: Callable[[str], int],
-        now: Callable[[], datetime],
     ) -> None:
         self._api = api
         self._threads = threads
@@ -44,7 +42,6 @@ class DiscordOutbound:
         self._blobs = blobs
         self._language = language
         self._file_limit = file_limit
-        self._now = now
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         """Post *part* under its id as nonce and return the message's id."""
@@ -75,7 +72,7 @@ class DiscordOutbound:
             if await self._interactions.is_pending(part):
                 return ""  # sending it again has no effect
         size = len(await read_file(part, self._blobs)) if part.file is not None else 0
-        return await find_sent_part(self._api, await self._chat(part), part, self._now(), size=size)
+        return await find_sent_part(self._api, await self._chat(part), part, utc_now(), size=size)
 
     async def _respond(self, part: MessagePart, text: str) -> str:
         """Send *part* as the response to its command or press; return "" if none is pending. Raises SendFailed."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from channels.discord.api import DiscordApi
+from channels.kit.background import utc_now
 from channels.kit.reactions import AckReaction, AckReactions
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict
@@ -17,9 +17,8 @@ _FRESH = timedelta(minutes=10)  # a reaction on an older message would only surp
 class DiscordReactions:
     """The reactions of one channel. Its methods return at once; failures are logged."""
 
-    def __init__(self, context: ChannelContext, api: DiscordApi, now: Callable[[], datetime]) -> None:
+    def __init__(self, context: ChannelContext, api: DiscordApi) -> None:
         self._api = api
-        self._now = now
         self._emoji: str = context.settings.reaction
         self.acks = AckReactions(context, self._react)
         self.tasks = self.acks.tasks
@@ -31,7 +30,7 @@ class DiscordReactions:
             post = partial(self._api.post, chat, result.line, nonce=nonce, reply_to=message.message_id)
             self.tasks.start(post, "line")
         is_new = message.kind is InboundKind.MESSAGE and not message.revision
-        is_fresh = self._now() - message.sent_at < _FRESH
+        is_fresh = utc_now() - message.sent_at < _FRESH
         if self._emoji and result.verdict is IntakeVerdict.ACCEPTED and is_new and is_fresh:
             self.acks.add(message.key, chat, message.message_id, is_repeated=result.is_repeated)
 

@@ -7,11 +7,11 @@ ignores repeated messages; they are never ahead.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from channels.discord.codec import snowflake_at
 from channels.discord.shards import BotShard
+from channels.kit.background import utc_now
 from gateway.ports import ChannelState
 
 OLDEST = timedelta(hours=24)  # older messages are not backfilled
@@ -40,10 +40,9 @@ class _RecentChats:
 class DiscordReadCursors:
     """The read cursors of one shard."""
 
-    def __init__(self, state: ChannelState, now: Callable[[], datetime], shard: BotShard) -> None:
+    def __init__(self, state: ChannelState, shard: BotShard) -> None:
         self._state = state
         self._shard = shard
-        self._now = now
         self._marks: dict[str, int] = {}
         self._unsaved: set[str] = set()
         self._stored: set[str] = set()  # chats with a stored cursor
@@ -78,12 +77,12 @@ class DiscordReadCursors:
             if noted:
                 self._stored.add(chat)
         known = max(self._marks[chat], self._account)
-        return max(known, snowflake_at(self._now() - OLDEST)) if known else 0
+        return max(known, snowflake_at(utc_now() - OLDEST)) if known else 0
 
     def covers(self, chat: str, newest: int) -> bool:
         """Return True if *chat*, whose newest message is *newest*, needs no reading as far as is known."""
         known = max(self._marks.get(chat, 0), self._account)
-        return bool(known) and newest <= max(known, snowflake_at(self._now() - OLDEST))
+        return bool(known) and newest <= max(known, snowflake_at(utc_now() - OLDEST))
 
     def advance(self, chat: str, message_id: str, *, durably: bool) -> None:
         """Record that *chat* was processed up to *message_id*; *durably* False leaves no stored trace."""

@@ -18,7 +18,8 @@ from channels.frames import frame_codec
 from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
 from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryPager
-from channels.kit.background import ChatRateLimits
+from channels.kit.background import ChatRateLimits, utc_now
+from channels.kit.parts import build_receipt
 from gateway.errors import FileUnavailable, OutcomeUnknown, StoreUnavailable
 from gateway.events import (
     Attachment,
@@ -89,13 +90,12 @@ class FrameChannel:
     capabilities = CAPABILITIES
     page_bytes = PAGE_BYTES  # of one frame of history
 
-    def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, context: ChannelContext) -> None:
         self.name = context.name
         self._intake = context.intake
         self._blobs = context.blobs
         self._language = context.language
         self._history = HistoryPager(context.sessions, self._page, context.language, page_bytes=self.page_bytes)
-        self._now = now
         self._running = False
         self._windows: dict[SessionKey, set[ClientConnection]] = {}
         self._paces = ChatRateLimits(_BURST, lambda _: _FRAME_INTERVAL, clock=time.monotonic)  # of a chat's windows
@@ -286,7 +286,7 @@ class FrameChannel:
 
     def _stamp(self) -> datetime:
         # Strictly later than the one before: lanes are ordered by (time, id), and two windows' ids are random.
-        self._last_stamp = max(self._now(), self._last_stamp + timedelta(microseconds=1))
+        self._last_stamp = max(utc_now(), self._last_stamp + timedelta(microseconds=1))
         return self._last_stamp
 
     # All windows of a chat.
@@ -301,7 +301,7 @@ class FrameChannel:
             except StoreUnavailable as error:
                 raise OutcomeUnknown("windows of other gateways may not have it") from error
         self._apply(part.key, self._with_file(part.key, frame, part.file, part.plain), visible_to=part.visible_to)
-        return DeliveryReceipt(part=part.id, message_id=replaces or part.id, at=self._now())
+        return build_receipt(part, replaces or part.id)
 
     def _with_file(self, key: SessionKey, frame: Frame, file: Attachment | None, text: str) -> Frame:
         return frame if file is None else {**frame, "file": self._address(key, file, text)}
@@ -309,7 +309,7 @@ class FrameChannel:
     def _apply(self, key: SessionKey, frame: Frame, *, visible_to: str = "", is_foreign: bool = False) -> None:
         """Show *frame* in the windows that are open here, and keep what one that opens later needs."""
         live = self._live.setdefault(key, LiveChatState())
-        live.apply(frame, self._now(), is_foreign=is_foreign)
+        live.apply(frame, utc_now(), is_foreign=is_foreign)
         self._tidy(key)
         self._push(key, frame, visible_to=visible_to)
 

@@ -226,10 +226,8 @@ def _source_fields(sources: Sequence[AnswerSource]) -> dict[str, Any]:
     return {"sources": [{"url": each.url, "title": sanitize(each.title)} for each in kept]} if kept else {}
 
 
-def part_frame(
-    part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "", file: Frame | None = None
-) -> Frame:
-    """Return the frame that shows *part*; a preview is the turn's text so far. *file* has the address of its bytes.
+def part_frame(part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "") -> Frame:
+    """Return the frame that shows *part*, without the address of a file; a preview is the turn's text so far.
 
     A part without a payload is plain text (`is_plain`) and cannot tell if it is the last: the last text has the
     number of parts that `follow` it.
@@ -250,7 +248,7 @@ def part_frame(
         "kind": part.kind.value,
         "marked": may_be_duplicate,
         "replaces": replaces,
-        "file": file,
+        "file": None,
         "buttons": _button_frames(part.choices),
         "settles": part.settles,
         **({"sources": payload["sources"]} if "sources" in payload else {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeAlias
 
@@ -95,6 +96,11 @@ Clock: TypeAlias = Callable[[], float]  # seconds
 
 _ROUNDING = 1e-9  # seconds that are none: sums of floats
 _PRUNE_ABOVE = 1_000  # buckets of chats; full ones are dropped, since a new one is full too
+
+
+def utc_now() -> datetime:
+    """Return the current time, aware."""
+    return datetime.now(UTC)
 
 
 def loop_time() -> float:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from channels.kit.background import Clock, loop_time
+from channels.kit.background import loop_time
 from gateway.errors import OutcomeUnknown, SendFailed
 
 K = TypeVar("K", bound=Hashable)
@@ -22,7 +22,7 @@ _CONCURRENT = 8  # look-ups of one `get_many`
 
 
 class LookupCache(Generic[K, V]):
-    """Values by key, fetched when they are missing or older than *lifetime* seconds.
+    """Values by key, fetched when they are missing or older than `LIFETIME`.
 
     Concurrent callers share one fetch, which may take `timeout` seconds. A failed fetch raises SendFailed in each of
     them; it is repeated at the next call, or not before *failure_lifetime* seconds. At most *size* values are kept.
@@ -35,23 +35,19 @@ class LookupCache(Generic[K, V]):
         *,
         size: int,
         timeout: float,
-        lifetime: float = LIFETIME,
         failure_lifetime: float = 0.0,
-        clock: Clock = loop_time,
     ) -> None:
         self.timeout = timeout
         self._name = name
         self._fetch = fetch
-        self._lifetime = lifetime
         self._failure_lifetime = failure_lifetime
-        self._clock = clock
         self._values: LRUCache[K, tuple[float, V]] = LRUCache(size)  # with the time at which each expires
         self._failures: LRUCache[K, tuple[float, SendFailed]] = LRUCache(size)
         self._fetches: dict[K, asyncio.Task[V]] = {}
 
     async def get(self, key: K) -> V:
         """Return the value of *key*. Raises SendFailed; OutcomeUnknown after `timeout` seconds."""
-        now = self._clock()
+        now = loop_time()
         if (kept := self._values.get(key)) is not None and now < kept[0]:
             return kept[1]
         if (failed := self._failures.get(key)) is not None and now < failed[0]:
@@ -85,7 +81,7 @@ class LookupCache(Generic[K, V]):
 
     def put(self, key: K, value: V, *, age: float = 0.0) -> None:
         """Keep a value that is *age* seconds old."""
-        self._values[key] = (self._clock() + self._lifetime - age, value)
+        self._values[key] = (loop_time() + LIFETIME - age, value)
         self._failures.pop(key, None)
 
     def forget(self, key: K) -> None:
@@ -121,6 +117,6 @@ class LookupCache(Generic[K, V]):
             return
         del self._fetches[key]
         if isinstance(error, SendFailed) and self._failure_lifetime:
-            self._failures[key] = (self._clock() + self._failure_lifetime, error)
+            self._failures[key] = (loop_time() + self._failure_lifetime, error)
         elif error is None and not task.cancelled():
             self.put(key, task.result())

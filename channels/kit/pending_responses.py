@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from channels.kit.background import BackgroundTasks
+from channels.kit.background import BackgroundTasks, utc_now
 from gateway.events import InboundMessage, MessagePart, turn_id
 from gateway.ports import ChannelContext
 
@@ -37,7 +37,6 @@ class PendingResponses(Generic[R]):
         prefix: str,
         *,
         lifetime: timedelta,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Keep instances of *data*, whose fields are strings and booleans, in notes that begin with *prefix*."""
         self._state = context.state
@@ -45,14 +44,13 @@ class PendingResponses(Generic[R]):
         self._data = data
         self._prefix = prefix
         self._lifetime = lifetime
-        self._now = now
         self._known: dict[str, tuple[datetime, R | None]] = {}  # by name, oldest first; None = a mark
         self._is_loaded = False
 
     async def hold(self, message: InboundMessage, data: R) -> bool:
         """Store *data* of *message*, which was admitted and stored; return True if its answer settled it already."""
         await self._load()
-        name, at = self._prefix + turn_id(message), self._now()
+        name, at = self._prefix + turn_id(message), utc_now()
         self._known.pop(name, None)
         self._known[name] = at, data
         self._forget_old()
@@ -87,8 +85,8 @@ class PendingResponses(Generic[R]):
         if text is None and part.settles:
             # A worker that was slow or killed stores the press later than another answers it. Each stores its note
             # first and looks for the other's then, so that one of them finds both.
-            self._known[_SETTLED + name] = self._now(), None
-            await self._state.save(_SETTLED + name, self._now().isoformat())
+            self._known[_SETTLED + name] = utc_now(), None
+            await self._state.save(_SETTLED + name, utc_now().isoformat())
             text = await self._state.take(name)
         if text is None:
             return None
@@ -115,7 +113,7 @@ class PendingResponses(Generic[R]):
         return datetime.fromisoformat(at), self._data(**{name: values[name] for name in known & values.keys()})
 
     def _is_old(self, at: datetime) -> bool:
-        return self._now() - at >= self._lifetime
+        return utc_now() - at >= self._lifetime
 
     def _forget_old(self) -> None:
         for name, (at, _) in list(self._known.items()):
@@ -136,10 +134,9 @@ class PendingPresses(PendingResponses[R]):
         lifetime: timedelta,
         tasks: BackgroundTasks,
         end: Callable[[R, bool], Awaitable[None]],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """*end* is called with a press that was answered, and True if its buttons are to be removed."""
-        super().__init__(context, data, _PRESSES, lifetime=lifetime, now=now)
+        super().__init__(context, data, _PRESSES, lifetime=lifetime)
         self._tasks = tasks
         self._end = end
 

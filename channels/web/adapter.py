@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import structlog
 from starlette.requests import HTTPConnection
@@ -58,9 +57,9 @@ class WebChannel(FrameChannel):
 
     capabilities = replace(CAPABILITIES, choices=_BUTTONS, private_choices=True, footnotes=True)
 
-    def __init__(self, context: ChannelContext, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        super().__init__(context, now=now)
-        self.logins = WebLogins(context.state, now=now, is_shared=context.is_shared)
+    def __init__(self, context: ChannelContext) -> None:
+        super().__init__(context)
+        self.logins = WebLogins(context.state, is_shared=context.is_shared)
         context.state.when_cached_changed(self._close_ended_windows)
         self._open: dict[str, set[ClientConnection]] = {}  # by the digest of the login
         self._people: dict[str, set[ClientConnection]] = {}  # every window of a person

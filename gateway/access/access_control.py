@@ -90,9 +90,9 @@ class AccessControlService:
             )
         return await self._put(channel, entry, AccessStatus.BLOCKED, decider, "block")
 
-    async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
-        """Take a decision back."""
-        found = self._read(text, here)
+    async def remove(self, text: str, decider: DecisionActor) -> AccessDecision:
+        """Revoke a decision, so that the settings apply again. Ownership is not revoked here."""
+        found = self._read(text, "")
         if isinstance(found, AccessDecision):
             return found
         channel, entry = found

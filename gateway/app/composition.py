@@ -60,7 +60,6 @@ from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage, load_counts
 from gateway.app.usage_operations import UsageOperations
-from gateway.app.web_operations import WebOperations
 from gateway.control import Line, Operation
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.errors import UserError
@@ -152,7 +151,6 @@ def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
         AccessOperations(app),
         ToolOperations(app),
         UsageOperations(app),
-        WebOperations(app),
         TurnOperations(app),
         MachineOperations(app),
         SetupOperations(app),

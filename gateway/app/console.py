@@ -64,7 +64,7 @@ def build_console(context: AppContext, channels: ConfiguredChannels, access: Acc
 
 @dataclass(slots=True, eq=False)
 class PageVisitors:
-    """Implements `gateway.web_console.console_access.ConsoleVisitors`.
+    """Implements `gateway.web_console.console_routes.ConsoleVisitors`.
 
     An admin administers a shared chat by an account of its platform that they linked to their user of the page. With
     one memory for all people (memory.isolation: shared) only owners are admitted, because a chat has no data apart.

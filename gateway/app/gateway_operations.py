@@ -18,9 +18,10 @@ from gateway.control import ControlConnection, Line
 from gateway.errors import UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Channel
+from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import package_version
 from gateway.quarantine import list_events
-from gateway.settings.channel_blocks import TERMINAL
+from gateway.settings.channel_blocks import PAGE, TERMINAL
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -46,7 +47,7 @@ def _not_in_quarantine(name: str) -> UserError:
 
 
 class GatewayOperations(OperationGroup):
-    """The operations over an open gateway."""
+    """The operations over an open gateway: its status, sessions, quarantine, backup and logins to the page."""
 
     def __init__(self, app: GatewayApp) -> None:
         super().__init__(app)
@@ -160,6 +161,41 @@ class GatewayOperations(OperationGroup):
 
     def _absent(self, switched_off: str) -> UserError:
         return UserError(switched_off if self._app.channels else NO_GATEWAY)
+
+    @operation("web login")
+    async def login(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield a login code, the page's address and, where it has a public one, a link with the code."""
+        page, name = self._page(), str(arguments.get("as", ""))
+        code = await page.issue_code(name)
+        public = self._app.settings.web.public_url
+        below = "" if page.name == PAGE else f"{page.name}/"
+        # A fragment stays in the browser: no log of a server or proxy contains it.
+        link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
+        address = f"{(public or self._app.web.url).rstrip('/')}/{below}"
+        yield {"code": code, "as": name, "link": link, "page": address}
+
+    @operation("web logins")
+    async def logins(self, _: Line) -> AsyncIterator[Line]:
+        """Yield one line per person who is logged in."""
+        for each in await self._page().logged_in():
+            yield dict(each)
+
+    @operation("web logout")
+    async def logout(self, arguments: Line) -> AsyncIterator[Line]:
+        """End every login of one person."""
+        who = str(arguments.get("who", ""))
+        browsers = await self._page().log_out(who)
+        if not browsers:
+            raise UserError(
+                f"no user {who!r} is logged in or has a valid login code; `parlour web logins` lists all logins"
+            )
+        yield {"who": who, "browsers": browsers}
+
+    def _page(self) -> SupportsLogin:
+        pages = [channel for channel in self._channels(PAGE) if isinstance(channel, SupportsLogin)]
+        if not pages:
+            raise self._absent("the page is disabled; set channels.web.enabled to true")
+        return pages[0]
 
 
 def _refusal_counts(refusals: ChannelRefusals) -> Line:

@@ -33,7 +33,7 @@ _STATUS = re.compile(r"HTTP ([0-9]{3})")
 OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 
 
-async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECONDS) -> SetupFinding:
+async def try_model(llm: LlmSettings, *, proxy: str = "") -> SetupFinding:
     """Make one small call to *llm* and return the result in words. It costs a few tokens. Never raises."""
     llm = llm.asking()
     base = str(llm.api_base or "").rstrip("/")
@@ -45,8 +45,8 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
         model=llm.model,
         api_base=str(llm.api_base or ""),
         api_key=llm.api_key.get_secret_value() if llm.api_key else "",
-        timeout=seconds,
-        stream_silence=seconds,
+        timeout=_SECONDS,
+        stream_silence=_SECONDS,
         context_window=llm.context_window,
         proxy=proxy,
         client=llm.client,

@@ -86,15 +86,13 @@ async def _check_channel(entry: Any, block: Any, environment: Mapping[str, str])
     return await verify(kind, block, environment) if isinstance(kind, setup.SupportsSetup) else ()
 
 
-async def verify(
-    kind: setup.SupportsSetup, block: Any, environment: Mapping[str, str], *, within: float = WITHIN
-) -> Sequence[setup.SetupFinding]:
+async def verify(kind: setup.SupportsSetup, block: Any, environment: Mapping[str, str]) -> Sequence[setup.SetupFinding]:
     """Ask one platform whether *block* would work; whatever goes wrong is a finding, and it ends in time."""
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(WITHIN):
             return list(await kind.verify(block, environment))
     except TimeoutError:
-        text = f"{kind.title} did not answer within {within:.0f} s; check that this machine is online"
+        text = f"{kind.title} did not answer within {WITHIN:.0f} s; check that this machine is online"
     except ImportError as missing:
         text = f"{kind.title} needs {missing.name}; {HOW_TO_INSTALL}"
     except Exception as error:  # noqa: BLE001 - the channel boundary; its text may hold the token
@@ -110,11 +108,11 @@ _NOWHERE = "parlour.invalid:443"
 _NO_PROXY = frozenset({400, 404, 405, 501})
 
 
-async def probe_proxy(address: str, *, within: float = PROBE_WITHIN) -> str:
+async def probe_proxy(address: str) -> str:
     """Say in a line for the operator what is wrong with the proxy at *address*; "" when it takes us."""
     proxy = ProxyAddress.parse(address)
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(PROBE_WITHIN):
             return await _query(proxy)
     except TimeoutError:
         return f"the proxy {proxy} does not answer; check that it is running, or correct PARLOUR_PROXY"

@@ -23,15 +23,13 @@ _KEEP = 30.0  # seconds that an idle connection is kept
 _GOODBYE = 1.0  # seconds for the end of TLS
 
 
-def transport(
-    proxy: str, *, verify: ssl.SSLContext | bool = True, limits: httpx.Limits | None = None
-) -> httpx.AsyncBaseTransport:
+def transport(proxy: str, *, verify: ssl.SSLContext | bool = True) -> httpx.AsyncBaseTransport:
     """Return a transport for an AsyncClient: through *proxy*, or direct if that is "".
 
     A client with an explicit transport ignores the environment's proxies. A proxy that is down or refuses
     raises httpx.ConnectError or httpx.ConnectTimeout, like any unreachable host: nothing was sent.
     """
-    bounds = limits or httpx.Limits(max_connections=100, max_keepalive_connections=20)
+    bounds = httpx.Limits(max_connections=100, max_keepalive_connections=20)
     way = httpx.AsyncHTTPTransport(verify=verify, limits=bounds)
     if proxy:
         context = verify if isinstance(verify, ssl.SSLContext) else httpx.create_ssl_context(verify=verify)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import ssl
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -131,14 +130,12 @@ class PublicHttpClient:
         ports: Collection[int] = (),
         total: timedelta = timedelta(seconds=_TOTAL),
         resolver: Callable[[], AbstractResolver] = aiohttp.ThreadedResolver,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         """*ports* may be opened besides 80 and 443. *proxy* resolves names itself: then only literals are checked."""
         self._proxy = proxy
         self._ports = WEB_PORTS | frozenset(ports)
         self._total = total.total_seconds()
         self._resolver = resolver
-        self._tls = tls
         self._rates = HostRates()
 
     async def fetch(self, url: str, *, accept: str = "*/*") -> HttpResponse:
@@ -189,8 +186,6 @@ class PublicHttpClient:
     @asynccontextmanager
     async def _open_session(self, *, is_checked: bool) -> AsyncIterator[aiohttp.ClientSession]:
         options: dict[str, Any] = {"force_close": True, "limit": 1}
-        if self._tls is not None:
-            options["ssl"] = self._tls
         if is_checked:
             options["socket_factory"] = _open_public_socket
         if not self._proxy:

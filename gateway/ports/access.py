@@ -176,9 +176,6 @@ class AccessControl(Protocol):
     async def block(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Block an account or chat, whatever entries admit it. Owners cannot be blocked."""
 
-    async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
-        """Revoke a decision, so that the settings apply again. Ownership is not revoked here."""
-
     async def set_quota(
         self, text: str, quota: PersonQuota, decider: DecisionActor, *, here: str = ""
     ) -> AccessDecision:

@@ -119,12 +119,12 @@ class PrometheusRecorder:
 
     records_spans = False
 
-    def __init__(self, *, strict: bool = False, metrics: tuple[MetricDefinition, ...] = METRICS) -> None:
+    def __init__(self, *, strict: bool = False) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="parlour", registry=self.registry)
         self._strict = strict
-        self._rows = {metric.name: metric for metric in metrics}
-        self._collectors = {metric.name: self._collector(metric) for metric in metrics}
+        self._rows = {metric.name: metric for metric in METRICS}
+        self._collectors = {metric.name: self._collector(metric) for metric in METRICS}
         self._complained: set[str] = set()
         self._children: dict[tuple[object, ...], Any] = {}
 

@@ -56,19 +56,12 @@ class OtlpRecorder(PrometheusRecorder):
 
     records_spans = True
 
-    def __init__(
-        self,
-        *,
-        has_content: bool,
-        proxy: str = "",
-        strict: bool = False,
-        metrics: tuple[MetricDefinition, ...] = METRICS,
-    ) -> None:
+    def __init__(self, *, has_content: bool, proxy: str = "", strict: bool = False) -> None:
         """Start the exporters, as OTEL_* variables configure them, through *proxy* ("" = none).
 
         *has_content* exports texts of people too.
         """
-        super().__init__(strict=strict, metrics=metrics)
+        super().__init__(strict=strict)
         self._has_content = has_content
         _report_failures_once()
         named = Resource.create({"service.name": "parlour", "service.version": package_version()})
@@ -80,7 +73,7 @@ class OtlpRecorder(PrometheusRecorder):
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(session=open_session(proxy)))
         self._metrics = MeterProvider([reader], resource, shutdown_on_exit=False)
         meter = self._metrics.get_meter("parlour", package_version())
-        self._instruments: Mapping[str, Any] = {each.name: _instrument(meter, each) for each in metrics}
+        self._instruments: Mapping[str, Any] = {each.name: _instrument(meter, each) for each in METRICS}
         self._model_calls = _ModelCallMetrics(meter)
 
     def count(self, name: str, amount: float = 1, /, **labels: str) -> None:

@@ -1,15 +1,19 @@
-"""HTTP routes of the console: its page, the visitor's role, and the operations of the operator API.
+"""The console: the table of operations that it offers with the least role of each, and its HTTP routes.
 
-The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py): a call is a POST, which
-browsers send with the origin of the page that makes it. The caller is the user of the chat page's login.
+An operation that is not in `CONSOLE_OPERATIONS` cannot be reached from a browser, whatever the role. The server has
+checked Host and Origin before anything here runs (gateway/web/origin_guard.py): a call is a POST, which browsers send
+with the origin of the page that makes it. The caller is the user of the chat page's login.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, partial
 from importlib.resources import files
+from typing import Protocol
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -17,18 +21,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.control import Operation
+from gateway.control import Line, Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
 from gateway.ports.access import ACTING
 from gateway.ports.entry_points import operator_command
-from gateway.web_console.console_access import (
-    CONSOLE_OPERATIONS,
-    AuditRule,
-    ConsoleOperation,
-    ConsoleRole,
-    ConsoleVisitors,
-    may_call,
-)
 
 log = structlog.get_logger(__name__)
 
@@ -42,8 +38,108 @@ _POLICY = (
 )
 _LOG_IN = {"error": "log in first", "exit_code": 2}
 _STARTING = {"error": "the gateway is starting; try again in a moment", "exit_code": 2}
-
 Visitor = Callable[[HTTPConnection], Awaitable[str | None]]  # the user of the page; None without a login
+
+
+class ConsoleRole(StrEnum):
+    """Role of a visitor of the console."""
+
+    OWNER = "owner"  # everything that the console offers
+    ADMIN = "admin"  # of shared chats: the operations that name one of these chats
+    NOBODY = "nobody"
+
+
+class AuditRule(StrEnum):
+    """Origin of the audit entry of a call."""
+
+    CALL = "call"  # before it runs
+    OPERATION = "operation"  # it is a decision, which the operation notes itself, under the visitor's name
+    NONE = "none"  # figures and names alone, which a page reads every few seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOperation:
+    """How an operation may be called from a browser."""
+
+    role: ConsoleRole  # ADMIN: admins too, if the argument `chat` is one of their chats
+    arguments: frozenset[str]  # all others are refused
+    audit: AuditRule = AuditRule.NONE
+    subject: str = ""  # the argument that the audit names
+
+
+def _owner(*arguments: str, audit: AuditRule = AuditRule.NONE, subject: str = "") -> ConsoleOperation:
+    return ConsoleOperation(ConsoleRole.OWNER, frozenset(arguments), audit, subject)
+
+
+def _admin(*arguments: str, audit: AuditRule = AuditRule.NONE, subject: str = "chat") -> ConsoleOperation:
+    return ConsoleOperation(ConsoleRole.ADMIN, frozenset({"chat", *arguments}), audit, subject)
+
+
+_DECIDES = AuditRule.OPERATION
+
+CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
+    "status": _owner(),
+    "people list": _owner("channel"),
+    "people pending": _owner(),
+    "people approve": _owner("who", audit=_DECIDES),
+    "people deny": _owner("who", audit=_DECIDES),
+    "people allow": _owner("who", audit=_DECIDES),
+    "people block": _owner("who", audit=_DECIDES),
+    "people remove": _owner("who", audit=_DECIDES),
+    "people show": _owner("who"),
+    "people quota": _owner("who", "turns", "tokens", audit=_DECIDES),
+    "people quotas": _owner(),
+    "people audit": _owner("limit", "about"),
+    "owner add": _owner("who", audit=_DECIDES),
+    "owner remove": _owner("who", audit=_DECIDES),
+    "chats list": _owner(),
+    "chats settings": _admin(),
+    "memory show": _admin(audit=AuditRule.CALL),
+    "memory log": _admin("limit"),
+    "memory diff": _admin("sha", audit=AuditRule.CALL),
+    "turns find": _admin("person", "since", "until", "limit"),
+    "turns show": _admin("reference", audit=AuditRule.CALL, subject="reference"),
+    "turns prompt": _admin("reference", audit=AuditRule.CALL, subject="reference"),
+    "usage": _owner("by", "since"),
+    "doctor": _owner("offline"),
+    "backups list": _owner(),
+    "backups create": _owner(audit=AuditRule.CALL),
+    "backups verify": _owner("name", audit=AuditRule.CALL, subject="name"),
+    "chats preview": _owner("chat", "name", "value"),
+    "chats change": _owner("chat", "name", "value", audit=AuditRule.CALL, subject="chat"),
+    "logs": _owner("after", "level", "component", "about"),
+    "setup status": _owner(),
+    "setup model": _owner("model", "api_base", "api_key", audit=AuditRule.CALL, subject="model"),
+    "setup platform": _owner("platform", "answers", audit=AuditRule.CALL, subject="platform"),
+    "setup restart": _owner(audit=AuditRule.CALL),
+}
+
+
+class ConsoleVisitors(Protocol):
+    """The people who are logged in to the page, by account, as the console sees them."""
+
+    def is_owner(self, who: str) -> bool:
+        """Return True if the user *who* of the page is an owner, also by another of their accounts."""
+
+    async def is_admin(self, who: str, chat: str) -> bool:
+        """Return True if the user *who* of the page administers the shared chat *chat* now, by a linked account."""
+
+    async def list_administered_chats(self, who: str) -> Sequence[str]:
+        """Return the shared chats that *who* administers now, the most recently used first."""
+
+    def account(self, who: str) -> str:
+        """Return *who* as the audit names them: ``web:ann``."""
+
+    async def note(self, who: str, what: str, whom: str) -> None:
+        """Write an audit entry about a call that is going to run."""
+
+
+async def may_call(visitors: ConsoleVisitors, who: str, operation: ConsoleOperation, arguments: Line) -> bool:
+    """Return True if the user *who* of the page may call *operation* with *arguments* now."""
+    if visitors.is_owner(who):
+        return True
+    chat = arguments.get("chat")
+    return operation.role is ConsoleRole.ADMIN and isinstance(chat, str) and await visitors.is_admin(who, chat)
 
 
 class WebConsole:

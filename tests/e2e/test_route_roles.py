@@ -14,7 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from gateway.app import build_operations
 from gateway.events import SessionKey
-from gateway.web_console.console_access import CONSOLE_OPERATIONS
+from gateway.web_console.console_routes import CONSOLE_OPERATIONS
 from tests.fakes.console_people import LOGINS, AdministeredChannel, ConsolePeople, console_people
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
