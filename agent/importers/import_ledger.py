@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.memory.history.jsonl_file import JsonlFile
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import AREAS, scope_folder
 from agent.memory.storage.disk import Disk
 
 NAME = ".imported"
@@ -55,7 +55,7 @@ class ImportLedgers:
 
     def scopes(self) -> list[str]:
         """Return the scopes that something was imported into."""
-        paths = [path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/memory/{NAME}")]
+        paths = [path for area in AREAS for path in self._home.glob(f"{area}/*/memory/{NAME}")]
         shared = [""] if (self._home / "memory" / NAME).is_file() else []  # with shared isolation
         return shared + sorted(f"{path.parts[-4]}/{path.parts[-3]}" for path in paths)
 

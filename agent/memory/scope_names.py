@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from agent.memory.scopes import SHARED, quote, scope_folder
+from agent.memory.scopes import SHARED, list_scopes, quote, scope_folder
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import SessionRow
 
-_AREAS = ("people", "chats")
 _MOST_NAMED = 8
 
 
@@ -55,11 +54,7 @@ class ScopeNames:
 
     def all(self) -> list[str]:
         """Return every scope that is there, in order; "" is the home itself, where it remembers something."""
-        found = [
-            f"{area}/{path.name}" for area in _AREAS for path in sorted((self._home / area).glob("*")) if path.is_dir()
-        ]
-        found += [SHARED] if (self._home / SHARED).is_dir() else []
-        return found + ([""] if (self._home / "memory").is_dir() else [])
+        return list_scopes(self._home) + ([""] if (self._home / "memory").is_dir() else [])
 
     def find(self, selector: ScopeSelector) -> str:
         """Return the one scope that is meant. Raises UserError, with near misses, when none or several are."""

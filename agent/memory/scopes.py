@@ -11,6 +11,7 @@ from pathlib import Path
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, SessionKey, quote_file_name
 
 SHARED = "shared"  # read by all users, written by owners
+AREAS = ("people", "chats")  # folders of a home with one folder for each scope
 quote = quote_file_name
 _SCOPE = re.compile(r"(?:shared|(?:people|chats)/[a-z0-9_%-][a-z0-9._%-]*)?\Z")
 
@@ -43,6 +44,12 @@ def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict")
     if message.chat_kind is ChatKind.DIRECT:
         return f"people/{person}"
     return chat_scope(message.key if message.is_private else message.key.parent)
+
+
+def list_scopes(home: Path) -> list[str]:
+    """Return the scopes that have a folder in *home*, in order; the home itself is none of them. Blocks."""
+    paths = [path for area in AREAS for path in sorted((home / area).glob("*"))] + [home / SHARED]
+    return [path.relative_to(home).as_posix() for path in paths if path.is_dir()]
 
 
 def scope_folder(home: Path, scope: str) -> Path:

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.memory.scopes import quote
+from agent.memory.scopes import AREAS, SHARED, quote
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.legacy_sessions import find_legacy
@@ -229,9 +229,9 @@ class SessionManager:
 def _locks(workspace: Path) -> list[Path]:
     """Return the lock files that speak for *workspace*: its own, or its home's when it is a scope."""
     homes = [workspace]
-    if workspace.parent.name in ("people", "chats"):
+    if workspace.parent.name in AREAS:
         homes.append(workspace.parent.parent)
-    if workspace.name == "shared":
+    if workspace.name == SHARED:
         homes.append(workspace.parent)
     return [home / "lock" for home in homes if (home / "lock").is_file()]
 

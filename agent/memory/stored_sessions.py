@@ -22,7 +22,7 @@ from agent.attachments.file_facts import (
     facts_for_display,
     facts_in,
 )
-from agent.memory.scopes import quote, rebase_reference, scope_folder, transcript_path
+from agent.memory.scopes import AREAS, quote, rebase_reference, scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, read_head, transcript_of_archive
 from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
@@ -227,7 +227,7 @@ class StoredSessions:
         name = f"sessions/{quote(str(key))}.jsonl"
         if self._disk.size(self._home / name) is not None:
             return ""
-        path = next((path for area in ("people", "chats") for path in self._home.glob(f"{area}/*/{name}")), None)
+        path = next((path for area in AREAS for path in self._home.glob(f"{area}/*/{name}")), None)
         return f"{path.parents[2].name}/{path.parents[1].name}" if path else None
 
 

@@ -16,7 +16,7 @@ from agent.files.workspace_names import other_version
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, archive_path, read_head
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line, parse_time, without_arguments
 from gateway.events import short_id
 from gateway.ports import Line, ScopeMove
 
@@ -31,7 +31,6 @@ _USER_FIELDS = frozenset(
     {"kind", "i", "turn", "role", "content", "timestamp", "by", "mid", "head", "indented", "origin", "tokens", "files"}
     | {"quoted"}
 )
-_SPARE_FIELDS = ("by", "origin", "tokens", "model", "head")  # removed if a text was shorter than `[forgotten]`
 
 
 def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
@@ -114,15 +113,9 @@ def _blank_line(raw: bytes, since: datetime | None) -> bytes:
     at = parse_time(line.get("timestamp"))
     if blank is None or (at is not None and at < since):
         return raw
-    for name in _SPARE_FIELDS:
-        if len(encode(blank)) > len(raw):
-            blank.pop(name, None)
-    if len(encode(blank)) > len(raw):
-        blank = {name: ("" if value == FORGOTTEN else value) for name, value in blank.items()}
     if blank == line:
         return raw
-    data = encode(blank)[:-1]
-    return data + b" " * max(len(raw) - 1 - len(data), 0) + b"\n"
+    return pad_line(blank, {name: "" if value == FORGOTTEN else value for name, value in blank.items()}, len(raw))
 
 
 def _remove_answer(line: Line) -> dict[str, Any] | None:
@@ -142,13 +135,8 @@ def _remove_answer(line: Line) -> dict[str, Any] | None:
     blank = {name: value for name, value in line.items() if name in fields}
     blank["content"] = FORGOTTEN if line.get("content") else ""
     if calls := line.get("tool_calls"):
-        blank["tool_calls"] = [_remove_arguments(call) for call in calls]
+        blank["tool_calls"] = [without_arguments(call) for call in calls]
     return blank | {name: line[name] for name in ("tool_call_id", "name") if name in line}
-
-
-def _remove_arguments(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    return {**call, "function": {**function, "arguments": "{}"}} if isinstance(function, dict) else call
 
 
 def _find_digests(folder: Path, disk: Disk) -> set[str]:

@@ -33,7 +33,7 @@ from agent.memory.dream.dream_state import (
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, unlimited
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import SHARED, list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
@@ -45,7 +45,6 @@ _NOT_YET = timedelta(seconds=2)
 _WAITS = (timedelta(minutes=5), timedelta(minutes=30))  # after the first failure, after the second; then the interval
 _BACKS_OFF = 3  # failures in a row; from the next on the wait doubles
 _LONGEST_WAIT = timedelta(days=1)  # unless the interval is longer
-_SCOPES = ("people/*", "chats/*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,10 +242,8 @@ class Dreamer:
         self._history(scope).dream_cursor = cursor
 
     def _scopes_with_news(self) -> list[str]:
-        if self.is_one:
-            return [""] if self._has_news("") else []
-        found = (str(path.relative_to(self.home)) for each in _SCOPES for path in sorted(self.home.glob(each)))
-        return [scope for scope in found if self._has_news(scope)]
+        scopes = [""] if self.is_one else [each for each in list_scopes(self.home) if each != SHARED]
+        return [scope for scope in scopes if self._has_news(scope)]
 
     def _has_news(self, scope: str) -> bool:
         try:

@@ -16,10 +16,10 @@ from agent.memory.erasure.scope_files import (
     clear_raw,
     remove_attachments,
 )
-from agent.memory.erasure.word_match import ALL, pad_line, without_entries, without_words
+from agent.memory.erasure.word_match import ALL, without_entries, without_words
 from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, pad_line
 from gateway.ports import Line
 
 _TEXT_KINDS = frozenset({"message", "command", "notice"})

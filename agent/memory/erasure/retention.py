@@ -19,12 +19,12 @@ from typing import Any
 import structlog
 
 from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, LAPSED, SESSIONS, ErasureStorage
-from agent.memory.erasure.word_match import ALL, pad_line, without_words
+from agent.memory.erasure.word_match import ALL, without_words
 from agent.memory.history.history_log import LOCK, RAW_JSONL
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
+from agent.memory.storage.transcript_lines import decode, kind_of, pad_line, parse_time
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import Job, Line

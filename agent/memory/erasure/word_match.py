@@ -14,13 +14,12 @@ from agent.memory.erasure.embedded_text import contains_text, extract_texts
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
 from agent.memory.search.tokenizer import PLAIN
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line, without_arguments
 from gateway.ports import Line
 
 LONGEST = 500  # characters of a request
 _EXCERPT = 160  # characters
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
-_SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
 _TEXT_FIELDS = {
     "message": ("content",),
     "command": ("content", "reply"),
@@ -174,7 +173,7 @@ def blank_line(line: Line, pattern: ErasurePattern, instead: str, *, whole: bool
     replaced = [name for name in _TEXT_FIELDS.get(kind_of(line), ()) if pattern.in_any(blank.get(name))]
     blank |= dict.fromkeys(replaced, instead)
     if pattern.in_any(blank.get("tool_calls")):
-        blank["tool_calls"] = [_without_arguments(call) for call in blank["tool_calls"]]
+        blank["tool_calls"] = [without_arguments(call) for call in blank["tool_calls"]]
     done = _ID_FIELDS.union(replaced)
     return {name: value if name in done else clear_value(value, pattern, "") for name, value in blank.items()}
 
@@ -201,20 +200,3 @@ def blank_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: [] if name == "attachments" else blank_value(each) for name, each in value.items()}
     return value
-
-
-def pad_line(line: Mapping[str, Any], shorter: Mapping[str, Any], length: int) -> bytes:
-    """Encode *line*, or *shorter* if it does not fit, padded with spaces to *length* bytes."""
-    fields = dict(line)
-    for name in _SPARE_FIELDS:
-        if len(encode(fields)) > length:
-            fields.pop(name, None)
-    if len(encode(fields)) > length:
-        fields = {name: value for name, value in shorter.items() if name in fields}
-    data = encode(fields)[:-1]
-    return data + b" " * max(length - 1 - len(data), 0) + b"\n"
-
-
-def _without_arguments(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return {**call, "function": {**function, "arguments": "{}"}} if isinstance(function, Mapping) else call

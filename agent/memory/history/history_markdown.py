@@ -83,14 +83,8 @@ class HistoryMarkdown:
             self._append((b"" if current.endswith(b"\n\n") else b"\n" if current.endswith(b"\n") else b"\n\n") + behind)
 
     def _append(self, data: bytes) -> None:
-        if not data:
-            return
-        fd = self._disk.open_append(self._path)
-        try:
-            self._disk.write(fd, data)
-            self._disk.sync(fd)
-        finally:
-            self._disk.close(fd)
+        if data:
+            self._disk.append(self._path, data)
 
 
 def _bytes(entries: Sequence[TimedText]) -> bytes:

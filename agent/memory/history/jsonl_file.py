@@ -31,8 +31,7 @@ class JsonlFile:
     def append(self, data: bytes) -> None:
         """Append whole lines, all or none. Raises OSError and leaves the file unchanged."""
         size = self._cut_torn_line()
-        fd = self._disk.open_append(self.path)
-        try:
+        with self._disk.open_briefly(self.path) as fd:
             try:
                 self._disk.write(fd, data)
                 self._disk.sync(fd)
@@ -41,16 +40,10 @@ class JsonlFile:
                 with contextlib.suppress(OSError):  # the next append finds the torn line
                     self._disk.truncate(fd, size)
                 raise
-        finally:
-            self._disk.close(fd)
 
     def sync(self) -> None:
         """Flush the file to disk; a process that was killed may have left lines in the cache."""
-        fd = self._disk.open_append(self.path)
-        try:
-            self._disk.sync(fd)
-        finally:
-            self._disk.close(fd)
+        self._disk.append(self.path, b"")
 
     def backwards(self) -> Iterator[bytes]:
         """Yield whole lines, the newest first; reads only as far back as it is iterated."""
@@ -97,12 +90,9 @@ class JsonlFile:
             low = start
         torn = torn.rpartition(b"\n")[2]
         save_corrupt(self._disk, self.path, [torn])
-        fd = self._disk.open_append(self.path)
-        try:
+        with self._disk.open_briefly(self.path) as fd:
             self._disk.truncate(fd, size - len(torn))
             self._disk.sync(fd)
-        finally:
-            self._disk.close(fd)
         return size - len(torn)
 
 

@@ -7,7 +7,7 @@ bytes. The messages stay whole in the transcript, and messages that leave the wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.token_estimate import BYTES_PER_TOKEN, estimate_messages
@@ -57,7 +57,7 @@ def compact(
     if not prompt_limit.tokens or weight <= prompt_limit.tokens:
         return CompactionPlan(replay_from)
     plan = _ConversationCompactor(
-        [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns],
+        [replace(each) for each in turns],
         list(new_lines),
         prompt_limit.taken,
         start,
@@ -194,9 +194,7 @@ class _ConversationCompactor:
             self.lines.append(trim)
 
     def _with(self, trim: Line) -> _ConversationCompactor:
-        turns = [
-            WindowTurn(turn.low, turn.high, [apply_trim(trim, line) for line in turn.lines]) for turn in self.turns
-        ]
+        turns = [replace(turn, lines=[apply_trim(trim, line) for line in turn.lines]) for turn in self.turns]
         render(turns)
         return _ConversationCompactor(
             turns, [apply_trim(trim, line) for line in self.new_lines], self.taken, self.start

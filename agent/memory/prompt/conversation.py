@@ -28,10 +28,9 @@ from agent.memory.prompt.prompt_window import (
     render,
     says,
     snapshot_of,
-    taken_back,
 )
 from agent.memory.storage.text_blobs import TextBlobCache
-from agent.memory.storage.transcript_lines import kind_of
+from agent.memory.storage.transcript_lines import deleted_ids, kind_of
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord
 
@@ -308,7 +307,7 @@ class Conversation:
         kinds = {kind_of(line) for line in lines}
         if not kinds.isdisjoint(_CHANGES):
             return True
-        gone = taken_back(lines) if "forgotten" in kinds else frozenset()
+        gone = deleted_ids(lines)
         return bool(gone) and any(says(turn, gone) for turn in self._state.turns)
 
     def _render(self, record: TurnRecord) -> tuple[WindowTurn, list[Message]]:
@@ -328,24 +327,16 @@ class Conversation:
             else:
                 turn, now = self._render(record)[0], self._state
                 turns = [*now.turns, turn]
-                state = PromptWindow(turns, now.replay_from, now.anchor_at, now.consolidated, now.snapshot, now.taken)
+                state = replace(now, turns=turns)
                 weight = self._weight + turn.weight
             self._peeked = (record, state, weight)
         return self._peeked[1], self._peeked[2]
 
     def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> PromptWindow:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
-        state = PromptWindow(
-            [WindowTurn(turn.low, turn.high, list(turn.lines), turn.weight) for turn in self._state.turns],
-            self._state.replay_from,
-            self._state.anchor_at,
-            self._state.consolidated,
-            self._state.snapshot,
-            self._state.taken,
-        )
-        low, high = (record.from_index, record.to_index) if record else (self.next_index, self.next_index)
+        state = replace(self._state, turns=[replace(turn, lines=list(turn.lines)) for turn in self._state.turns])
         if record is not None:
-            fold(state, low, high, lines)
+            fold(state, record.from_index, record.to_index, lines)
         else:
-            fold(state, low, high, [line for line in lines if kind_of(line) in _OF_OTHERS])
+            fold(state, self.next_index, self.next_index, [line for line in lines if kind_of(line) in _OF_OTHERS])
         return state

@@ -13,6 +13,7 @@ from agent.memory.messages.token_estimate import estimate_messages, estimate_tex
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
 from agent.memory.storage.transcript_lines import (
     FORGOTTEN,
+    deleted_ids,
     from_user,
     is_replaced,
     kind_of,
@@ -120,7 +121,7 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
         state.snapshot = kept[n]
         kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
     _remove_replaced(state, lines)
-    deleted = taken_back(lines)
+    deleted = deleted_ids(lines)
     if deleted:
         for turn in state.turns:
             turn.lines = [_remove_message(line, deleted) for line in turn.lines]
@@ -152,11 +153,6 @@ def move_start(state: PromptWindow, index: int) -> None:
 def kept_lines(lines: Sequence[Line]) -> list[Line]:
     """Return the lines that a window keeps."""
     return [line for line in lines if kind_of(line) in _KEPT]
-
-
-def taken_back(lines: Sequence[Line]) -> frozenset[str]:
-    """Return the platform's ids of the messages that *lines* say are forgotten."""
-    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
 
 
 def says(turn: WindowTurn, deleted: frozenset[str]) -> bool:

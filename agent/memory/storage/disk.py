@@ -79,6 +79,22 @@ class Disk:
         _appended[fd] = path
         return fd
 
+    @contextlib.contextmanager
+    def open_briefly(self, path: Path) -> Iterator[int]:
+        """Open a file for appending, and close it at the end of the context."""
+        fd = self.open_append(path)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Append *data* to a file, durably. With data that was appended before, it is durable afterwards too."""
+        with self.open_briefly(path) as fd:
+            if data:
+                self.write(fd, data)
+            self.sync(fd)
+
     def write(self, fd: int, data: bytes) -> None:
         """Write all of *data*."""
         with _note_append(fd):
@@ -186,12 +202,9 @@ class Disk:
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
         """Hold an exclusive lock on the file *path*; waits while this or another process holds it."""
-        fd = self.open_append(path)
-        try:
+        with self.open_briefly(path) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
-        finally:
-            self.close(fd)
 
 
 def _note_append(fd: int) -> AbstractContextManager[None]:
@@ -204,15 +217,9 @@ def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
     beside = path.with_name(path.name + ".corrupt")
     known = disk.load(beside) or b""
     fresh = [piece for piece in dict.fromkeys(pieces) if piece.strip() and piece not in known]
-    if not fresh:
-        return
-    fd = disk.open_append(beside)
-    try:
-        disk.write(fd, b"".join(piece.rstrip(b"\n") + b"\n" for piece in fresh))
-        disk.sync(fd)
-    finally:
-        disk.close(fd)
-    log.warning("transcript.set_aside", file=beside.name, pieces=len(fresh), bytes=sum(map(len, fresh)))
+    if fresh:
+        disk.append(beside, b"".join(piece.rstrip(b"\n") + b"\n" for piece in fresh))
+        log.warning("transcript.set_aside", file=beside.name, pieces=len(fresh), bytes=sum(map(len, fresh)))
 
 
 def read_text(data: bytes) -> str:

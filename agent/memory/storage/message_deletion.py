@@ -10,12 +10,11 @@ from typing import Any
 from agent.attachments.file_facts import ASIDE, blobs_in, facts_in
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import read_head
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line
 from gateway.ports import Line
 
 _TEXT_FIELD = {"message": "content", "command": "content", "notice": "asked"}
 _REMOVED_FIELDS = ("files", *ASIDE)
-_SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
 
 
 def blank_messages(disk: Disk, path: Path, key: str, mids: Collection[str], *, deletion_turn: str) -> None:
@@ -91,8 +90,4 @@ def _blank_line(raw: bytes, mids: Collection[str], deletion_turn: str) -> bytes:
         return raw
     blank: dict[str, Any] = {name: value for name, value in line.items() if name not in _REMOVED_FIELDS}
     blank[_TEXT_FIELD[kind_of(line)]] = FORGOTTEN
-    for name in _SPARE_FIELDS:
-        if len(encode(blank)) > len(raw):
-            blank.pop(name, None)
-    data = encode(blank)[:-1]
-    return data + b" " * (len(raw) - 1 - len(data)) + b"\n"
+    return pad_line(blank, blank | {_TEXT_FIELD[kind_of(line)]: ""}, len(raw))

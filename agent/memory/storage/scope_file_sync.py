@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.scopes import SHARED, scope_folder
+from agent.memory.scopes import SHARED, list_scopes, scope_folder
 from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedChange, CachedScopes
 from agent.memory.storage.local_changes import KnownScope, LocalChange, find_changes, look_at_files
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
@@ -31,7 +31,6 @@ from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
 
 log = structlog.get_logger(__name__)
 
-_AREAS = ("people", "chats")
 _SCOPES_AT_ONCE = 8
 _MOST_OPEN = 1_024  # scopes whose files are known in memory
 _EVERY, _ALL_EVERY = 5.0, 60.0  # seconds between saves of what no commit has saved, and between looks at every scope
@@ -506,12 +505,8 @@ class ScopeFileSync:
 
     def _local_scopes(self) -> list[str]:
         """Return the scopes that have a folder here. Blocks."""
-        found = [
-            f"{area}/{path.name}" for area in _AREAS for path in sorted((self._home / area).glob("*")) if path.is_dir()
-        ]
-        found += [SHARED] if (self._home / SHARED).is_dir() else []
         is_scope = self._with_home and any((self._home / name).exists() for name in ("memory", "sessions"))
-        return found + ([""] if is_scope else [])
+        return list_scopes(self._home) + ([""] if is_scope else [])
 
 
 def _version_after(cached: KnownScope, local: LocalChange) -> str:

@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from agent.memory.scopes import SHARED
-
-_AREAS = ("people", "chats")
+from agent.memory.scopes import AREAS, SHARED
 
 
 class WrittenFiles:
@@ -87,7 +85,7 @@ class WrittenFiles:
     def _split(self, path: str) -> tuple[str, str]:
         """Return the scope of a file of the home, and its path there."""
         parts = path[len(self._root) :].split("/", 2)
-        if len(parts) > 1 and parts[0] in _AREAS:
+        if len(parts) > 1 and parts[0] in AREAS:
             return f"{parts[0]}/{parts[1]}", parts[2] if len(parts) > 2 else ""
         if parts[0] == SHARED:
             return SHARED, "/".join(parts[1:])
