@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -38,16 +38,15 @@ async def staged(
 
 def put_aside(home: Path, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
     """Write what waits, and nothing else."""
-    added = [AddLines(f"- {fact}")]
-    folder = scope_folder(home, scope) / "memory"
-    stage_for_approval(folder, Disk(), name, "untrusted", at, operations=added, session=session)
+    change = StagedChange(name=name, why="untrusted", at=at, operations=(AddLines(f"- {fact}"),), session=session)
+    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), change)
 
 
 def removal(home: Path, scope: str, session: str, *, line: str, person: str, name: str = "ebbbbbbbbbbbbbbbb") -> None:
     """Have a removal wait that came of words that *person* took back."""
-    removed = [RemoveLines(line)]
-    folder = scope_folder(home, scope) / "memory"
-    stage_for_approval(folder, Disk(), name, "deleted", utc_now(), operations=removed, session=session, person=person)
+    removed = (RemoveLines(line),)
+    change = StagedChange(name=name, why="deleted", at=utc_now(), operations=removed, session=session, person=person)
+    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), change)
 
 
 async def look(parlour: InProcessGateway, scope: str, name: str) -> None:

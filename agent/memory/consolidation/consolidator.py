@@ -26,7 +26,7 @@ from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, rea
 from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.editing.staged_changes import MEMORY, ReviewReason
+from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.whole_text import edits_of_text
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
@@ -171,11 +171,16 @@ class Consolidator:
         return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=local_now)
 
     async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> None:
-        editor = DocumentEditor(home=self.home, documents=self.documents, now=self.now, disk=self.disk)
+        editor = DocumentEditor(home=self.home, documents=self.documents, disk=self.disk)
         result = await asyncio.to_thread(self._outcome, answer)
         why = f"{CONSOLIDATION}{answer.entry}"
         left = await editor.write(scope, MEMORY, answer.base, result, why=why)
-        await editor.stage(scope, left, lambda reason: _staged_name(answer, reason), session=session, cause=why)
+
+        def build(reason: str) -> StagedChange:
+            name = _staged_name(answer, reason)
+            return StagedChange(name=name, why=reason, at=self.now(), session=session, cause=why)
+
+        await editor.stage(scope, left, build)
 
     def _outcome(self, answer: StoredAnswer) -> DocumentOutcome:
         only_propose = ""

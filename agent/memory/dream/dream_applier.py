@@ -18,7 +18,7 @@ from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
-from agent.memory.editing.staged_changes import ReviewReason
+from agent.memory.editing.staged_changes import ReviewReason, StagedChange
 from agent.memory.history.history_log import HistoryEntry, add_keys
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -67,7 +67,6 @@ class DreamApplier:
         Raises OSError.
         """
         cause = run.cause(entries)
-        session = entries[-1].session if entries else ""
         changes = waits = 0
         for dream_pass in run.passes:
             simulation = await asyncio.to_thread(_simulate_pass, run, dream_pass)
@@ -78,15 +77,7 @@ class DreamApplier:
                 changes += 0 if ReviewReason.BUSY in left.waiting else len(left.done)
                 waits += sum(map(len, left.waiting.values()))
                 if stages:
-                    await self._editor.stage(
-                        scope,
-                        left,
-                        functools.partial(run.name, name),
-                        document=name,
-                        session=session,
-                        cause=cause,
-                        person=scope.removeprefix(_PEOPLE) if scope.startswith(_PEOPLE) else "",
-                    )
+                    await self._editor.stage(scope, left, functools.partial(self._staged, scope, run, entries, name))
         keys = keys_of_lines(edit for each in run.passes for answer in each.answers for edit in answer)
         await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys)
         await self.documents.notice(scope)  # a crash may have come between a file and its version
@@ -101,9 +92,22 @@ class DreamApplier:
             return result  # before a crash; later changes were a person's decision
         return await self._editor.write(scope, name, base, result, why=cause)
 
+    def _staged(
+        self, scope: str, run: DreamRun, entries: Sequence[HistoryEntry], document: str, why: str
+    ) -> StagedChange:
+        return StagedChange(
+            name=run.name(document, why),
+            why=why,
+            at=self.now(),
+            document=document,
+            session=entries[-1].session if entries else "",
+            cause=run.cause(entries),
+            person=scope.removeprefix(_PEOPLE) if scope.startswith(_PEOPLE) else "",
+        )
+
     @property
     def _editor(self) -> DocumentEditor:
-        return DocumentEditor(home=self.home, documents=self.documents, now=self.now, disk=self.disk)
+        return DocumentEditor(home=self.home, documents=self.documents, disk=self.disk)
 
     # -- these block -------------------------------------------------------------------------------
 

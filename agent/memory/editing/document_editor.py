@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -18,7 +17,7 @@ import structlog
 from agent.memory.documents.file_documents import DocumentBusy, change_document
 from agent.memory.documents.persona import SOUL, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
-from agent.memory.editing.staged_changes import ReviewReason, stage_for_approval
+from agent.memory.editing.staged_changes import ReviewReason, StagedChange, stage_for_approval
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -33,7 +32,6 @@ class DocumentEditor:
 
     home: Path
     documents: DocumentStore
-    now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
 
     async def text(self, scope: str, name: str) -> str:
@@ -63,36 +61,17 @@ class DocumentEditor:
             return result
         return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done})
 
-    async def stage(
-        self,
-        scope: str,
-        result: DocumentOutcome,
-        entry: Callable[[str], str],
-        *,
-        document: str = "",
-        session: str = "",
-        person: str = "",
-        cause: str = "",
-    ) -> None:
-        """Store what the outcome holds back for approval, under the name that *entry* gives to each reason.
+    async def stage(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
+        """Store what the outcome holds back for each reason, as the change that *build* returns for it. Raises OSError.
 
-        The parameters are those of `stage_for_approval`. Raises OSError.
+        *build* leaves the operations out.
         """
         for why, operations in result.waiting.items():
-            log.info("memory.change_staged", scope=scope, name=document, why=str(why), operations=len(operations))
-            await asyncio.to_thread(
-                stage_for_approval,
-                self._folder(scope),
-                self.disk,
-                entry(why),
-                why,
-                self.now(),
-                document=document,
-                operations=operations,
-                session=session,
-                person=person,
-                cause=cause,
+            change = replace(build(why), operations=operations)
+            log.info(
+                "memory.change_staged", scope=scope, name=change.document, why=str(why), operations=len(operations)
             )
+            await asyncio.to_thread(stage_for_approval, self._folder(scope), self.disk, change)
 
     def _folder(self, scope: str) -> Path:
         return scope_folder(self.home, scope) / "memory"

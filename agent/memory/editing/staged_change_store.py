@@ -56,25 +56,17 @@ class StagedChangeStore:
         self, scope: str, cause: str, erasure: StagedErasure, *, account: PlatformAccount, session: str = ""
     ) -> StagedChange:
         """Stage *erasure*, once per *cause*, and return it. With *session* a question is sent there. Raises OSError."""
-        name = f"f{short_id(cause)}"
         change = StagedChange(
-            name=name, why="erasure", at=self._now(), session=session, account=account, cause=cause, erasure=erasure
+            name=f"f{short_id(cause)}",
+            why="erasure",
+            at=self._now(),
+            session=session,
+            person=account.name,
+            cause=cause,
+            erasure=erasure,
         )
-        folder = scope_folder(self._home, scope) / "memory"
         async with self._writing:
-            await asyncio.to_thread(
-                lambda: stage_for_approval(
-                    folder,
-                    self._disk,
-                    name,
-                    change.why,
-                    change.at,
-                    session=session,
-                    person=account.name,
-                    cause=cause,
-                    erasure=erasure,
-                )
-            )
+            await self._stage(scope, change)
         return change
 
     async def claim_erasure(self, scope: str, name: str, turn: str) -> StagedChange | None:
@@ -124,21 +116,19 @@ class StagedChangeStore:
 
         The caller holds `writing`.
         """
-        name = f"r{short_id(cause)}"
-        added = [AddLines(line)]
-        await asyncio.to_thread(
-            lambda: stage_for_approval(
-                scope_folder(self._home, scope) / "memory",
-                self._disk,
-                name,
-                ReviewReason.UNTRUSTED,
-                self._now(),
-                operations=added,
-                session=session,
-                person=person,
-                cause=cause,
-            )
+        change = StagedChange(
+            name=f"r{short_id(cause)}",
+            why=ReviewReason.UNTRUSTED,
+            at=self._now(),
+            operations=(AddLines(line),),
+            session=session,
+            person=person,
+            cause=cause,
         )
+        await self._stage(scope, change)
+
+    async def _stage(self, scope: str, change: StagedChange) -> None:
+        await asyncio.to_thread(stage_for_approval, scope_folder(self._home, scope) / "memory", self._disk, change)
 
     async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
         """Record that *turn* asks about the changes *names*; durable on return. Raises OSError."""

@@ -75,10 +75,15 @@ class StagedChange:
     document: str = MEMORY
     operations: tuple[Operation, ...] = ()
     session: str = ""  # the session key where it arose; "" = none in particular
-    account: PlatformAccount | None = None  # the account to ask there
-    cause: str = ""  # goes into the cause of the version
+    person: str = ""  # whom to ask there
+    cause: str = ""  # that the version would have had without approval
     asked: str = ""  # the turn that asks there, stored before the question is sent
     erasure: StagedErasure | None = None  # instead of a change of a document
+
+    @property
+    def account(self) -> PlatformAccount | None:
+        """The account to ask."""
+        return PlatformAccount.from_name(self.person) if self.person else None
 
     @property
     def expires_at(self) -> datetime:
@@ -120,14 +125,12 @@ def read_staged(data: bytes) -> StagedChange | None:
     if document not in TRACKED and not is_plain_file(document):
         return None
     operations = map(read_record, stored.get("operations") or [])
-    texts = {name: str(stored.get(name, "")) for name in ("why", "session", "cause", "asked")}
-    person = str(stored.get("person", ""))
+    texts = {name: str(stored.get(name, "")) for name in ("why", "session", "person", "cause", "asked")}
     return StagedChange(
         name=stored["entry"],
         at=at,
         document=document,
         operations=tuple(each for each in operations if each is not None),
-        account=PlatformAccount.from_name(person) if person else None,
         erasure=_read_erasure(stored.get("erasure")),
         **texts,
     )
@@ -148,33 +151,19 @@ def erasures_since(folder: Path, disk: Disk, since: datetime | None) -> frozense
     return frozenset(path for path, each in staged.items() if since and each and each.erasure and each.at > since)
 
 
-def stage_for_approval(
-    folder: Path,
-    disk: Disk,
-    entry: str,
-    why: str,
-    at: datetime,
-    *,
-    operations: Sequence[Operation] = (),
-    document: str = "",
-    session: str = "",
-    person: str = "",
-    cause: str = "",
-    erasure: StagedErasure | None = None,
-) -> None:
-    """Store a change of *document* (MEMORY.md by default) under the name *entry*, unless one exists. Raises OSError.
+def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
+    """Store *change* in a scope's memory folder, unless one of its name exists. Blocks; raises OSError.
 
-    *session* is where it arose and *person* the account to ask there; without them no question is sent. *cause* is the
-    cause that the version would have had without approval. Operations that change more than five lines are stored as
-    several changes with different names.
+    Without a session no question is sent. Operations that change more than five lines are stored as several changes
+    with different names.
     """
-    known = {"document": document, "session": session, "person": person, "cause": cause}
-    for n, group in enumerate(list(_groups(operations)) or [[]]):
-        name = f"s{short_id(f'{entry} {n}')}" if n else entry  # others in the letters that people type
-        record: dict[str, Any] = {"v": 1, "entry": name, "why": why, "at": format_time(at)}
+    for n, group in enumerate(list(_groups(change.operations)) or [[]]):
+        name = f"s{short_id(f'{change.name} {n}')}" if n else change.name  # others in the letters that people type
+        record: dict[str, Any] = {"v": 1, "entry": name, "why": change.why, "at": format_time(change.at)}
+        known = {field: getattr(change, field) for field in ("document", "session", "person", "cause")}
         record |= {field: text for field, text in known.items() if text}
         record |= {"operations": [as_record(each) for each in group]} if group else {}
-        record |= {"erasure": asdict(erasure)} if erasure is not None else {}
+        record |= {"erasure": asdict(change.erasure)} if change.erasure is not None else {}
         path = folder / STAGED / f"{quote(name)}.json"
         if disk.size(path) is None:
             disk.replace(path, json.dumps(record, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")

@@ -22,7 +22,7 @@ from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, Ve
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
 from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
-from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason, stage_for_approval
+from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason, StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 from agent.memory.history.history_log import add_keys
 from agent.memory.history.plain_files import remove_lines
@@ -218,19 +218,17 @@ class ChatMemoryEditor:
         edits = [each for each in map(read_edit, payload["edits"]) if each is not None]
         async with self._writing:
             for name in _names(edits):
-                await asyncio.to_thread(
-                    stage_for_approval,
-                    self._folder(job.scope),
-                    self._disk,
-                    f"m{short_id(f'{job.id}.{name}.0')}",
-                    str(payload["why"]),
-                    self._now(),
+                change = StagedChange(
+                    name=f"m{short_id(f'{job.id}.{name}.0')}",
+                    why=str(payload["why"]),
+                    at=self._now(),
                     document=name,
-                    operations=[each.operation for each in edits if each.document == name],
+                    operations=tuple(each.operation for each in edits if each.document == name),
                     session=str(payload["session"]),
                     person=str(payload["by"]),
                     cause=str(payload["cause"]),
                 )
+                await asyncio.to_thread(stage_for_approval, self._folder(job.scope), self._disk, change)
 
 
 def _names(edits: Sequence[DocumentEdit]) -> list[str]:

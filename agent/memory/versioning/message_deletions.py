@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder, transcript_path
@@ -115,8 +115,19 @@ class MessageDeletionJobs:
         await self.documents.notice(job.scope)
         async with self.writing:
             derived = await asyncio.to_thread(self.derived_data.find, job.scope, str(key), mid, traces)
+            folder = scope_folder(self.home, job.scope) / "memory"
             for document, lines in derived.items():
-                await asyncio.to_thread(self._stage, job.scope, document, lines, str(key), mid, person)
+                change = StagedChange(
+                    # Names differ in their first letters, because users type only these.
+                    name=f"d{_name(str(key), mid, document)}",
+                    why="deleted",
+                    at=self.now(),
+                    document=document,
+                    operations=tuple(map(RemoveLines, lines)),
+                    session=str(key),
+                    person=person,
+                )
+                await asyncio.to_thread(stage_for_approval, folder, self.disk, change)
         return None
 
     def _traces(self, scope: str, key: SessionKey, mid: str) -> list[DeletionTrace]:
@@ -146,20 +157,6 @@ class MessageDeletionJobs:
         else:
             await self.records.append(record)
         self.adopt(record)
-
-    def _stage(self, scope: str, document: str, lines: Sequence[str], key: str, mid: str, person: str) -> None:
-        stage_for_approval(
-            scope_folder(self.home, scope) / "memory",
-            self.disk,
-            # Names differ in their first letters, because users type only these.
-            f"d{_name(key, mid, document)}",
-            "deleted",
-            self.now(),
-            document=document,
-            operations=[RemoveLines(line) for line in lines],
-            session=key,
-            person=person,
-        )
 
 
 def _may_remember(job: Job, traces: Sequence[DeletionTrace]) -> bool:

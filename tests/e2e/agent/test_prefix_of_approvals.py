@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
@@ -36,7 +36,9 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
         await talk(parlour, 1)
         folder = parlour.home / SCOPE / "memory"
         operations = (RemoveLines("- the office is in Bonn"), AddLines("- the office is in Köln"))
-        stage_for_approval(folder, Disk(), "dprefix", "many", utc_now(), operations=operations)
+        stage_for_approval(
+            folder, Disk(), StagedChange(name="dprefix", why="many", at=utc_now(), operations=operations)
+        )
         assert (await parlour.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
         await talk(parlour, 1)
         (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")

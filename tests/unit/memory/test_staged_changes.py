@@ -10,7 +10,7 @@ import pytest
 from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.documents.version_store import TRACKED
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
@@ -40,17 +40,16 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
     folder = tmp_path / SCOPE / "memory"
     operations = (*OPERATIONS, RemoveLines("- long gone"))
     for _ in range(2):
-        stage_for_approval(
-            folder,
-            Disk(),
-            "dream/7",
-            "soul",
-            NOW,
+        change = StagedChange(
+            name="dream/7",
+            why="soul",
+            at=NOW,
             document=name,
             operations=operations,
             session="slack:c1/17.4",
             person="slack%3aann",
         )
+        stage_for_approval(folder, Disk(), change)
     staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: NOW)
     [waiting] = await staging.pending_changes(SCOPE)
     assert (waiting.document, waiting.session) == (name, "slack:c1/17.4")
@@ -68,9 +67,8 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
 async def test_a_first_change_of_the_voice_begins_with_the_one_in_force(tmp_path: Path) -> None:
     """A chat without a SOUL.md of its own speaks with the installation's; a line more does not silence the rest."""
     (tmp_path / "SOUL.md").write_text("Be kind.\n")
-    stage_for_approval(
-        tmp_path / SCOPE / "memory", Disk(), "d1", "soul", NOW, document="SOUL.md", operations=(AddLines("Be brief."),)
-    )
+    change = StagedChange(name="d1", why="soul", at=NOW, document="SOUL.md", operations=(AddLines("Be brief."),))
+    stage_for_approval(tmp_path / SCOPE / "memory", Disk(), change)
     staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: NOW)
     assert await staging.approve(SCOPE, "d1", by="eve")
     assert document_path(tmp_path, SCOPE, "SOUL.md").read_text() == "Be kind.\n\nBe brief.\n"
