@@ -28,6 +28,7 @@ from agent.memory.documents.git_repository import (
     write_commit,
 )
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import read_text
 from agent.memory.storage.written_files import note_writes
 from gateway.ports.durable_files import sync_folder
 
@@ -96,11 +97,16 @@ class VersionStore:
 
     def documents_before(self, scope: str, sha: str) -> dict[str, bytes] | None:
         """Return the documents before the version *sha*, or None if it does not exist."""
-        with self._open(scope) as repo:
-            commit = resolve(repo, sha) if repo is not None else None
-            if repo is None or commit is None:
-                return None
-            return read_tree(repo, parent_of(repo, commit))
+        with self._open_at(scope, sha) as found:
+            return read_tree(found[0], parent_of(*found)) if found is not None else None
+
+    def changed_texts(self, scope: str, version: DocumentVersion) -> dict[str, tuple[str, str]]:
+        """Return the texts of each document that *version* changed, before and after it; {} if it does not exist."""
+        with self._open_at(scope, version.sha) as found:
+            if found is None:
+                return {}
+            before, after = read_tree(found[0], parent_of(*found)), read_tree(*found)
+        return {name: (read_text(before.get(name, b"")), read_text(after.get(name, b""))) for name in version.names}
 
     def log(self, scope: str, *, limit: int = 20, name: str = "") -> list[DocumentVersion]:
         """Return the newest versions, the newest first; of one document, if *name* is given."""
@@ -110,17 +116,15 @@ class VersionStore:
 
     def find(self, scope: str, sha: str) -> DocumentVersion | None:
         """Return the version whose name begins with *sha*, None when none or several do."""
-        with self._open(scope) as repo:
-            commit = resolve(repo, sha) if repo is not None else None
-            return read_version(repo, commit) if repo is not None and commit is not None else None
+        with self._open_at(scope, sha) as found:
+            return read_version(*found) if found is not None else None
 
     def diff(self, scope: str, sha: str) -> str:
         """Return the changes of the version *sha* as a unified diff, or "" if it does not exist."""
-        with self._open(scope) as repo:
-            commit = resolve(repo, sha) if repo is not None else None
-            if repo is None or commit is None:
+        with self._open_at(scope, sha) as found:
+            if found is None:
                 return ""
-            before, after = read_tree(repo, parent_of(repo, commit)), read_tree(repo, commit)
+            before, after = read_tree(found[0], parent_of(*found)), read_tree(*found)
         return "\n".join(
             line
             for name in TRACKED
@@ -218,6 +222,13 @@ class VersionStore:
             return
         with open_repo(path) as repo:
             yield repo
+
+    @contextmanager
+    def _open_at(self, scope: str, sha: str) -> Iterator[tuple[Repo, bytes] | None]:
+        """Open a scope's repository and find a version; None if there is no such version, or several are."""
+        with self._open(scope) as repo:
+            commit = resolve(repo, sha) if repo is not None else None
+            yield (repo, commit) if repo is not None and commit is not None else None
 
 
 def write_history(path: Path, changes: Iterable[tuple[Mapping[str, bytes], str, str, datetime]]) -> None:

@@ -75,19 +75,16 @@ class DreamService:
 
     def _texts_before(self, scope: str, version: DocumentVersion) -> tuple[Mapping[str, str], int] | RestoreConflict:
         """Return the texts before *version* with later changes by others, and the number of these changes. Blocks."""
-        texts = _decoded(self._versions.documents_before(scope, version.sha) or {})
+        before_change = self._versions.documents_before(scope, version.sha) or {}
+        texts = {name: data.decode("utf-8", "replace") for name, data in before_change.items()}
         kept = 0
         for each in self._since(scope, version):
             if each.why.startswith((DREAM_CAUSE, RESTORE)):
                 continue
             if each.why.startswith(FORGET):  # another wording of what was forgotten may stand in the old text
                 return RestoreConflict(each)
-            before, after = (
-                _decoded(self._versions.documents_before(scope, each.sha) or {}),
-                _decoded(self._versions.texts(scope, each.sha)),
-            )
-            for name in each.names:
-                done = three_way(before.get(name, ""), after.get(name, ""), texts.get(name, ""))
+            for name, (before, after) in self._versions.changed_texts(scope, each).items():
+                done = three_way(before, after, texts.get(name, ""))
                 if done.conflicts and not each.why.startswith(CONSOLIDATION):
                     return RestoreConflict(each)
                 texts[name] = done.text
@@ -102,7 +99,3 @@ class DreamService:
                 break
             since.append(each)
         return since[::-1]
-
-
-def _decoded(texts: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: data.decode("utf-8", "replace") for name, data in texts.items()}

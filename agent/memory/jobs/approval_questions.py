@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import structlog
+from cachetools import LRUCache
 
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MOST_ASKED, StagedChange, StagedErasure
@@ -59,7 +59,7 @@ class ApprovalQuestions:
         self._account = account
         self._journal = journal
         self._now = now
-        self._queued: OrderedDict[tuple[str, str], None] = OrderedDict()  # (scope, name) with a question in a queue
+        self._queued: LRUCache[tuple[str, str], None] = LRUCache(_KNOWN)  # (scope, name) with a question in a queue
 
     def after_each(self, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
         """Return *handlers* wrapped so that each run, also a repeated one, is followed by `look`."""
@@ -83,8 +83,6 @@ class ApprovalQuestions:
         for session, names in sessions.items():
             if await self._ask(scope, session):
                 self._queued.update(dict.fromkeys((scope, name) for name in names))
-        while len(self._queued) > _KNOWN:
-            self._queued.popitem(last=False)
 
     async def _ask(self, scope: str, session: str) -> bool:
         """Queue a question in *session*; return False if it was not accepted."""

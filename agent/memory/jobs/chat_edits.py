@@ -190,7 +190,8 @@ class ChatMemoryEditor:
     def _report(self, request: ChatEditRequest, new_texts: Sequence[tuple[str, str]]) -> ChatEditResult:
         """Return the changes by their versions; without versions (the disk is full) by *new_texts*."""
         versions = [each for each in self._turn_versions(request) if each.why == request.cause]
-        texts = [each for version in versions for each in self._texts(request.scope, version)] or new_texts
+        known = [self._versions.changed_texts(request.scope, each) for each in versions]
+        texts = [pair for each in known for pair in each.values()] or new_texts
         changes = tuple(change for before, after in texts for change in _line_changes(before, after))
         return ChatEditResult(changes=changes, versions=tuple(each.short for each in versions))
 
@@ -201,13 +202,7 @@ class ChatMemoryEditor:
         return [each for each in reversed(newest) if each.why.startswith(beginning)]
 
     def _count_lost(self, scope: str, version: DocumentVersion) -> int:
-        return sum(_loss(before, after) for before, after in self._texts(scope, version))
-
-    def _texts(self, scope: str, version: DocumentVersion) -> list[tuple[str, str]]:
-        """Return the changed documents before and after *version*."""
-        before = self._versions.documents_before(scope, version.sha) or {}
-        after = self._versions.texts(scope, version.sha)
-        return [(_text(before, name), _text(after, name)) for name in version.names]
+        return sum(_loss(before, after) for before, after in self._versions.changed_texts(scope, version).values())
 
     def _folder(self, scope: str) -> Path:
         return scope_folder(self._home, scope) / "memory"
@@ -309,7 +304,3 @@ def _line_changes(before: str, after: str) -> list[LineChange]:
                 added.remove(successor)
         changes += [LineChange(new=line) for line in added]
     return changes
-
-
-def _text(texts: dict[str, bytes], name: str) -> str:
-    return texts.get(name, b"").decode("utf-8", "replace")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import structlog
+from cachetools import LRUCache
 
 from agent.memory.documents.file_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
@@ -82,7 +82,7 @@ class MemoryJobs:
         self._documents = documents
         self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by `still`
         # Scopes that are known to have nothing pending; any other is asked for once.
-        self._settled: OrderedDict[str, None] = OrderedDict()
+        self._settled: LRUCache[str, None] = LRUCache(_SCOPES_KNOWN)
         self._settling: dict[str, asyncio.Event] = {}  # set when the jobs of the scope are applied
 
     def note(self, job: Job) -> None:
@@ -102,8 +102,6 @@ class MemoryJobs:
             return
         # Before the first await: a job noted in between unsettles the scope again.
         self._settled[scope] = None
-        if len(self._settled) > _SCOPES_KNOWN:
-            self._settled.popitem(last=False)
         settling = self._settling[scope] = asyncio.Event()
         try:
             for job in await self._jobs.pending_in(scope):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
+
+from cachetools import LRUCache
 
 _SHORT = 6  # characters of an id
 _NAMES = 1_000  # that one conversation keeps
@@ -16,15 +17,13 @@ class SenderNames:
     """The names of one conversation's people, by how they read: case, blanks and signs make no difference."""
 
     def __init__(self) -> None:
-        self._users: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._users: LRUCache[str, tuple[str, ...]] = LRUCache(_NAMES)
 
     def note(self, user: str, name: str) -> None:
         """Take note that the user with this id speaks as *name*."""
         folded = _fold(name)
-        known = self._users.pop(folded, ())
+        known = self._users.get(folded, ())
         self._users[folded] = known if user in known or len(known) == _SEVERAL else (*known, user)
-        if len(self._users) > _NAMES:
-            self._users.popitem(last=False)
 
     def note_line(self, line: Mapping[str, Any]) -> None:
         """Record the sender of a transcript line or a message."""

@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from cachetools import LRUCache
 
 from agent.memory.documents.file_documents import EPOCH, document_path
 from agent.memory.documents.persona import DEFAULT_PERSONA
@@ -133,7 +135,7 @@ class ScopeMemory:
     def __init__(self, home: Path, documents: DocumentStore) -> None:
         self._home = home
         self._documents = documents
-        self._views: OrderedDict[str, _CachedView] = OrderedDict()
+        self._views: LRUCache[str, _CachedView] = LRUCache(_SCOPES_IN_MEMORY)
 
     async def view(self, scope: str) -> MemoryView:
         """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
@@ -143,7 +145,6 @@ class ScopeMemory:
         # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
         stamps = [_stamp(path) for path in paths]
         if model_texts is not None and model_texts.stamps == stamps:
-            self._views.move_to_end(scope)
             return model_texts.view
         texts_read = [
             "" if stamp == _MISSING else (await self._documents.read(*source)).text
@@ -156,8 +157,6 @@ class ScopeMemory:
         view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev, epoch=epoch.strip())
         # The stamps are those from before the reading: a write in between is seen next time.
         self._views[scope] = _CachedView(paths, stamps, view)
-        while len(self._views) > _SCOPES_IN_MEMORY:
-            self._views.popitem(last=False)
         return view
 
 

@@ -77,21 +77,19 @@ class DerivedDataFinder:
             is_remembered = remembering_turn(version) in turns
             if not is_remembered and not names & set(re.findall(r"\be[a-z2-7]{16}\b", version.why)):
                 continue
-            for name in version.names:
-                lines = self._added_lines(scope, version, name)
+            for name, (before, after) in self._versions.changed_texts(scope, version).items():
+                lines = self._added_lines(scope, version, name, before, after)
                 if not is_remembered:
                     lines = related_lines(lines, words) or (lines if has_content else [])
                 known = derived.setdefault(name, [])
                 known += [line for line in lines if line not in known]
         return {name: lines[:_MAX_LINES] for name, lines in derived.items() if lines}
 
-    def _added_lines(self, scope: str, version: DocumentVersion, name: str) -> list[str]:
+    def _added_lines(self, scope: str, version: DocumentVersion, name: str, before: str, after: str) -> list[str]:
         """Return the current lines of a document that *version* added."""
-        after = self._versions.texts(scope, version.sha).get(name, b"")
-        before = (self._versions.documents_before(scope, version.sha) or {}).get(name, b"")
         current = read_text(self._disk.load(document_path(self._home, scope, name)) or b"").splitlines()
-        old = set(read_text(before).splitlines())
-        new = [line for line in read_text(after).splitlines() if line.strip() and line not in old]
+        old = set(before.splitlines())
+        new = [line for line in after.splitlines() if line.strip() and line not in old]
         return [
             line
             for line in new

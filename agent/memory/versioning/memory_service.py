@@ -146,16 +146,12 @@ class MemoryService:
         version = await asyncio.to_thread(self._versions.find, scope, sha)
         if version is None:
             return UndoResult.UNKNOWN
-        after = await asyncio.to_thread(self._versions.texts, scope, version.sha)
-        before = await asyncio.to_thread(self._versions.documents_before, scope, version.sha) or {}
+        texts = await asyncio.to_thread(self._versions.changed_texts, scope, version)
         names = await asyncio.to_thread(self._documents_to_revert, scope, version, by)
         for name in names:  # revert all of them, or none
-            now = (await self._documents.read(scope, name)).text
-            if revert_change(_text(before, name), _text(after, name), now) is None:
+            if revert_change(*texts[name], (await self._documents.read(scope, name)).text) is None:
                 return UndoResult.CONFLICT
-        reverted = [
-            await self._revert(scope, name, _text(before, name), _text(after, name), version, by) for name in names
-        ]
+        reverted = [await self._revert(scope, name, *texts[name], version, by) for name in names]
         return UndoResult.DONE if all(reverted) else UndoResult.CONFLICT
 
     def _documents_to_revert(self, scope: str, version: DocumentVersion, by: str) -> tuple[str, ...]:
@@ -190,7 +186,3 @@ class MemoryService:
             return None
         messages = await self._sessions.displayed_messages(trace.key, limit=_MAX_LINES)
         return next((each for each in messages if each.turn == trace.turn and each.role == "user"), None)
-
-
-def _text(texts: dict[str, bytes], name: str) -> str:
-    return texts.get(name, b"").decode("utf-8", "replace")

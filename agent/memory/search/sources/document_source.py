@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from agent.memory.search.search_unit import SourceReading, UnitSource
-from agent.memory.search.sources.scope_source import Cut, day_of
+from agent.memory.search.sources.scope_source import Cut, day_of, mark_of
 from gateway.errors import FileUnavailable
 
 log = structlog.get_logger(__name__)
@@ -30,20 +30,14 @@ class DocumentSource:
 
     def marks(self) -> Mapping[UnitSource, str]:
         """Return the marks of all documents except hidden files, links and files that are too large."""
-        marks = {}
-        for source, path in self._files():
-            stat = path.stat()
-            if stat.st_size <= _LARGEST:
-                marks[source] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        return marks
+        return {source: mark_of(path) for source, path in self._files() if path.stat().st_size <= _LARGEST}
 
     def read(self, source: UnitSource, since: str) -> SourceReading:  # noqa: ARG002 - a document that changed is read whole
         """Return the units of a document, none if it is unreadable. Raises FileNotFoundError."""
         path = self._path(source)
-        stat = path.stat()
-        mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        mark = mark_of(path)
         # The date in the file's name, else its last change.
-        at = day_of(path.name) or datetime.fromtimestamp(stat.st_mtime, UTC)
+        at = day_of(path.name) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
         return SourceReading(units=tuple(self._cut(self._text(path), at)), mark=mark)
 
     def text(self, source: UnitSource) -> str:

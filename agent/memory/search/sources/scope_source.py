@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,11 +75,8 @@ class ScopeSource:
         marks = {source: self._mark(source, each.fingerprint) for source, each in self._files.items()}
         memory = self._folder / "memory"
         for name in (*_PAPERS, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
-            try:
-                stat = (self._folder / name).stat()
-            except FileNotFoundError:
-                continue
-            marks[UnitSource(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+            with suppress(FileNotFoundError):
+                marks[UnitSource(name=name)] = mark_of(self._folder / name)
         if keys := self._keys_mark():
             marks |= {each: f"{mark}+{keys}" for each, mark in marks.items() if _has_keys(each.name)}
         return marks
@@ -88,8 +86,7 @@ class ScopeSource:
         if source.name.startswith(SESSIONS):
             return self._conversation(source, since)
         path = self._folder / source.name
-        stat = path.stat()  # before reading, so that a concurrent write changes the next mark
-        mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        mark = mark_of(path)  # before reading, so that a concurrent write changes the next mark
         if _has_keys(source.name) and (keys := self._keys_mark()):
             return SourceReading(units=self._with_keys(self._paper(path)), mark=f"{mark}+{keys}")
         units = self._entries() if source.name == HISTORY else self._paper(path)
@@ -145,8 +142,7 @@ class ScopeSource:
     def _keys_mark(self) -> str:
         """Return a mark of the files that have keys of lines; "" without any."""
         paths = [path for path in (self._folder / HISTORY, self._folder / "memory" / KEYS) if path.is_file()]
-        stats = [path.stat() for path in paths]
-        return "+".join(f"{each.st_size}:{each.st_mtime_ns}:{each.st_ino}" for each in stats)
+        return "+".join(map(mark_of, paths))
 
     def _entries(self) -> Sequence[SearchUnit]:
         zone = self.zone
@@ -158,6 +154,12 @@ class ScopeSource:
 
     def _history(self) -> Sequence[HistoryEntry]:
         return HistoryLog(self._folder / "memory", self.disk).after(0)
+
+
+def mark_of(path: Path) -> str:
+    """Return a mark that changes with the content of a file. Raises FileNotFoundError."""
+    stat = path.stat()
+    return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
 
 
 def _has_keys(name: str) -> bool:
