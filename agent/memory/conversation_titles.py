@@ -7,16 +7,16 @@ line, at most `LONGEST_TITLE` characters, shown as plain text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.conversations import TITLE_CONVERSATION, StoredConversations, title_job_id, title_of
+from agent.memory.conversations import StoredConversations, title_job_id, title_of
 from agent.memory.documents.file_documents import read_epoch
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import conversation
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, call_provider, is_cut, outage_delay
@@ -50,11 +50,6 @@ class ConversationTitleJobs:
     jobs: JobQueue
     model: ChatModel
     now: Callable[[], datetime]
-
-    @property
-    def slow(self) -> Mapping[str, Handler]:
-        """Handlers that call a model."""
-        return {TITLE_CONVERSATION: self.write_title}
 
     async def write_title(self, job: Job) -> RetryJobLater | None:
         """Ask the model for the title of the job's conversation, unless a person has named or deleted it."""

@@ -19,7 +19,7 @@ from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.erasure.purge_jobs import scrub_job
 from agent.memory.erasure.scope_files import DIGEST, SESSIONS, DerivedIndex, remove_attachments
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
@@ -73,11 +73,6 @@ class StoredConversations:
     disk: Disk = field(default_factory=Disk)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _watchers: list[Callable[[SessionKey], None]] = field(default_factory=list)
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers of jobs that read many files."""
-        return {DELETE_CONVERSATION: self.erase}
 
     # -- the list ----------------------------------------------------------------------------------
 

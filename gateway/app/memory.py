@@ -12,7 +12,7 @@ from pathlib import Path
 from agent.files.workspaces import ScopeWorkspaces
 from agent.llm.model_client import ModelClient
 from agent.locks import WorkerSlots
-from agent.memory.account_links.account_linker import AccountLinker
+from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
@@ -20,13 +20,14 @@ from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.conversation_titles import ConversationTitleJobs
-from agent.memory.conversations import StoredConversations
+from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_applier import DreamApplier
 from agent.memory.dream.dream_notifier import DreamNotifier
 from agent.memory.dream.dream_service import DreamService
+from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer, DreamSchedule
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
@@ -44,10 +45,21 @@ from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
-from agent.memory.privacy.export_jobs import ExportJobs
+from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs
 from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
-from agent.memory.prompt.due_jobs import EDIT, REMEMBER
+from agent.memory.prompt.due_jobs import (
+    APPLY,
+    APPLY_RAW,
+    CONSOLIDATE,
+    EDIT,
+    FLUSH,
+    FLUSHED,
+    NOTE,
+    REMEMBER,
+    SUMMARISE,
+    SUMMARISE_RAW,
+)
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
@@ -55,7 +67,7 @@ from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
-from agent.memory.versioning.message_deletions import MessageDeletionJobs
+from agent.memory.versioning.message_deletions import DELETED, UNINDEX, UNLEARN, MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
 from gateway.app.isolation import LOCAL_ACCOUNTS
@@ -410,23 +422,31 @@ def build_job_runner(
         EDIT: memory.editor.stage,
         ASK_ERASURE: memory.erasure.ask,
         STANDING_DECISION: StandingDecisions(store.jobs).expire,
-        **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
-        **flushes.quick,
-        **deletions.quick,
-        **exports.quick,
+        **dreamer.after_each({APPLY: consolidation.apply, APPLY_RAW: raw_archives.apply}),
+        FLUSHED: flushes.write,
+        DELETED: deletions.delete,
+        UNLEARN: deletions.unlearn,
+        UNEXPORT: exports.unexport,
         **handlers,
     }
-    slow: Mapping[str, Handler] = {**dreamer.slow, **titles.slow} if memory.can_summarise else {}
+    slow: dict[str, Handler] = {DREAM: dreamer.run, TITLE_CONVERSATION: titles.write_title}
     if memory.consolidates:
-        slow = {**consolidation.slow, **raw_archives.slow, **notes.slow, **flushes.slow, **slow}
+        slow |= {CONSOLIDATE: consolidation.consolidate, SUMMARISE: consolidation.summarise}
+        slow |= {SUMMARISE_RAW: raw_archives.summarise, FLUSH: flushes.flush, NOTE: notes.write}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
-    in_scope = {**memory.erasure.long, **memory.stored_conversations.long, **deletions.long, **exports.long}
+    in_scope: Mapping[str, Handler] = {
+        **memory.erasure.long,
+        DELETE_CONVERSATION: memory.stored_conversations.erase,
+        UNINDEX: deletions.unindex,
+        EXPORT: exports.export,
+    }
     return JobRunner(
         store.jobs,
         quick=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(quick)),
-        slow=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(slow)),
+        slow=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(slow if memory.can_summarise else {})),
         long={
-            **memory.linker.long,
+            LINK: memory.linker.link,
+            UNLINK: memory.linker.unlink,
             **memory.erasure.exclusive,
             **lock_handlers(memory.scope_lock, store.jobs, in_scope),
         },

@@ -19,7 +19,17 @@ from agent.memory.jobs.job_runner import Handler
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
-from agent.memory.prompt.due_jobs import consolidation_job
+from agent.memory.prompt.due_jobs import (
+    APPLY,
+    APPLY_RAW,
+    CONSOLIDATE,
+    FLUSH,
+    FLUSHED,
+    NOTE,
+    SUMMARISE,
+    SUMMARISE_RAW,
+    consolidation_job,
+)
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
@@ -265,7 +275,7 @@ class ConsolidationScene:
 
     async def run(self, *workers: ConsolidationJobs | FlushJobs | RawArchiveJobs) -> None:
         """Run every job that is there to its end, as the background does."""
-        handlers = {kind: handler for each in workers for kind, handler in {**each.slow, **each.quick}.items()}
+        handlers = {kind: handler for each in workers for kind, handler in handlers_of(each).items()}
         while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
             for job in jobs:
                 await self._do(job, handlers[job.kind])
@@ -279,6 +289,18 @@ class ConsolidationScene:
     def history(self) -> HistoryLog:
         """Return the scope's history."""
         return HistoryLog(scope_folder(self.home, SCOPE) / "memory")
+
+
+def handlers_of(jobs: ConsolidationJobs | FlushJobs | RawArchiveJobs | SessionNoteJobs) -> Mapping[str, Handler]:
+    """Return the handlers of *jobs* by the kind of job."""
+    match jobs:
+        case ConsolidationJobs():
+            return {CONSOLIDATE: jobs.consolidate, SUMMARISE: jobs.summarise, APPLY: jobs.apply}
+        case RawArchiveJobs():
+            return {SUMMARISE_RAW: jobs.summarise, APPLY_RAW: jobs.apply}
+        case FlushJobs():
+            return {FLUSH: jobs.flush, FLUSHED: jobs.write}
+    return {NOTE: jobs.write}
 
 
 async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: Any) -> ConsolidationScene:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ import structlog
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.account_links.scope_transfer import first_created_at, merge_scope_files, split_scope_files
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_projector import TranscriptProjector
@@ -54,11 +54,6 @@ class AccountLinker:
     close_files: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
     disk: Disk
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers that move files."""
-        return {LINK: self.link, UNLINK: self.unlink}
 
     async def link(self, job: Job) -> RetryJobLater | None:
         """Link the job's two accounts to the person with the older conversations."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -18,7 +18,7 @@ import structlog
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
 from agent.memory.consolidation.consolidator import FAILURE_LINE, FAILURES_BEFORE_RAW, Consolidator, StoredAnswer
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
 from agent.memory.messages.message_reader import MessageReader
@@ -30,7 +30,6 @@ from agent.memory.prompt.due_jobs import (
     FLUSH,
     NOTE,
     ROUNDS,
-    SUMMARISE,
     ConversationSpan,
     consolidation_job,
     raw_summary_job,
@@ -73,16 +72,6 @@ class ConsolidationJobs:
     notes: bool = True  # write a session note when /new ends a conversation
     flushes: bool = False  # FLUSH jobs are handled; a compaction waits for them
     token_limit: Callable[[], Awaitable[int]] = unlimited
-
-    @property
-    def slow(self) -> Mapping[str, Handler]:
-        """Handlers that call a model."""
-        return {CONSOLIDATE: self.consolidate, SUMMARISE: self.summarise}
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers that only change files."""
-        return {APPLY: self.apply}
 
     async def consolidate(self, job: Job) -> RetryJobLater | None:
         """Ask the model about the job's messages and store its answer; done when there is one, or a raw archive."""

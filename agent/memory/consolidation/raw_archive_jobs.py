@@ -7,7 +7,7 @@ MEMORY.md and replaces the entry's text. Both are idempotent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,11 +17,11 @@ import structlog
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidator import Consolidator, StoredAnswer
 from agent.memory.history.history_log import RAW_JSONL, HistoryEntry
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import TranscriptRange, conversation, shorten_lines
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay, unlimited
-from agent.memory.prompt.due_jobs import APPLY_RAW, SUMMARISE_RAW, raw_summary_job
+from agent.memory.prompt.due_jobs import APPLY_RAW, raw_summary_job
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
 from gateway.backoff import exponential_delay
@@ -49,16 +49,6 @@ class RawArchiveJobs:
     now: Callable[[], datetime]
     is_scheduled: bool = True
     token_limit: Callable[[], Awaitable[int]] = unlimited
-
-    @property
-    def slow(self) -> Mapping[str, Handler]:
-        """Handlers that call a model."""
-        return {SUMMARISE_RAW: self.summarise}
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers that only change files."""
-        return {APPLY_RAW: self.apply}
 
     async def catch_up(self) -> None:
         """Enqueue a job for each raw archive of any scope: of a version without these jobs, or of the library."""

@@ -86,11 +86,6 @@ class Dreamer:
     disk: Disk = field(default_factory=Disk)
     _at_work: set[str] = field(default_factory=set)
 
-    @property
-    def slow(self) -> Mapping[str, Handler]:
-        """Handlers that call a model."""
-        return {DREAM: self.run}
-
     async def expect(self, scope: str) -> None:
         """See to it that what is new in *scope* is dreamt of in time; one job, however often and by whom it is said."""
         if not self.is_scheduled:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,12 +15,12 @@ import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.documents.file_documents import read_epoch
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay
 from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
-from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, NOTE, ConversationSpan, after_flush
+from agent.memory.prompt.due_jobs import FLUSHED, ConversationSpan, after_flush
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import SessionKey
@@ -47,16 +47,6 @@ class FlushJobs:
     now: Callable[[], datetime]
     token_limit: Callable[[], Awaitable[int]]
     disk: Disk = field(default_factory=Disk)
-
-    @property
-    def slow(self) -> Mapping[str, Handler]:
-        """Handlers that call a model."""
-        return {FLUSH: self.flush}
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers that only change files."""
-        return {FLUSHED: self.write}
 
     async def flush(self, job: Job) -> RetryJobLater | None:
         """Ask the model for lasting facts in the job's messages, once per cycle, and store the answer as a job."""
@@ -124,11 +114,6 @@ class SessionNoteJobs:
     now: Callable[[], datetime]
     max_messages: int
     min_user_messages: int
-
-    @property
-    def slow(self) -> Mapping[str, Handler]:
-        """Handlers that call a model."""
-        return {NOTE: self.write}
 
     async def write(self, job: Job) -> RetryJobLater | None:
         """Write the note about the job's transcript unless it exists."""

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from agent.memory.jobs.job_reports import send_job_report
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_archive import IS_EXPORT, PackedArchives, format_day, members, write_archives
 from agent.memory.scopes import attachment_path, scope_folder
 from agent.memory.storage import transcript_lines as build
@@ -57,16 +57,6 @@ class ExportJobs:
     zone: Callable[[str], str]
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers that take long, but use no model."""
-        return {EXPORT: self.export}
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers that only remove files."""
-        return {UNEXPORT: self.unexport}
 
     def can_send(self, channel: str) -> bool:
         """Return True if an export can be sent in a channel."""

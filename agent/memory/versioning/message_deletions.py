@@ -8,7 +8,7 @@ removed only after approval.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ import structlog
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import RemoveLines
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
@@ -57,16 +57,6 @@ class MessageDeletionJobs:
     writing: asyncio.Lock
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers that only change files."""
-        return {DELETED: self.delete, UNLEARN: self.unlearn}
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers whose duration depends on the size of the index."""
-        return {UNINDEX: self.unindex}
 
     async def delete(self, job: Job) -> RetryJobLater | None:
         """Record the deletion, and enqueue the jobs that find derived data."""

@@ -16,7 +16,7 @@ from agent.memory.prompt.due_jobs import NOTE, SUMMARISE, flush_job
 from agent.memory.scopes import scope_folder
 from gateway.errors import ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
 from gateway.ports import Job
-from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
+from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin, handlers_of
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
 
 OUTAGES = [
@@ -32,8 +32,8 @@ def process(world: ConsolidationScene) -> Callable[[], Mapping[str, Handler]]:
 
     def handlers() -> Mapping[str, Handler]:
         consolidation, flushes, raw = world.consolidator(now=world.clock), world.flushes(), world.raw_archives()
-        slow = {**consolidation.slow, **flushes.slow, **raw.slow, **world.notes().slow}
-        return {**slow, **consolidation.quick, **flushes.quick, **raw.quick}
+        workers = (consolidation, flushes, raw, world.notes())
+        return {kind: handler for each in workers for kind, handler in handlers_of(each).items()}
 
     return handlers
 
