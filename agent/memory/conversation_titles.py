@@ -19,7 +19,7 @@ from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import conversation
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.model_calls import ModelProvider, UnusableAnswer, call_provider, is_cut, outage_delay
+from agent.memory.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider, outage_delay
 from gateway.events import SessionKey
 from gateway.ports import DocumentStore, Job, JobQueue, TurnRecordStore
 
@@ -80,12 +80,11 @@ class ConversationTitleJobs:
         provider = ModelProvider(
             model=self.model, purpose="title", turn=job.id, key=str(SessionKey.parse(str(job.payload["key"])))
         )
-        messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
-        request = {"messages": messages, "max_tokens": _MOST_TOKENS}
+        request = {"messages": build_prompt(_SYSTEM, text), "max_tokens": _MOST_TOKENS}
         response = await call_provider(provider, self.model.name, [request], deadline=_DEADLINE)
         if isinstance(response, UnusableAnswer):
             return response
-        return "" if is_cut(response) else read_title(response.content)
+        return "" if response.is_cut else read_title(response.content)
 
 
 def read_title(answer: str) -> str:

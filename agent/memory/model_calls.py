@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from agent.llm.chat_model import ChatModel, ChatRequest, TokenUsage, ToolCall
+from agent.llm.chat_model import ChatModel, ChatRequest, TokenUsage
 from gateway.backoff import exponential_delay
 from gateway.errors import (
     ContextOverflow,
@@ -43,12 +44,12 @@ _NONE = TokenUsage()
 
 @dataclass(frozen=True, slots=True)
 class ProviderReply:
-    """The reply of a provider of [001]."""
+    """The reply of a provider of [001]. *is_cut*: a token limit ended it early, so that it is not all of it."""
 
     content: str
-    tool_calls: tuple[ToolCall, ...]
+    tool_calls: object  # as `read_call` takes them
     tokens: TokenUsage = _NONE
-    finish_reason: str = ""
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class ModelProvider:
             max_tokens=asked.get("max_tokens"),
         )
         reply = await self.model.complete(request)
-        return ProviderReply(reply.text, reply.tool_calls, reply.tokens, "length" if reply.is_cut else "")
+        return ProviderReply(reply.text, reply.tool_calls, reply.tokens, reply.is_cut)
 
 
 class LlmProvider(Protocol):
@@ -104,9 +105,29 @@ def outage_delay(attempts: int) -> timedelta:
     return exponential_delay(attempts, _FIRST_WAIT, _LONGEST_WAIT)
 
 
+def build_prompt(system: str, text: str) -> list[dict[str, str]]:
+    """Return the messages of a question."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
+
+
+def force_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `tool_choice` that makes a model call *tool*."""
+    return {"type": "function", "function": {"name": tool["function"]["name"]}}
+
+
+def tool_attempts(
+    messages: Sequence[Mapping[str, Any]], tool: Mapping[str, Any], without: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the attempts of a question: *tool* is forced, then offered; *without* tools, JSON is asked for."""
+    # A copy of the tool for each: some providers modify what they are given.
+    yield {"messages": messages, "tools": [copy.deepcopy(tool)], "tool_choice": force_tool(tool)}
+    yield {"messages": messages, "tools": [copy.deepcopy(tool)], "tool_choice": "auto"}
+    yield {"messages": without}
+
+
 async def call_provider(
     provider: LlmProvider, model: str, attempts: Iterable[dict[str, Any]], *, deadline: timedelta
-) -> Any:
+) -> ProviderReply | UnusableAnswer:
     """Return the response to the first of *attempts* that the provider accepts, or UnusableAnswer. Never raises.
 
     An attempt is the arguments of `chat`. No further one is made after an outage (busy, unreachable, timeout, key).
@@ -130,19 +151,21 @@ async def call_provider(
                 return UnusableAnswer(type(error).__name__, is_outage=not isinstance(error, InvalidModelReply))
             refused = type(error).__name__
             continue
-        if getattr(response, "finish_reason", None) == "error":  # some providers return errors instead of raising
+        if isinstance(response, ProviderReply):
+            return response
+        finish_reason, content = _field(response, "finish_reason"), _field(response, "content")
+        if finish_reason == "error":  # some providers return errors instead of raising
             refused = "the provider's error"
-            if _ABOUT_TOOLS.search(str(getattr(response, "content", None))):
+            if _ABOUT_TOOLS.search(str(content)):
                 continue
             return UnusableAnswer(refused, is_outage=True)
-        return response
+        return ProviderReply(
+            content if isinstance(content, str) else "",
+            _field(response, "tool_calls"),
+            is_cut=finish_reason == "length",
+        )
     log.warning("consolidation.refused", error=refused)
     return UnusableAnswer(f"refused: {refused}")
-
-
-def is_cut(response: Any) -> bool:
-    """Return True if a token limit ended the response early: whatever it contains, it is not all of it."""
-    return getattr(response, "finish_reason", None) == "length"
 
 
 def _is_outage(error: Exception) -> bool:

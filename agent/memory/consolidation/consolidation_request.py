@@ -7,7 +7,7 @@ models without tools. Either answer is accepted everywhere.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,10 +20,11 @@ from agent.memory.model_calls import (
     MOST_CHARACTERS,
     LlmProvider,
     UnusableAnswer,
+    build_prompt,
     call_provider,
     clean,
-    is_cut,
     read_call,
+    tool_attempts,
 )
 
 SAVE_MEMORY = "save_memory"
@@ -36,7 +37,7 @@ _SYSTEM_WITHOUT_TOOLS = (
     " else."
 )
 
-_TOOL: dict[str, Any] = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": SAVE_MEMORY,
@@ -80,27 +81,20 @@ _EDIT_JSON = (
     ' "text": "…", "under": "", "source": 12}]}'
 )
 
-TOOL_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": SAVE_MEMORY}}
 
-
-def tools() -> list[dict[str, Any]]:
-    """Return a fresh list with the tool's definition; some providers modify what they are given."""
-    return [copy.deepcopy(_TOOL)]
-
-
-def edit_tools() -> list[dict[str, Any]]:
+def edit_tool() -> dict[str, Any]:
     """Return the tool with operations in place of the whole memory."""
-    [tool] = tools()
+    tool = copy.deepcopy(TOOL)
     parameters = tool["function"]["parameters"]
     parameters["properties"] = {
         "history_entry": parameters["properties"]["history_entry"],
         "operations": operations_schema(),
     }
     parameters["required"] = ["history_entry", "operations"]
-    return [tool]
+    return tool
 
 
-def messages(current_memory: str, conversation: Sequence[str], *, system: str = SYSTEM) -> list[dict[str, Any]]:
+def messages(current_memory: str, conversation: Sequence[str], *, system: str = SYSTEM) -> list[dict[str, str]]:
     """Return the prompt for a model that calls tools."""
     lines = "\n".join(conversation)
     asked = (
@@ -108,10 +102,10 @@ def messages(current_memory: str, conversation: Sequence[str], *, system: str = 
         f"## Current Long-term Memory\n{current_memory.strip() or NOTHING_YET}\n\n"
         f"## Conversation to Process\n{lines}"
     )
-    return [{"role": "system", "content": system}, {"role": "user", "content": asked}]
+    return build_prompt(system, asked)
 
 
-def messages_without_tools(current_memory: str, conversation: Sequence[str]) -> list[dict[str, Any]]:
+def messages_without_tools(current_memory: str, conversation: Sequence[str]) -> list[dict[str, str]]:
     """Return the prompt for a model that cannot call tools; it answers the JSON of [004]."""
     lines = "\n".join(conversation)
     asked = (
@@ -123,7 +117,7 @@ def messages_without_tools(current_memory: str, conversation: Sequence[str]) -> 
         '  "memory_update": "<the full long-term memory as markdown: all existing facts plus new ones>"\n'
         "}"
     )
-    return [{"role": "system", "content": _SYSTEM_WITHOUT_TOOLS}, {"role": "user", "content": asked}]
+    return build_prompt(_SYSTEM_WITHOUT_TOOLS, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +142,15 @@ async def request_consolidation(
 
     The tool is forced; a provider that refuses this is asked with `auto`, then without tools.
     """
-    attempts = _edit_attempts(memory, lines) if asks_edits else _attempts(memory, lines)
-    response = await call_provider(provider, model, attempts, deadline=deadline)
-    if isinstance(response, UnusableAnswer):
-        return response
-    if is_cut(response):
-        return UnusableAnswer(CUT_OFF)
-    return parse_answer(getattr(response, "content", None), getattr(response, "tool_calls", None))
-
-
-def _attempts(memory: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    yield {"messages": messages(memory, lines), "tools": tools(), "tool_choice": dict(TOOL_CHOICE)}
-    yield {"messages": messages(memory, lines), "tools": tools(), "tool_choice": "auto"}
-    yield {"messages": messages_without_tools(memory, lines)}
-
-
-def _edit_attempts(memory: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    prompt = messages(memory, lines, system=_EDIT_SYSTEM)
-    yield {"messages": prompt, "tools": edit_tools(), "tool_choice": dict(TOOL_CHOICE)}
-    yield {"messages": prompt, "tools": edit_tools(), "tool_choice": "auto"}
-    yield {"messages": messages(memory, lines, system=_EDIT_SYSTEM + _EDIT_JSON)}
+    if asks_edits:
+        without = messages(memory, lines, system=_EDIT_SYSTEM + _EDIT_JSON)
+        attempts = tool_attempts(messages(memory, lines, system=_EDIT_SYSTEM), edit_tool(), without)
+    else:
+        attempts = tool_attempts(messages(memory, lines), TOOL, messages_without_tools(memory, lines))
+    reply = await call_provider(provider, model, attempts, deadline=deadline)
+    if isinstance(reply, UnusableAnswer):
+        return reply
+    return UnusableAnswer(CUT_OFF) if reply.is_cut else parse_answer(reply.content, reply.tool_calls)
 
 
 def parse_answer(content: object, tool_calls: object) -> ConsolidationAnswer | UnusableAnswer:

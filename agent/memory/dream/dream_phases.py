@@ -16,7 +16,7 @@ from agent.memory.editing.document_edits import read_edits
 from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import EditOutcome, EditResult, EditSimulation
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import CUT_OFF, LlmProvider, UnusableAnswer, call_provider, clean, is_cut
+from agent.memory.model_calls import CUT_OFF, LlmProvider, ProviderReply, UnusableAnswer, call_provider, clean
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class DreamPhaseRunner:
         response = await call_provider(self.provider, self.model, [request], deadline=_DEADLINE)
         if isinstance(response, UnusableAnswer):
             return response
-        analysis = clean(str(getattr(response, "content", None) or ""))
+        analysis = clean(response.content)
         if not analysis:
             return UnusableAnswer("an empty study")
         part = analysis[: dream_prompt.SHOWN // dream_prompt.page_count(base, new)]
@@ -108,9 +108,9 @@ class DreamPhaseRunner:
         response = await call_provider(self.provider, self.model, request, deadline=_DEADLINE)
         if isinstance(response, UnusableAnswer):
             return response
-        if is_cut(response):
+        if response.is_cut:
             return UnusableAnswer(CUT_OFF)
-        edits = read_edits(getattr(response, "content", None), getattr(response, "tool_calls", None))
+        edits = read_edits(response.content, response.tool_calls)
         if isinstance(edits, UnusableAnswer):
             return edits
         entries = [(entry.cursor, entry.content) for entry in new.entries]
@@ -143,14 +143,13 @@ def _feedback_of(results: Sequence[EditResult]) -> tuple[tuple[str, ...], bool]:
     return feedback, all(each.fate not in (EditOutcome.DONE, EditOutcome.LOSES) for each in results)
 
 
-def _add_usage(dream_pass: DreamPass, request: Mapping[str, Any], response: Any) -> DreamPass:
+def _add_usage(dream_pass: DreamPass, request: Mapping[str, Any], reply: ProviderReply) -> DreamPass:
     """Add what a call took, by the provider's figures or by ours, whichever is more."""
-    tokens = getattr(response, "tokens", None)
-    said = f"{getattr(response, 'content', '') or ''}{getattr(response, 'tool_calls', '') or ''}"
+    said = f"{reply.content}{reply.tool_calls or ''}"
     return replace(
         dream_pass,
-        tokens_in=dream_pass.tokens_in + max(getattr(tokens, "input", 0), _weight(request)),
-        tokens_out=dream_pass.tokens_out + max(getattr(tokens, "output", 0), estimate_text(said)),
+        tokens_in=dream_pass.tokens_in + max(reply.tokens.input, _weight(request)),
+        tokens_out=dream_pass.tokens_out + max(reply.tokens.output, estimate_text(said)),
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.memory.editing.document_edits import EDIT_CHOICE, EDIT_MEMORY, EDIT_WITHOUT_TOOLS, edit_tools
+from agent.memory.editing.document_edits import EDIT_MEMORY, EDIT_TOOL, EDIT_WITHOUT_TOOLS
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.whole_text import NOTHING_YET
 from agent.memory.history.history_log import HistoryEntry
+from agent.memory.model_calls import build_prompt, tool_attempts
 
 SHOWN = BUDGET  # characters of a document that the model is shown, and of all entries together
 STUDY_TOKENS = 4_000  # of an analysis
@@ -73,28 +74,25 @@ def shown_in(token_limit: int) -> int:
 
 def study(documents: Mapping[str, str], new: DreamMaterial, *, page: int = 0) -> dict[str, Any]:
     """Return the request of phase one for a *page*; the studies of all pages together have `STUDY_TOKENS`."""
-    messages = _messages(_STUDY, [*_document_parts(documents, new.shown, page), _entries_part(new)])
-    return {"messages": messages, "max_tokens": max(STUDY_TOKENS // page_count(documents, new), _LEAST_STUDY)}
+    text = "\n\n".join([*_document_parts(documents, new.shown, page), _entries_part(new)])
+    return {
+        "messages": build_prompt(_STUDY, text),
+        "max_tokens": max(STUDY_TOKENS // page_count(documents, new), _LEAST_STUDY),
+    }
 
 
 def edit(
     documents: Mapping[str, str], new: DreamMaterial, analysis: str, feedback: Sequence[str], *, page: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Yield the prompts of phase two: tool forced, optional, absent; *feedback* reports on the last answer.
+    """Return the attempts of phase two (`tool_attempts`); *feedback* reports on the last answer.
 
     Documents that are longer than the prompt shows are shown page by page; *page* counts from 0, over and over.
     """
     material = [_entries_part(new), f"# Your study\n\n{analysis}", *_document_parts(documents, new.shown, page)]
     if feedback:
         material.append("# What became of your last operations\n\n" + "\n".join(f"- {line}" for line in feedback))
-    prompt = _messages(_EDIT, material)
-    yield {"messages": prompt, "tools": edit_tools(), "tool_choice": dict(EDIT_CHOICE)}
-    yield {"messages": prompt, "tools": edit_tools(), "tool_choice": "auto"}
-    yield {"messages": _messages(_EDIT + EDIT_WITHOUT_TOOLS, material)}
-
-
-def _messages(system: str, material: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(material)}]
+    text = "\n\n".join(material)
+    return tool_attempts(build_prompt(_EDIT, text), EDIT_TOOL, build_prompt(_EDIT + EDIT_WITHOUT_TOOLS, text))
 
 
 def page_count(documents: Mapping[str, str], new: DreamMaterial) -> int:

@@ -26,7 +26,7 @@ LONGEST = 2_000  # characters of one operation's text
 LONGEST_KEYS = 200  # characters
 _DIGITS = 10
 
-_TOOL: dict[str, Any] = {
+EDIT_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": EDIT_MEMORY,
@@ -64,21 +64,15 @@ _TOOL: dict[str, Any] = {
         },
     },
 }
-EDIT_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": EDIT_MEMORY}}
 EDIT_WITHOUT_TOOLS = (
     '\n\nAnswer with JSON and nothing else: {"operations": [{"document": "MEMORY.md", "op": "replace", "old": "…",'
     ' "text": "…", "under": "", "after": ""}], "done": true}'
 )
 
 
-def edit_tools() -> list[dict[str, Any]]:
-    """Return a fresh list with the tool's definition; some providers modify what they are given."""
-    return [copy.deepcopy(_TOOL)]
-
-
 def operations_schema() -> dict[str, Any]:
     """Return the JSON schema of a list of operations on one document, for a tool that takes more than these."""
-    schema: dict[str, Any] = copy.deepcopy(_TOOL["function"]["parameters"]["properties"]["operations"])
+    schema: dict[str, Any] = copy.deepcopy(EDIT_TOOL["function"]["parameters"]["properties"]["operations"])
     del schema["items"]["properties"]["document"]
     schema["items"]["required"] = ["op"]
     return schema

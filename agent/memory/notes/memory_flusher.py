@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ import structlog
 
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import LlmProvider, UnusableAnswer, call_provider
+from agent.memory.model_calls import LlmProvider, ProviderReply, UnusableAnswer, build_prompt, call_provider
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, utc_now
 
@@ -58,16 +58,9 @@ class NoteWriter:
     def _local_now(self) -> datetime:
         return self._now().astimezone(ZoneInfo(self._zone))
 
-    async def _ask(self, *attempts: tuple[str, str, Mapping[str, Any]]) -> Any:
-        """Return the response to the first attempt that the provider accepts, or UnusableAnswer. Never raises.
-
-        An attempt is a system prompt, a text, and further arguments of `chat`.
-        """
-        asked = [
-            {"messages": [{"role": "system", "content": system}, {"role": "user", "content": text}], **more}
-            for system, text, more in attempts
-        ]
-        return await call_provider(self.provider, self.model, asked, deadline=self._deadline)
+    async def _ask(self, attempts: Iterable[dict[str, Any]]) -> ProviderReply | UnusableAnswer:
+        """Return the reply to the first attempt that the provider accepts (`call_provider`)."""
+        return await call_provider(self.provider, self.model, attempts, deadline=self._deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +135,15 @@ class MemoryFlusher(NoteWriter):
         )
         shown = f"## Already in the file\n{existing[-_SHOWN:]}\n\n" if existing.strip() else ""
         asked = f"{shown}## Conversation\n" + "\n".join(lines)
-        response = await self._ask((system, asked, {}))
-        if isinstance(response, UnusableAnswer):
-            log.warning("flush.model_failed", reason=response.reason)
-            return response
-        text = getattr(response, "content", None)
-        if not isinstance(text, str) or text.strip().strip('"').lower() == SILENT:
+        reply = await self._ask([{"messages": build_prompt(system, asked)}])
+        if isinstance(reply, UnusableAnswer):
+            log.warning("flush.model_failed", reason=reply.reason)
+            return reply
+        if reply.content.strip().strip('"').lower() == SILENT:
             return []
-        return [_bullet(line) for line in text.splitlines() if line.strip() and not line.lstrip().startswith("```")]
+        return [
+            _bullet(line) for line in reply.content.splitlines() if line.strip() and not line.lstrip().startswith("```")
+        ]
 
     # -- in a thread -------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import json
 import re
@@ -19,7 +18,7 @@ import structlog
 from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.taint import strip_untrusted
-from agent.memory.model_calls import LlmProvider, UnusableAnswer, clean, read_call
+from agent.memory.model_calls import LlmProvider, UnusableAnswer, build_prompt, clean, read_call, tool_attempts
 from agent.memory.notes.memory_flusher import NoteWriter
 from agent.one_line import one_line
 
@@ -52,9 +51,6 @@ _TOOL: dict[str, Any] = {
         },
     },
 }
-
-
-_TOOL_CHOICE = {"type": "function", "function": {"name": _NAME}}
 _AS_JSON = 'Answer with JSON and nothing else: {"slug": "<short kebab-case file name>", "summary": "<markdown>"}'
 
 
@@ -102,20 +98,15 @@ class SessionMemoryWriter(NoteWriter):
         return [] if is_short or has_only_greetings(recent) else recent
 
     async def summarise(self, recent: Sequence[Message]) -> NoteSummary | UnusableAnswer:
-        """Return the model's summary.
-
-        The tool is forced; a provider that refuses this is asked with `auto`, then without tools for JSON.
-        """
+        """Return the model's summary, or the reason why there is none."""
         lines = "\n".join(conversation(recent, zone=self._zone))
-        response = await self._ask(
-            (_SYSTEM, lines, {"tools": [copy.deepcopy(_TOOL)], "tool_choice": copy.deepcopy(_TOOL_CHOICE)}),
-            (_SYSTEM, lines, {"tools": [copy.deepcopy(_TOOL)], "tool_choice": "auto"}),
-            (f"{_SYSTEM} {_AS_JSON}", lines, {}),
-        )
-        answer: NoteSummary | UnusableAnswer = response
-        if not isinstance(response, UnusableAnswer):
-            content, calls = (getattr(response, name, None) for name in ("content", "tool_calls"))
-            answer = read_call(content, calls, _NAME, _read_summary)
+        without = build_prompt(f"{_SYSTEM} {_AS_JSON}", lines)
+        reply = await self._ask(tool_attempts(build_prompt(_SYSTEM, lines), _TOOL, without))
+        answer: NoteSummary | UnusableAnswer
+        if isinstance(reply, UnusableAnswer):
+            answer = reply
+        else:
+            answer = read_call(reply.content, reply.tool_calls, _NAME, _read_summary)
         if isinstance(answer, UnusableAnswer):
             log.warning("notes.model_failed", reason=answer.reason)
         return answer

@@ -7,8 +7,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.consolidation.consolidation_request import TOOL_CHOICE, ConsolidationAnswer, request_consolidation
-from agent.memory.model_calls import UnusableAnswer
+from agent.memory.consolidation.consolidation_request import TOOL, ConsolidationAnswer, request_consolidation
+from agent.memory.model_calls import UnusableAnswer, force_tool
 from gateway.errors import ModelRateLimited, ModelRefused
 from tests.fakes.clock import VirtualClock
 
@@ -47,7 +47,7 @@ async def test_the_tool_is_forced_first() -> None:
     provider = ScriptedAttempts(calling())
     assert await answer(provider) == READ
     [asked] = provider.asked
-    assert asked["tool_choice"] == TOOL_CHOICE
+    assert asked["tool_choice"] == force_tool(TOOL)
     assert asked["model"] == "m"
 
 
@@ -58,7 +58,7 @@ async def test_a_provider_that_refuses_a_forced_tool_is_asked_with_auto() -> Non
     for refusal in (ModelRefused("no"), RuntimeError("400: tool_choice unsupported"), error):
         provider = ScriptedAttempts(refusal, calling())
         assert await answer(provider) == READ
-        assert [asked.get("tool_choice") for asked in provider.asked] == [TOOL_CHOICE, "auto"]
+        assert [asked.get("tool_choice") for asked in provider.asked] == [force_tool(TOOL), "auto"]
     provider = ScriptedAttempts(
         TypeError("unexpected keyword 'tools'"), ModelRefused("no"), SimpleNamespace(content=text)
     )

@@ -9,7 +9,9 @@ import pytest
 import structlog
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.consolidation.consolidation_request import SYSTEM, TOOL_CHOICE, tools
+from agent.memory.consolidation.consolidation_request import SYSTEM
+from agent.memory.consolidation.consolidation_request import TOOL as SAVE_MEMORY_TOOL
+from agent.memory.model_calls import force_tool
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 TOOL = """
@@ -102,8 +104,8 @@ def test_system_prompt_and_tool() -> None:
     assert SYSTEM == (
         "You are a memory consolidation agent. Call the save_memory tool with your consolidation of the conversation."
     )
-    assert tools() == [json.loads(TOOL)]
-    assert TOOL_CHOICE == {"type": "function", "function": {"name": "save_memory"}}
+    assert json.loads(TOOL) == SAVE_MEMORY_TOOL
+    assert force_tool(SAVE_MEMORY_TOOL) == {"type": "function", "function": {"name": "save_memory"}}
 
 
 async def test_the_example_answer(tmp_path: Path) -> None:
