@@ -17,7 +17,7 @@ from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
-from agent.memory.privacy.privacy_service import PrivacyService
+from agent.memory.privacy.data_inventory import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.memory_service import MemoryService

@@ -129,7 +129,7 @@ class GatewayApp:
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
         """Project committed turns, then hold jobs and projector, so that no file changes while the context is open."""
-        async with self.memory_jobs.still(), self.projector.pause_writes():
+        async with self.memory_jobs.writing, self.projector.pause_writes():
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:

@@ -45,8 +45,8 @@ from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
+from agent.memory.privacy.data_inventory import PrivacyFacts, PrivacyService
 from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs
-from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import (
     APPLY,

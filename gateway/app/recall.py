@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.model_client import UsageRecorder
-from agent.memory.search.chunking import chunks
+from agent.memory.search.chunking import chunk_markdown, chunks
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit
-from agent.memory.search.sources.scope_source import by_paragraph
 from gateway.app.context import AppContext
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings
@@ -44,7 +43,7 @@ async def open_recall(
 
     def cut(text: str, at: datetime | None) -> Sequence[SearchUnit]:
         if seed is None:
-            return by_paragraph(text, at)
+            return chunk_markdown(text, at)
         return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
 
     recall = ScopeRecall(

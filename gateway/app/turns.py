@@ -37,7 +37,7 @@ from agent.locks import WorkerSlots
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.privacy.privacy_service import PrivacyService
+from agent.memory.privacy.data_inventory import PrivacyService
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore

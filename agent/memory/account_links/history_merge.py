@@ -15,7 +15,7 @@ from agent.memory.account_links.document_merge import (
     trace_ownership,
 )
 from agent.memory.documents.version_store import CONSOLIDATION, DREAM_CAUSE, TRACKED, DocumentVersion
-from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, RAW_JSONL, read_cursor
+from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, read_cursor
 from agent.memory.history.history_markdown import HistoryMarkdown
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
@@ -151,17 +151,6 @@ def mark_owner(lines: Iterable[Line], account_name: str) -> list[Line]:
         else line
         for line in lines
     ]
-
-
-def raw_lines(folder: Path, disk: Disk) -> list[bytes]:
-    """Return the raw archive's lines."""
-    return (disk.load(folder / RAW_JSONL) or b"").splitlines(keepends=True)
-
-
-def put_raw(folder: Path, disk: Disk, lines: Sequence[bytes]) -> None:
-    """Write the raw archive, unless *lines* is empty."""
-    if lines:
-        disk.replace(folder / RAW_JSONL, b"".join(lines))
 
 
 def _by_time(lines: Iterable[Line]) -> list[Line]:

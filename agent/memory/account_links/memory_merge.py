@@ -117,9 +117,8 @@ class MemoryMerger:
             for n in (0, 1)
         )
         history_merge.put_entries(new, self.disk, dreamt, fresh, after)
-        history_merge.put_raw(
-            new, self.disk, [*history_merge.raw_lines(old, self.disk), *history_merge.raw_lines(other, self.disk)]
-        )
+        if raw := b"".join(self.disk.load(folder / RAW_JSONL) or b"" for folder in (old, other)):
+            self.disk.replace(new / RAW_JSONL, raw)
 
     def _copy_files(self, old: Path, new: Path, account_name: str) -> None:
         """Copy the files without a history: notes, staged changes, corrupt lines. Never overwrites another file."""
@@ -253,8 +252,9 @@ class _SplitPlan:
             [each for each in part if self._moves(each) is is_moving] for part in (self._dreamt, self._new)
         )
         history_merge.put_entries(new, self._disk, dreamt, fresh, history_merge.last_cursor(self._old, self._disk))
-        raws = history_merge.raw_lines(self._old, self._disk)
-        history_merge.put_raw(new, self._disk, [raw for raw in raws if self._moves(decode(raw) or {}) is is_moving])
+        raws = (self._disk.load(self._old / RAW_JSONL) or b"").splitlines(keepends=True)
+        if mine := [raw for raw in raws if self._moves(decode(raw) or {}) is is_moving]:
+            self._disk.replace(new / RAW_JSONL, b"".join(mine))
         owners: dict[str, str] = {}
         for path in _files(self._old):
             name = str(path.relative_to(self._old))

@@ -9,12 +9,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.files.workspace_names import other_version
 from agent.memory.scopes import quote, scope_folder
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, rewrite_raw_lines
 from agent.memory.storage.segments import SegmentChain, archive_path, read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line, parse_time, without_arguments
 from gateway.events import short_id
@@ -99,10 +100,7 @@ def blank_answers(path: Path, disk: Disk, since: datetime | None) -> None:
 
     Lines keep their lengths.
     """
-    before = (disk.load(path) or b"").splitlines(keepends=True)
-    after = [_blank_line(raw, since) for raw in before]
-    if after != before:
-        disk.replace(path, b"".join(after))
+    rewrite_raw_lines(disk, path, partial(_blank_line, since=since))
 
 
 def _blank_line(raw: bytes, since: datetime | None) -> bytes:

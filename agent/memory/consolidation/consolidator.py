@@ -19,7 +19,6 @@ import structlog
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, request_consolidation
-from agent.memory.documents.file_documents import read_epoch
 from agent.memory.documents.version_store import CONSOLIDATION
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
@@ -86,10 +85,6 @@ class Consolidator:
     async def current_memory(self, scope: str) -> str:
         """Return MEMORY.md as the model is shown it."""
         return (await self.documents.read(scope, MEMORY)).text[: _TOO_LARGE * self.budget]
-
-    async def epoch(self, scope: str) -> str:
-        """Return a value that changes whenever something of *scope* is erased."""
-        return await read_epoch(self.documents, scope)
 
     async def ask(
         self, scope: str, provider: LlmProvider, model: str, memory: str, lines: Sequence[str]

@@ -16,6 +16,7 @@ import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidator import Consolidator, StoredAnswer
+from agent.memory.documents.file_documents import read_epoch
 from agent.memory.history.history_log import RAW_JSONL, HistoryEntry
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import TranscriptRange, conversation, shorten_lines
@@ -68,7 +69,7 @@ class RawArchiveJobs:
         entry = await asyncio.to_thread(history.find, str(job.payload["entry"]))
         if entry is None or not entry.raw:
             return None
-        epoch = await self.consolidator.epoch(scope)
+        epoch = await read_epoch(self.consolidator.documents, scope)
         messages = await asyncio.to_thread(history.raw_messages, entry.entry)
         base = await self.consolidator.current_memory(scope)
         lines = conversation(messages, zone=self.zone(scope), with_numbers=True)
@@ -92,7 +93,7 @@ class RawArchiveJobs:
             timestamp=entry.timestamp,
         )
         async with self.writing:
-            if await self.consolidator.epoch(scope) != epoch:
+            if await read_epoch(self.consolidator.documents, scope) != epoch:
                 return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
             payload = {"session": entry.session, "answer": asdict(stored)}
             job = Job(id=f"{APPLY_RAW}:{entry.entry}", kind=APPLY_RAW, scope=scope, payload=payload, due_at=self.now())

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.persona import SOUL, effective_persona
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import ARCHIVED, TRACKED
 from agent.memory.scopes import scope_folder
@@ -28,8 +27,12 @@ _PAUSE = 0.01
 _LOOKS = 10
 _TRIES = 3  # of a compare-and-set
 _OURS = 256
+SOUL = "SOUL.md"
+DEFAULT_PERSONA = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language \
+you are spoken to. You say so when you do not know something, and you never claim to have done what you have not \
+done."""
 EPOCH = "epoch.txt"  # a document whose rev changes when something of the scope is erased
-_AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
+_AT_THE_TOP = frozenset({SOUL, "USER.md"})
 
 
 def document_path(home: Path, scope: str, name: str) -> Path:
@@ -43,6 +46,15 @@ def document_path(home: Path, scope: str, name: str) -> Path:
 async def read_epoch(documents: DocumentStore, scope: str) -> str:
     """Return a value that changes whenever something of *scope* is erased."""
     return (await documents.read(scope, EPOCH)).rev
+
+
+async def effective_persona(documents: DocumentStore, scope: str) -> str:
+    """Return the text that a change of the scope's SOUL.md starts from: its own, else the installation's, or ours."""
+    for place in dict.fromkeys((scope, "")):
+        text = (await documents.read(place, SOUL)).text
+        if text.strip():
+            return text
+    return f"{DEFAULT_PERSONA}\n"
 
 
 class DocumentBusy(OSError):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.file_documents import FileDocumentStore, read_epoch
-from agent.memory.documents.persona import SOUL
+from agent.memory.documents.file_documents import SOUL, FileDocumentStore
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.editing.document_editor import DocumentEditor
@@ -54,10 +53,6 @@ class DreamApplier:
     async def texts(self, scope: str) -> dict[str, str]:
         """Return the documents that a Dream starts from."""
         return {name: await self._editor.text(scope, name) for name in DOCUMENTS}
-
-    async def epoch(self, scope: str) -> str:
-        """Return a value that changes whenever something of *scope* is erased."""
-        return await read_epoch(self.documents, scope)
 
     async def apply(
         self, scope: str, run: DreamRun, entries: Sequence[HistoryEntry], *, stages: bool = True

@@ -17,6 +17,7 @@ import structlog
 from cronsim import CronSim
 
 from agent.llm.chat_model import ChatModel
+from agent.memory.documents.file_documents import read_epoch
 from agent.memory.dream.dream_applier import DreamApplier, DreamReport
 from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
 from agent.memory.dream.dream_phases import DreamPhaseRunner
@@ -172,7 +173,7 @@ class Dreamer:
         if run is None:
             return None
         entries = await asyncio.to_thread(self._entries, scope, run)
-        if run.epoch == await self.applier.epoch(scope) and run.entries == names_of(entries):
+        if run.epoch == await read_epoch(self.applier.documents, scope) and run.entries == names_of(entries):
             return run
         await asyncio.to_thread(self._state(scope).drop)
         return None
@@ -181,7 +182,7 @@ class Dreamer:
         """Return the run over the next batch; None when there is nothing new."""
         history = self._history(scope)
         after = await asyncio.to_thread(lambda: history.dream_cursor)
-        epoch = await self.applier.epoch(scope)
+        epoch = await read_epoch(self.applier.documents, scope)
         found = await asyncio.to_thread(history.after, after, self.max_batch_size)
         entries = _batch(found, shown_in(await self.token_limit()))
         return start_run(after, epoch, await self.applier.texts(scope), entries) if entries else None
@@ -224,7 +225,7 @@ class Dreamer:
 
     async def _check(self, scope: str, run: DreamRun) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""
-        if run.epoch != await self.applier.epoch(scope):
+        if run.epoch != await read_epoch(self.applier.documents, scope):
             await asyncio.to_thread(self._state(scope).drop)
             raise _ConcurrentErasure
 

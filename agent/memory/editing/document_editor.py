@@ -14,8 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.file_documents import DocumentBusy, change_document
-from agent.memory.documents.persona import SOUL, effective_persona
+from agent.memory.documents.file_documents import SOUL, DocumentBusy, change_document, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
 from agent.memory.editing.staged_changes import ReviewReason, StagedChange, stage_for_approval
 from agent.memory.editing.three_way_merge import MergeConflict, three_way

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agent.memory.storage.disk import Disk, save_corrupt
+from agent.memory.storage.disk import Disk, rewrite_raw_lines, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import Line
 
@@ -98,13 +98,10 @@ class JsonlFile:
 
 def rewrite_lines(path: Path, disk: Disk, change: Callable[[dict[str, Any]], Line]) -> int:
     """Apply *change* to every line that is a JSON object; return the number of changed ones. Blocks; raises OSError."""
-    before = (disk.load(path) or b"").splitlines(keepends=True)
-    after = []
-    for raw in before:
+
+    def change_raw(raw: bytes) -> bytes:
         line = decode(raw)
         new = change(dict(line)) if line is not None else None
-        after.append(raw if new is None or new == line else encode(new))
-    changed = sum(old != new for old, new in zip(before, after, strict=True))
-    if changed:
-        disk.replace(path, b"".join(after))
-    return changed
+        return raw if new is None or new == line else encode(new)
+
+    return rewrite_raw_lines(disk, path, change_raw)

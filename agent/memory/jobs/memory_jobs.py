@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -80,7 +78,7 @@ class MemoryJobs:
         self._meter = meter
         self._home = home
         self._documents = documents
-        self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by `still`
+        self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by a backup
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: LRUCache[str, None] = LRUCache(_SCOPES_KNOWN)
         self._settling: dict[str, asyncio.Event] = {}  # set when the jobs of the scope are applied
@@ -135,12 +133,6 @@ class MemoryJobs:
             session, person = (str(job.payload.get(name, "")) for name in ("session", "by"))
             await staging.hold(job.scope, job.id, bullet, session=session, person=person)
         return None
-
-    @asynccontextmanager
-    async def still(self) -> AsyncIterator[None]:
-        """Apply no job while the context is open."""
-        async with self.writing:
-            yield
 
     async def _settle_one(self, job: Job) -> None:
         later = await self.apply(job)

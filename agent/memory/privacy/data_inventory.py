@@ -1,10 +1,11 @@
-"""Inventory of all files in a home by kind of data; a test requires that every file matches a rule here.
+"""Inventory of all files in a home by kind of data, for `/privacy`; a test requires that each file matches a rule.
 
 Paths are relative to the home. `count_scope` and `unknown_files` block; everything else is pure.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from agent.files.file_workspace import exported_name
 from agent.memory.history.history_log import HISTORY_JSONL
+from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import read_head
@@ -125,3 +127,31 @@ def _is_own_file(path: Path, root: Path) -> bool:
 def _count_lines(disk: Disk, path: Path) -> int:
     lines = (disk.load(path) or b"").splitlines()
     return sum(bool(line.strip()) and not line.lstrip().startswith(b"#") for line in lines)
+
+
+# -- /privacy and /export --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyFacts:
+    """Settings about stored data and the models that receive it."""
+
+    models: tuple[str, ...] = ()  # remote models that receive conversations
+    listens: str = ""  # the model that receives voice messages
+    embeds: str = ""  # the model that receives texts for vector search
+    retention_days: int = 0  # 0 = no limit
+    has_uploads: bool = False  # files can be uploaded on the page
+
+
+class PrivacyService:
+    """Counts and exports the data of a scope, which comes from the event."""
+
+    def __init__(self, home: Path, facts: PrivacyFacts, exports: ExportJobs) -> None:
+        self._home = home
+        self.facts = facts
+        self.exports = exports
+
+    async def count(self, scope: str) -> ScopeInventory:
+        """Count the data of *scope*."""
+        await self.exports.flush()
+        return await asyncio.to_thread(count_scope, self._home, scope)

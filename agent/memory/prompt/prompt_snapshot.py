@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from cachetools import LRUCache
 
-from agent.memory.documents.file_documents import EPOCH, document_path
-from agent.memory.documents.persona import DEFAULT_PERSONA
+from agent.memory.documents.file_documents import DEFAULT_PERSONA, EPOCH, document_path
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptSnapshot

@@ -16,7 +16,7 @@ _BULLET = regex.compile(r"\s*(?:[-*+]|\d+[.)])\s+\S")
 _FENCE = regex.compile(r"\s*(?:```|~~~)")
 
 
-def chunk_markdown(text: str, *, at: datetime | None = None) -> list[SearchUnit]:
+def chunk_markdown(text: str, at: datetime | None = None) -> list[SearchUnit]:
     """Return one unit per bullet and paragraph, several for long ones; each has the headings above it."""
     return [unit for start, lines, above in _passages(text) for unit in _units(start, lines, above, at)]
 

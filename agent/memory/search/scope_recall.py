@@ -20,12 +20,13 @@ import structlog
 from cachetools import LRUCache
 
 from agent.memory.scopes import scope_folder
+from agent.memory.search.chunking import chunk_markdown
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
 from agent.memory.search.search_unit import UnitSource, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
-from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph, lines_around, read_surroundings
+from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
@@ -53,7 +54,7 @@ class RecallOptions:
     interval: float = 60.0  # between checks of the documents for changes
     budget: int = RESULT_TOKENS
     conversations: bool = True  # False in the seed profile
-    cut: Cut = by_paragraph
+    cut: Cut = chunk_markdown
 
 
 class ScopeRecall:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE, blobs_in, facts_in
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, rewrite_raw_lines
 from agent.memory.storage.segments import read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line
 from gateway.ports import Line
@@ -28,10 +29,7 @@ def blank_messages(disk: Disk, path: Path, key: str, mids: Collection[str], *, d
     # Files first: after a crash the lines still refer to them, and a retry removes the rest.
     _remove_files(disk, path, transcripts, mids, deletion_turn)
     for each in transcripts:
-        before = disk.load(each) or b""
-        after = b"".join(_blank_line(raw, mids, deletion_turn) for raw in before.splitlines(keepends=True))
-        if after != before:
-            disk.replace(each, after)
+        rewrite_raw_lines(disk, each, partial(_blank_line, mids=mids, deletion_turn=deletion_turn))
 
 
 def find_message(disk: Disk, path: Path, key: str, mid: str) -> Iterator[tuple[str, Line, str]]:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import structlog
 
 from agent.memory.scopes import transcript_path
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, rewrite_raw_lines
 from agent.memory.storage.message_deletion import blank_messages
 from agent.memory.storage.segments import SegmentChain, archive_of, archive_path, transcripts_of
 from agent.memory.storage.text_blobs import put_blobs
@@ -312,12 +312,7 @@ class TranscriptProjector:
         changed = 0
         for path in sorted(folder.glob("*.jsonl")):
             self._discard(path)
-            before = (self._disk.load(path) or b"").splitlines(keepends=True)
-            after = [change(raw) for raw in before]
-            differences = sum(old != new for old, new in zip(before, after, strict=True))
-            if differences:
-                self._disk.replace(path, b"".join(after))
-            changed += differences
+            changed += rewrite_raw_lines(self._disk, path, change)
         return changed
 
     def _remove(self, paths: Sequence[Path]) -> None:

@@ -38,11 +38,6 @@ _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
 
 
-def by_paragraph(text: str, at: datetime | None) -> Sequence[SearchUnit]:
-    """Split a document by bullet and paragraph, as the default profile does."""
-    return chunk_markdown(text, at=at)
-
-
 class ScopeSource:
     """Implements `UnitSources` over a scope's folder. Blocks."""
 
@@ -51,7 +46,7 @@ class ScopeSource:
         folder: Path,
         *,
         zone: Callable[[], str],
-        cut: Cut = by_paragraph,
+        cut: Cut = chunk_markdown,
         conversations: bool = True,
         disk: Disk | None = None,
     ) -> None:
