@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from agent.attachments.file_facts import blobs_in, facts_in
+from agent.memory.displayed_messages import visible_lines
 from agent.memory.erasure.purge_jobs import scrub_job
 from agent.memory.erasure.scope_files import DIGEST, SESSIONS, DerivedIndex, remove_attachments
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
@@ -25,7 +26,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 from agent.memory.storage.transcript_projector import TranscriptProjector
-from agent.memory.stored_sessions import StoredSessions, visible_lines
+from agent.memory.stored_sessions import StoredSessions
 from gateway.events import SessionKey
 from gateway.ports import Job, JobQueue, PreferenceStore, SessionRow, TurnRecordStore
 from gateway.ports.conversations import (

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.attachments.file_facts import blobs_in, facts_for_display, facts_in
+from agent.attachments.file_facts import blobs_in, facts_in
 from agent.attachments.file_names import safe_name
 from agent.files.file_workspace import exported_name
+from agent.memory.displayed_messages import visible_lines
 from agent.memory.messages.message_range import moment
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
@@ -194,38 +195,13 @@ def _render_text(disk: Disk, path: Path, zone: str) -> bytes:
     """Render a transcript as Markdown with speakers and times."""
     sections: list[str] = []
     for line in _lines(disk, path):
-        kind = kind_of(line)
-        if kind == "head":
+        if kind_of(line) == "head":
             sections.append(f"# {line.get('key', '')}\n\nbegun {moment(line.get('created'), zone)} ({zone})\n")
         at = moment(line.get("timestamp"), zone)
-        for speaker, text in _texts_in(kind, line):
-            sections.append(f"**{speaker}**, {at}\n\n{text}\n")
+        for each in visible_lines(str(line.get("turn", "")), line, frozenset()):
+            speaker = (each.name or "you") if each.role == "user" else "Parlour"
+            sections.append(f"**{speaker}**, {at}\n\n{each.text}\n")
     return "\n".join(sections).encode("utf-8", "replace")
-
-
-def _texts_in(kind: str, line: Line) -> Iterator[tuple[str, str]]:
-    """Yield the speakers and texts of a line."""
-    by = line.get("by")
-    name = str(by.get("name") or "you") if isinstance(by, Mapping) else "you"
-    if kind == "message":
-        role = line.get("role")
-        speaker = name if role == "user" else "Parlour" if role == "assistant" else ""
-        parts = [_content_text(line.get("content")), facts_for_display(facts_in(line))]
-        text = "\n".join(each for each in parts if each)
-        if speaker and text:
-            yield speaker, text
-    elif kind in ("command", "notice"):
-        question, answer = ("content", "reply") if kind == "command" else ("asked", "content")
-        for speaker, field_name in ((name, question), ("Parlour", answer)):
-            if text := _content_text(line.get(field_name)):
-                yield speaker, text
-
-
-def _content_text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
 
 
 def _file_names(disk: Disk, path: Path) -> dict[str, str]:
