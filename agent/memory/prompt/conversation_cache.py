@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import structlog
-from cachetools import LRUCache
 
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
@@ -45,13 +45,14 @@ class ConversationCache:
         """
         self._home = home
         self._records = records
+        self._capacity = capacity
         self._window = window
         self._consolidates = consolidates
         self._keep = keep
         self._flush = flush
         self._disk = disk or Disk()
         self._blobs = TextBlobCache(self._disk, home)
-        self._open: LRUCache[SessionKey, Conversation] = LRUCache(capacity)
+        self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
 
     async def open(self, session: SessionRow, scope: str, *, window: int | None = None) -> Conversation:
         """Return the conversation of *session*: a hot one from the cache, a cold one by reading its window.
@@ -61,8 +62,13 @@ class ConversationCache:
         window = self._window if window is None else window
         hot = self._open.get(session.key)
         if hot is not None and hot.window == window and _is_current(hot, session, scope):
+            self._open.move_to_end(session.key)
             return hot
-        cold = self._open[session.key] = await self._read(session, scope, window)
+        cold = await self._read(session, scope, window)
+        self._open[session.key] = cold
+        self._open.move_to_end(session.key)
+        while len(self._open) > self._capacity:
+            self._open.popitem(last=False)
         return cold
 
     def adopt(self, record: TurnRecord) -> None:
