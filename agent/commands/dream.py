@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.documents.version_store import DREAM_CAUSE, DocumentVersion
-from agent.memory.dream.dream_notifier import DreamRequester
+from agent.memory.dream.dream_applier import DreamRequester
 from agent.memory.dream.dream_service import RestoreConflict
 from agent.memory.dream.dream_state import DREAM
 from gateway.events import InboundKind, Role

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.memory.search.chunking import chunks
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
-from agent.memory.search.search_unit import SearchUnit
+from agent.memory.search.search_unit import SearchUnit, chunks
 from agent.memory.storage.disk import read_text
 from gateway.ports import MEMORY, SearchOptions
 

@@ -24,8 +24,7 @@ from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, 
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.dream.dream_applier import DreamApplier
-from agent.memory.dream.dream_notifier import DreamNotifier
+from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer, DreamSchedule

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.model_client import UsageRecorder
-from agent.memory.search.chunking import chunk_markdown, chunks
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
-from agent.memory.search.search_unit import SearchUnit
+from agent.memory.search.search_unit import SearchUnit, chunk_markdown, chunks
 from gateway.app.context import AppContext
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings

@@ -14,8 +14,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
-from agent.memory.dream.dream_applier import DreamApplier
-from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
+from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamRequester
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.editing.document_edits import EDIT_MEMORY

@@ -1,13 +1,14 @@
-"""Bringing a finished Dream into the documents: one version, a person's edits kept, and what needs a yes put aside."""
+"""Bring a finished Dream into the documents, as one version that keeps a person's edits, and report it to its chat."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -19,13 +20,18 @@ from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.staged_changes import ReviewReason, StagedChange
 from agent.memory.history.history_log import HistoryEntry, add_keys
+from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from gateway.events import ChatKind, SessionKey
+from gateway.i18n import SLASH, ChatLanguage, translate
+from gateway.ports import Job, SessionRow, TurnRecordStore
 
 log = structlog.get_logger(__name__)
 
 DOCUMENTS = ("USER.md", "MEMORY.md", SOUL)
 _PEOPLE = "people/"  # the scopes of people
+_ASKED = "asked"  # field of a job
 _LOOK_BACK = 50  # versions in which our own is looked for after a crash
 
 
@@ -125,3 +131,66 @@ def _simulate_pass(run: DreamRun, dream_pass: DreamPass) -> EditSimulation:
     for answer in dream_pass.answers:
         simulation.do(answer)
     return simulation
+
+
+# -- the report --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamRequester:
+    """The chat and message to answer when a requested Dream finishes."""
+
+    key: str
+    reply_to: str = ""
+    visible_to: str = ""  # in a shared chat its asker alone
+    chat_kind: str = ChatKind.DIRECT.value
+    language: str = "en"
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as a job carries it."""
+        return {_ASKED: asdict(self)}
+
+    @classmethod
+    def of(cls, job: Job) -> DreamRequester | None:
+        """Return the requester stored in a job, or None if the job was scheduled."""
+        requester = job.payload.get(_ASKED)
+        return cls(**requester) if isinstance(requester, dict) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamNotifier:
+    """Puts a report into the outbox; the job's id makes that once."""
+
+    records: TurnRecordStore
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
+    now: Callable[[], datetime]
+    sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
+
+    async def send_report(self, job: Job, requester: DreamRequester | None, report: DreamReport) -> None:
+        """Send the result of the job to its requester, if it has one."""
+        if requester is None:
+            return
+        key = SessionKey.parse(requester.key)
+        session = await self.session(key)
+        await send_job_report(
+            self.records,
+            job,
+            session,
+            sentence(report, ChatLanguage(requester.language, self.sign(key))),
+            at=self.now(),
+            reply_to=requester.reply_to,
+            visible_to=requester.visible_to,
+            chat_kind=ChatKind(requester.chat_kind),
+        )
+
+
+def sentence(report: DreamReport, language: str) -> str:
+    """Return the text of the report."""
+    if report.failed:
+        return translate("dream.failed", language)
+    if not report.entries:
+        return translate("dream.nothing_new", language)
+    word = "dream.done" if report.sha else "dream.no_change"
+    lines = [translate(word, language, entries=report.entries, changes=report.changes, sha=report.sha)]
+    lines += [translate("dream.waits", language, waits=report.waits)] if report.waits else []
+    return " ".join(lines)

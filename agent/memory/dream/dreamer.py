@@ -18,8 +18,7 @@ from cronsim import CronSim
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.documents.file_documents import read_epoch
-from agent.memory.dream.dream_applier import DreamApplier, DreamReport
-from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
+from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
 from agent.memory.dream.dream_phases import DreamPhaseRunner
 from agent.memory.dream.dream_prompt import DreamMaterial, shown_in
 from agent.memory.dream.dream_state import (

@@ -20,11 +20,10 @@ import structlog
 from cachetools import LRUCache
 
 from agent.memory.scopes import scope_folder
-from agent.memory.search.chunking import chunk_markdown
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
-from agent.memory.search.search_unit import UnitSource, name_speaker
+from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
 from agent.memory.search.time_spans import TimeSpan

@@ -1,29 +1,39 @@
-"""Find the data derived from a message by provenance: its history entries, versions, and the lines they added.
+"""Find the data derived from a deleted message by provenance: its history entries, versions, and the lines they added.
 
-Words are compared only afterwards, to select among the lines that a summary of many messages added.
+Words are compared only afterwards, to select among the lines that a summary of many messages added. The message itself
+is already removed from the disk: its words are known by their fingerprints, from which it cannot be reconstructed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.history.history_log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog, blank_raw
 from agent.memory.history.plain_files import is_plain_file, sentences
 from agent.memory.messages.message_range import entry_id
+from agent.memory.notes.session_note_writer import QUOTED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, read_text
 from agent.memory.storage.transcript_lines import FORGOTTEN
-from agent.memory.versioning.deletion_traces import DeletionTrace, quoting_lines, related_lines
 from agent.memory.versioning.version_sources import remembering_turn
+from agent.one_line import one_line
 
 _MAX_VERSIONS = 2_000  # searched
 _MIN_WORDS = 3  # of a message with a content that can be recognised
 _MAX_LINES = 20  # of one document in one approval question
 _SESSION = re.compile(r"\(session: (?P<key>.*)\)\s*\Z")
+_WORD = re.compile(r"\w{4,}")
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without spaces: use bigrams
+_STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
 
 
 class DerivedDataFinder:
@@ -123,3 +133,83 @@ def _is_derived(entry: HistoryEntry, key: str, traces: Sequence[DeletionTrace]) 
         entry.start <= trace.i < entry.end and entry.entry == entry_id(trace.transcript, entry.start, entry.end)
         for trace in traces
     )
+
+
+# -- the message that was deleted --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionTrace:
+    """A transcript line of a deleted message. `i` is -1 for a command, which has no index."""
+
+    transcript: str
+    turn: str
+    i: int
+    words: tuple[str, ...] = ()  # fingerprints of its words; () if its text could not be read any more
+    quote: str = ""  # fingerprint of the line by which a note quotes it
+
+    @classmethod
+    def of(cls, transcript: str, line: Mapping[str, Any], text: str) -> DeletionTrace:
+        """Return the trace of *line* with the content *text*."""
+        quoted = one_line(text, QUOTED)
+        index = line.get("i")
+        return cls(
+            transcript=transcript,
+            turn=str(line.get("turn", "")),
+            i=index if isinstance(index, int) else -1,
+            words=tuple(sorted(word_fingerprints(text))),
+            quote=_fingerprint(f"user: {quoted}") if quoted else "",
+        )
+
+    @classmethod
+    def read(cls, record: object) -> DeletionTrace | None:
+        """Parse a trace in a job's payload; None if it is invalid."""
+        if not isinstance(record, Mapping):
+            return None
+        try:
+            return cls(**{**record, "words": tuple(record.get("words", ()))})
+        except TypeError:
+            return None
+
+    def record(self) -> dict[str, Any]:
+        """Return the trace for a job's payload."""
+        return asdict(self)
+
+    def is_quoted(self, line: str) -> bool:
+        """Return True if *line* of a note quotes the message."""
+        return bool(self.quote) and _fingerprint(line.strip()) == self.quote
+
+
+def word_fingerprints(text: str) -> frozenset[str]:
+    """Return the fingerprints of the words of *text* that have four letters or more."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return frozenset(_fingerprint(stem) for stem in _stems(folded))
+
+
+def related_lines(lines: Sequence[str], words: Iterable[str]) -> list[str]:
+    """Return the lines that share a word with a message; *words* are the fingerprints of the message.
+
+    Words that are in many of the lines do not count.
+    """
+    words = frozenset(words)
+    shared = [word_fingerprints(line) & words for line in lines]
+    counts = Counter(word for each in shared for word in each)
+    limit = max(2, len(lines) // 4)
+    return [line for line, each in zip(lines, shared, strict=True) if any(counts[word] <= limit for word in each)]
+
+
+def quoting_lines(lines: Iterable[str], words: Iterable[str]) -> list[str]:
+    """Return the lines that have at least half of a message's *words* (fingerprints)."""
+    words = frozenset(words)
+    return [line for line in lines if words and 2 * len(word_fingerprints(line) & words) >= len(words)]
+
+
+def _stems(folded: str) -> Iterator[str]:
+    for word in _WORD.findall(_UNSPACED.sub(" ", folded)):
+        yield word[:_STEM]
+    for text in _UNSPACED.findall(folded):
+        yield from (text[n : n + 2] for n in range(len(text) - 1))
+
+
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -23,8 +23,7 @@ from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import find_message
-from agent.memory.versioning.deletion_traces import DeletionTrace
-from agent.memory.versioning.derived_data import DerivedDataFinder
+from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
 from gateway.ports import InboxRow, Job, JobQueue, Journal, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
 

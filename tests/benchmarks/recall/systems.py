@@ -13,13 +13,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.search.chunking import chunks
 from agent.memory.search.language_data import STOP
 from agent.memory.search.query import parse_query
 from agent.memory.search.ranking import DEFAULT, RankingWeights, SeedProfile
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
-from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.search_unit import SearchUnit, UnitSource, chunks
 from tests.benchmarks.recall.locomo import DialogueMessage, LocomoChat, RecallQuestion
 from tests.benchmarks.recall.measures import RecallItem
 

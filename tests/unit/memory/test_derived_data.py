@@ -11,8 +11,7 @@ from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
-from agent.memory.versioning.deletion_traces import DeletionTrace
-from agent.memory.versioning.derived_data import DerivedDataFinder
+from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 
 SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 

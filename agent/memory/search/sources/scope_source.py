@@ -20,8 +20,7 @@ from agent.memory.history.history_log import (
     line_fingerprint,
 )
 from agent.memory.messages.taint import origin_of_words
-from agent.memory.search.chunking import chunk_markdown
-from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
+from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource, chunk_markdown
 from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from agent.attachments.file_facts import facts_in
 from agent.memory.messages.taint import origin_of_words
-from agent.memory.search.chunking import chunk_message, group_by_silence
-from agent.memory.search.search_unit import SearchUnit, SourceReading
+from agent.memory.search.search_unit import SearchUnit, SourceReading, chunk_message, group_by_silence
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.search.chunking import chunk_markdown, chunk_message, chunks, group_by_silence
 from agent.memory.search.query import parse_query
 from agent.memory.search.scope_index import ScopeIndex
-from agent.memory.search.search_unit import SearchUnit, UnitSource, split_text
+from agent.memory.search.search_unit import (
+    SearchUnit,
+    UnitSource,
+    chunk_markdown,
+    chunk_message,
+    chunks,
+    group_by_silence,
+    split_text,
+)
 from agent.memory.search.tokenizer import detect, expand_query_word, fold, index_terms, words
 from tests.benchmarks.recall import twins
 
