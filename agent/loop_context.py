@@ -36,7 +36,7 @@ class PromptFitter:
     def may_have_pictures(self) -> bool:
         """False if no message refers to a picture; takes the same time however long the conversation is."""
         own = self._draft.messages
-        return self._conversation.pictures > 0 or any(isinstance(each.get("content"), list) for each in own)
+        return self._conversation.auxiliary.pictures > 0 or any(isinstance(each.get("content"), list) for each in own)
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:

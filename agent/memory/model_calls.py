@@ -116,13 +116,13 @@ def force_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tool_attempts(
-    messages: Sequence[Mapping[str, Any]], tool: Mapping[str, Any], without: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]], tool: Mapping[str, Any], plain_messages: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the attempts of a question: *tool* is forced, then offered; *without* tools, JSON is asked for."""
+    """Yield the attempts of a question: *tool* is forced, then offered; with *plain_messages*, JSON is asked for."""
     # A copy of the tool for each: some providers modify what they are given.
     yield {"messages": messages, "tools": [copy.deepcopy(tool)], "tool_choice": force_tool(tool)}
     yield {"messages": messages, "tools": [copy.deepcopy(tool)], "tool_choice": "auto"}
-    yield {"messages": without}
+    yield {"messages": plain_messages}
 
 
 async def call_provider(

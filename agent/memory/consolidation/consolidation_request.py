@@ -143,8 +143,8 @@ async def request_consolidation(
     The tool is forced; a provider that refuses this is asked with `auto`, then without tools.
     """
     if asks_edits:
-        without = messages(memory, lines, system=_EDIT_SYSTEM + _EDIT_JSON)
-        attempts = tool_attempts(messages(memory, lines, system=_EDIT_SYSTEM), edit_tool(), without)
+        plain_messages = messages(memory, lines, system=_EDIT_SYSTEM + _EDIT_JSON)
+        attempts = tool_attempts(messages(memory, lines, system=_EDIT_SYSTEM), edit_tool(), plain_messages)
     else:
         attempts = tool_attempts(messages(memory, lines), TOOL, messages_without_tools(memory, lines))
     reply = await call_provider(provider, model, attempts, deadline=deadline)

@@ -78,7 +78,9 @@ class DreamApplier:
                 changes += 0 if ReviewReason.BUSY in left.waiting else len(left.done)
                 waits += sum(map(len, left.waiting.values()))
                 if stages:
-                    await self._editor.stage(scope, left, functools.partial(self._staged, scope, run, entries, name))
+                    await self._editor.stage(
+                        scope, left, functools.partial(self._build_change, scope, run, entries, name)
+                    )
         keys = keys_of_lines(edit for each in run.passes for answer in each.answers for edit in answer)
         await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys)
         await self.documents.notice(scope)  # a crash may have come between a file and its version
@@ -93,7 +95,7 @@ class DreamApplier:
             return result  # before a crash; later changes were a person's decision
         return await self._editor.write(scope, name, base, result, why=cause)
 
-    def _staged(
+    def _build_change(
         self, scope: str, run: DreamRun, entries: Sequence[HistoryEntry], document: str, why: str
     ) -> StagedChange:
         return StagedChange(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,25 +101,10 @@ class DreamStateStore:
 
     def save(self, run: DreamRun) -> None:
         """Store the run, durably and whole. Raises OSError."""
-        line = {
-            "v": 1,
-            "after": run.after,
-            "to": run.to,
-            "epoch": run.epoch,
-            "base": dict(run.base),
-            "entries": list(run.entries),
-            "sittings": [
-                {
-                    "untrusted": each.is_untrusted,
-                    "analysis": each.analysis,
-                    "studied": each.studied,
-                    "answers": [[edit.record() for edit in answer] for answer in each.answers],
-                    "done": each.is_done,
-                    "tokens": [each.tokens_in, each.tokens_out],
-                }
-                for each in run.passes
-            ],
-        }
+        answers = [[[edit.record() for edit in answer] for answer in each.answers] for each in run.passes]
+        passes = [asdict(replace(each, answers=())) for each in run.passes]
+        passes = [{**each, "answers": edits} for each, edits in zip(passes, answers, strict=True)]
+        line = {"v": 1, **asdict(replace(run, passes=())), "passes": passes}
         self._disk.replace(self._path, json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
     def drop(self) -> None:
@@ -128,24 +113,12 @@ class DreamStateStore:
 
 
 def _read(record: Mapping[str, Any]) -> DreamRun:
-    passes = [
-        DreamPass(
-            is_untrusted=each["untrusted"],
-            analysis=str(each["analysis"]),
-            studied=int(each["studied"]),
-            answers=tuple(tuple(filter(None, map(read_edit, answer))) for answer in each["answers"]),
-            is_done=each["done"],
-            tokens_in=int(each["tokens"][0]),
-            tokens_out=int(each["tokens"][1]),
-        )
-        for each in record["sittings"]
-    ]
-    base = {str(name): str(text) for name, text in record["base"].items()}
-    return DreamRun(
-        after=int(record["after"]),
-        to=int(record["to"]),
-        epoch=str(record["epoch"]),
-        base=base,
-        entries=tuple(map(str, record["entries"])),
-        passes=tuple(passes),
-    )
+    passes = []
+    for each in record["passes"]:
+        answers = tuple(tuple(filter(None, map(read_edit, answer))) for answer in each["answers"])
+        passes.append(DreamPass(**{**each, "answers": answers}))
+    fields = {name: value for name, value in record.items() if name != "v"}
+    run = DreamRun(**{**fields, "entries": tuple(record["entries"]), "passes": tuple(passes)})
+    if not isinstance(run.after, int) or not isinstance(run.to, int):
+        raise TypeError("cursors are numbers")
+    return run

@@ -25,68 +25,37 @@ _WORD = regex.compile(
     r"|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}]+)?(?:[.:/@+#%-]+[\p{L}\p{M}\p{N}_]+)*[+#%]*"
     r"|[$€£¥]"
 )
-_GLUE = frozenset(
-    word
-    for line in (
-        "a an the is are am be has have of to in on at for as by and that this it its the their his her my your our",
-        "they he she we i you who which user user's user’s users s",
-        "der die das den dem des ein eine einen einem einer ist sind hat haben und im am zu",
-        "le la les l un une des est sont et de du el los las una es son y il lo gli è e o os",
-    )
-    for word in line.split()
+
+
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(word for line in lines for word in line.split())
+
+
+_GLUE = _words(
+    "a an the is are am be has have of to in on at for as by and that this it its the their his her my your our",
+    "they he she we i you who which user user's user’s users s",
+    "der die das den dem des ein eine einen einem einer ist sind hat haben und im am zu",
+    "le la les l un une des est sont et de du el los las una es son y il lo gli è e o os",
 )
-_NO = frozenset(
-    word
-    for line in (
-        "no not never none nobody nothing without neither nor cannot don't doesn't didn't isn't aren't wasn't weren't",
-        "won't can't couldn't shouldn't wouldn't hasn't haven't hadn't former formerly anymore",
-        "false untrue wrong incorrect mistaken denied denies disproved invalid revoked outgrown cured n/a ❌ 🚫",
-        "nicht nie niemals kein keine keinen keinem keiner keines keinerlei ohne nichts nein falsch unwahr ehemals",
-        "ehemalig ehemalige ehemaliger irrtümlich widerlegt ungültig widerrufen",
-        "non mai senza pas jamais sans aucun aucune ne faux fausse inexact démenti ancien ancienne nul nulle",
-        "nunca sin nada ningún ninguna ninguno tampoco falso falsa incorrecto incorrecta",
-        "não nem sem niet geen nooit zonder не нет никогда без ні nie nigdy bez",
-        "inte aldrig ingen ikke aldri 不 没 無 无 非 未 否",
-    )
-    for word in line.split()
+_NO = _words(
+    "no not never none nobody nothing without neither nor cannot don't doesn't didn't isn't aren't wasn't weren't",
+    "won't can't couldn't shouldn't wouldn't hasn't haven't hadn't former formerly anymore",
+    "false untrue wrong incorrect mistaken denied denies disproved invalid revoked outgrown cured n/a ❌ 🚫",
+    "nicht nie niemals kein keine keinen keinem keiner keines keinerlei ohne nichts nein falsch unwahr ehemals",
+    "ehemalig ehemalige ehemaliger irrtümlich widerlegt ungültig widerrufen",
+    "non mai senza pas jamais sans aucun aucune ne faux fausse inexact démenti ancien ancienne nul nulle",
+    "nunca sin nada ningún ninguna ninguno tampoco falso falsa incorrecto incorrecta",
+    "não nem sem niet geen nooit zonder не нет никогда без ні nie nigdy bez",
+    "inte aldrig ingen ikke aldri 不 没 無 无 非 未 否",
 )
-_COPULAS = frozenset(
-    (
-        "is",
-        "are",
-        "am",
-        "be",
-        "has",
-        "have",
-        "ist",
-        "sind",
-        "hat",
-        "haben",
-        "est",
-        "sont",
-        "es",
-        "son",
-        "è",
-        "s",
-        "user's",
-    )
-)
+_COPULAS = _words("is are am be has have ist sind hat haben est sont es son è s user's")
 # In "X is Y" the sides may be exchanged. Not "son": in "Ann: son Bob" they may not.
-_IDENTITY = frozenset(("is", "are", "ist", "sind", "est", "sont", "es", "è", "heisst"))
+_IDENTITY = _words("is are ist sind est sont es è heisst")
 _NAMED = frozenset(("called", "named"))  # "is called"
-_ARTICLES = frozenset(
-    word
-    for line in ("a an the der die das den dem ein eine einen", "le la les un une el los las una il lo gli")
-    for word in line.split()
-)
+_ARTICLES = _words("a an the der die das den dem ein eine einen", "le la les un une el los las una il lo gli")
 _CONJUNCTIONS = frozenset(("and", "und", "et", "y", "e"))
-_PREPOSITIONS = frozenset(
-    word
-    for line in (
-        "in on at since until from to for with during before after every",
-        "im am seit bis ab bei mit nach en desde",
-    )
-    for word in line.split()
+_PREPOSITIONS = _words(
+    "in on at since until from to for with during before after every", "im am seit bis ab bei mit nach en desde"
 )
 _DEGREE = frozenset(("longer", "any", "more", "mehr", "plus", "ya", "now", "actually", "since"))
 _ENDINGS = frozenset(("", "s", "es", "e", "d", "ed", "ing", "n", "en", "er", "r", "'s", "’s"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -45,28 +45,18 @@ class RetryJobLater:
 Handler: TypeAlias = Callable[[Job], Awaitable[RetryJobLater | None]]  # None = done
 
 
-@dataclass(slots=True)
-class JobKindStats:
-    """Outcomes of the jobs of one kind since the start."""
-
-    running: int = 0
-    done: int = 0
-    failures: int = 0
-    last_run: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class JobKindStatus:
     """How the jobs of one kind stand, for /status and metrics."""
 
     kind: str
-    running: int
-    waiting: int  # due
-    lag_seconds: float  # since the oldest of them became due
-    later: int  # planned, or put off
-    done: int  # since the start, as the next two
-    failures: int
-    last_run: datetime | None
+    running: int = 0
+    waiting: int = 0  # due
+    lag_seconds: float = 0.0  # since the oldest of them became due
+    later: int = 0  # planned, or put off
+    done: int = 0  # since the start, as the next two
+    failures: int = 0
+    last_run: datetime | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -110,7 +100,7 @@ class JobRunner:
         self._owed: list[Job] = []  # quick ones that were leased when the store went down
         self._freed = asyncio.Event()
         self._looked_at = now()  # the jobs due until then were begun, or cannot begin yet
-        self._tallies = {kind: JobKindStats() for kind in sorted({*quick, *slow, *self._long})}
+        self._tallies = {kind: JobKindStatus(kind=kind) for kind in {*quick, *slow, *self._long}}
 
     @property
     def running(self) -> int:
@@ -132,23 +122,11 @@ class JobRunner:
 
     async def work(self) -> tuple[JobKindStatus, ...]:
         """Return the status of every kind, also of kinds without a handler here. Raises StoreUnavailable."""
-        counted = {each.kind: each for each in await self._jobs.count()}
-        found = []
-        for kind in sorted({*self._tallies, *counted}):
-            tally, count = self._tallies.get(kind, JobKindStats()), counted.get(kind)
-            found.append(
-                JobKindStatus(
-                    kind=kind,
-                    running=tally.running,
-                    waiting=count.waiting if count else 0,
-                    lag_seconds=count.lag_seconds if count else 0.0,
-                    later=count.later if count else 0,
-                    done=tally.done,
-                    failures=tally.failures,
-                    last_run=tally.last_run,
-                )
-            )
-        return tuple(found)
+        found = {kind: replace(tally) for kind, tally in self._tallies.items()}
+        for each in await self._jobs.count():
+            status = found.setdefault(each.kind, JobKindStatus(kind=each.kind))
+            status.waiting, status.lag_seconds, status.later = each.waiting, each.lag_seconds, each.later
+        return tuple(found[kind] for kind in sorted(found))
 
     async def budget(self) -> BudgetStatus | None:
         """Return the status of the day's token budget, or None without a budget. Raises StoreUnavailable."""

@@ -100,8 +100,8 @@ class SessionMemoryWriter(NoteWriter):
     async def summarise(self, recent: Sequence[Message]) -> NoteSummary | UnusableAnswer:
         """Return the model's summary, or the reason why there is none."""
         lines = "\n".join(conversation(recent, zone=self._zone))
-        without = build_prompt(f"{_SYSTEM} {_AS_JSON}", lines)
-        reply = await self._ask(tool_attempts(build_prompt(_SYSTEM, lines), _TOOL, without))
+        plain_messages = build_prompt(f"{_SYSTEM} {_AS_JSON}", lines)
+        reply = await self._ask(tool_attempts(build_prompt(_SYSTEM, lines), _TOOL, plain_messages))
         answer: NoteSummary | UnusableAnswer
         if isinstance(reply, UnusableAnswer):
             answer = reply

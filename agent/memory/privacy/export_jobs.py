@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.privacy.export_archive import IS_EXPORT, PackedArchives, format_day, members, write_archives
+from agent.memory.privacy.export_archive import (
+    IS_EXPORT,
+    ArchiveMember,
+    PackedArchives,
+    format_day,
+    members,
+    write_archives,
+)
 from agent.memory.scopes import attachment_path, scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
@@ -73,16 +79,12 @@ class ExportJobs:
 
     async def write(self, scope: str, person: str, target: Path, *, language: str = "en") -> PackedArchives:
         """Write one zip of *scope* to *target* atomically. Raises OSError, also if *target* exists."""
-        await self.flush()
-        usage = await self.usage.totals(since=_BEGINNING, person=person)
-        rows = await self._rows(scope)
+        files = await self._members(scope, person)
 
         def work() -> PackedArchives:
             partial = target.with_name(f".{target.name}.part")
             partial.unlink(missing_ok=True)
             try:
-                zone = self.zone(scope)
-                files = members(self.home, scope, usage, rows=rows, zone=zone, disk=self.disk)
                 packed = write_archives(files, lambda _: partial, limit=_UNLIMITED, about=self._about(scope, language))
                 os.link(partial, target)  # fails if the file exists
             finally:
@@ -94,13 +96,11 @@ class ExportJobs:
     async def export(self, job: Job) -> RetryJobLater | None:
         """Pack the data of the scope and enqueue the files for delivery. Idempotent."""
         key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
-        await self.flush()
-        usage = await self.usage.totals(since=_BEGINNING, person=str(job.payload["person"]))
-        rows = await self._rows(job.scope)
         limit = self.limit(key.channel)
         if limit < _MIN_LIMIT:
             return None
-        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, rows, limit, language)
+        files = await self._members(job.scope, str(job.payload["person"]))
+        packed, digests = await asyncio.to_thread(self._pack, job.scope, files, limit, language)
         unexport = Job(
             id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
             kind=UNEXPORT,
@@ -128,26 +128,22 @@ class ExportJobs:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    async def _rows(self, scope: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return reminders and standing decisions as their jobs hold them, by the name of their file."""
+    async def _members(self, scope: str, person: str) -> Iterator[ArchiveMember]:
+        """Return the files of an export, reminders and standing decisions as their jobs hold them among them."""
+        await self.flush()
+        usage = await self.usage.totals(since=_BEGINNING, person=person)
         jobs = await self.jobs.pending_in(scope)
-        return {name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()}
+        rows = {name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()}
+        return members(self.home, scope, usage, rows=rows, zone=self.zone(scope), disk=self.disk)
 
     def _pack(
-        self,
-        scope: str,
-        usage: tuple[Mapping[str, Any], ...],
-        rows: Mapping[str, Sequence[Mapping[str, Any]]],
-        limit: int,
-        language: str,
+        self, scope: str, files: Iterator[ArchiveMember], limit: int, language: str
     ) -> tuple[PackedArchives, list[str]]:
         """Write the zips and store them as attachments of the scope; return their digests."""
-        zone = self.zone(scope)
         folder = scope_folder(self.home, scope) / "exports"
         self.disk.make_folder(folder)
         for path in folder.glob("*"):  # files of an interrupted export; one job at a time writes here
             self.disk.remove(path)
-        files = members(self.home, scope, usage, rows=rows, zone=zone, disk=self.disk)
         packed = write_archives(
             files, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
         )

@@ -71,10 +71,10 @@ class Conversation:
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
         self._blobs = blobs
         self._state = PromptWindow()
-        self._snapshot: PromptSnapshot | None = None
+        self.snapshot: PromptSnapshot | None = None  # in force; None before the first turn or if its texts are lost
         self._messages: list[Message] = []
-        self._deltas: list[Line] = []
-        self._auxiliary = AuxiliaryContent()
+        self.deltas: list[Line] = []  # since the snapshot, oldest first
+        self.auxiliary = AuxiliaryContent()
         self._weight = self._prompt_limit = self._overhead = self._snapshot_weight = 0
         self._flush = flush
         self._peeked: tuple[TurnRecord, PromptWindow, int] | None = None
@@ -104,14 +104,9 @@ class Conversation:
         return last_messages(self._messages, self._state)
 
     @property
-    def snapshot(self) -> PromptSnapshot | None:
-        """The effective snapshot; None before the first turn or if its texts are lost."""
-        return self._snapshot
-
-    @property
     def zone(self) -> str:
         """The time zone of the effective snapshot."""
-        return self._snapshot.zone if self._snapshot else ""
+        return self.snapshot.zone if self.snapshot else ""
 
     @property
     def replay_from(self) -> int:
@@ -124,24 +119,9 @@ class Conversation:
         return self._state.consolidated
 
     @property
-    def deltas(self) -> Sequence[Line]:
-        """The delta lines since the snapshot, oldest first."""
-        return self._deltas
-
-    @property
-    def pictures(self) -> int:
-        """The number of images in the prompt until the next snapshot."""
-        return self._auxiliary.pictures
-
-    @property
-    def background(self) -> int:
-        """The number of characters of background messages in the prompt until the next snapshot."""
-        return self._auxiliary.background
-
-    @property
     def is_tainted(self) -> bool:
         """True if the window contains a tainted line (see taint.py)."""
-        return self._auxiliary.words_of_others > 0
+        return self.auxiliary.words_of_others > 0
 
     @property
     def last_heard(self) -> datetime | None:
@@ -160,9 +140,9 @@ class Conversation:
                 taken = snapshot_of(line, {**self._texts(line), **blobs})
                 if taken is not None:
                     return taken
-        if self._snapshot is None:
+        if self.snapshot is None:
             raise ValueError("a turn without a snapshot: the opening was not asked for")
-        return self._snapshot
+        return self.snapshot
 
     def messages_with(self, lines: Sequence[Line]) -> Sequence[Message]:
         """Return the messages before a turn that begins with *lines*; usually `messages`.
@@ -268,8 +248,8 @@ class Conversation:
                 self._state.turns.append(turn)
                 self._messages.extend(messages)
                 self._weight += turn.weight
-                self._auxiliary += auxiliary_content([turn])
-                self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
+                self.auxiliary += auxiliary_content([turn])
+                self.deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
         self._rendered = None
         self.next_index = max(self.next_index, record.to_index)
 
@@ -291,13 +271,13 @@ class Conversation:
     def _show(self) -> None:
         self._messages = render(self._state.turns)
         self._weight = sum(turn.weight for turn in self._state.turns)
-        self._auxiliary = auxiliary_content(self._state.turns)
-        self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
+        self.auxiliary = auxiliary_content(self._state.turns)
+        self.deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:
         line = self._state.snapshot
-        self._snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
-        self._snapshot_weight = self._snapshot.weight if self._snapshot is not None else 0
+        self.snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
+        self._snapshot_weight = self.snapshot.weight if self.snapshot is not None else 0
 
     def _texts(self, line: Line) -> dict[str, str]:
         return self._blobs.in_memory(digests_of(line))

@@ -229,8 +229,8 @@ def opening(
         or (model and snapshot.model not in ("", model))  # older snapshots do not say
         or (snapshot.tools and tools and snapshot.tools != tools)
         or (snapshot.format and snapshot.format != prompt_format())
-        or conversation.pictures > PICTURES
-        or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
+        or conversation.auxiliary.pictures > PICTURES
+        or conversation.auxiliary.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
         return _snapshot(conversation, view, zone, abilities, fields, at, start)
     deltas = conversation.deltas

@@ -51,10 +51,10 @@ async def test_too_many_pictures_take_a_snapshot(tmp_path: Path) -> None:
     talk = await conversation(tmp_path)
     assert turn(talk, files=[photo(n) for n in range(PICTURES)]) == ["snapshot"]
     assert turn(talk, files=[photo(99)]) == []
-    assert talk.pictures == PICTURES + 1
+    assert talk.auxiliary.pictures == PICTURES + 1
     assert isinstance(talk.messages[0]["content"], list)
     assert turn(talk) == ["snapshot"]
-    assert talk.pictures == 0
+    assert talk.auxiliary.pictures == 0
     assert all(isinstance(message["content"], str) for message in talk.messages)
     assert "(image 99.png, 1 bytes)" in talk.messages[2]["content"]
 
@@ -65,7 +65,7 @@ async def test_too_much_background_takes_a_snapshot(tmp_path: Path) -> None:
     turn(talk, quoted="[background]" + "x" * BACKGROUND_TOKENS * CHARS_PER_TOKEN)
     assert "[background]" in talk.messages[0]["content"]
     assert turn(talk) == ["snapshot"]
-    assert talk.background == 0
+    assert talk.auxiliary.background == 0
     assert "[background]" not in talk.messages[0]["content"]
 
 

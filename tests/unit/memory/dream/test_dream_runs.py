@@ -455,7 +455,7 @@ async def test_switched_off_it_runs_when_somebody_asks(tmp_path: Path) -> None:
     assert here.reports[0].startswith("I reviewed 2 new summaries and made 1 change ")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"v":1}', '{"after":"x","to":1,"epoch":"","base":{},"sittings":[]}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"v":1}', '{"after":"x","to":1,"epoch":"","base":{},"passes":[]}'])
 async def test_a_damaged_state_costs_calls_and_nothing_else(tmp_path: Path, text: str) -> None:
     """What cannot be read is begun anew."""
     here = world(tmp_path, "study", edits(add("- fine")))
