@@ -17,10 +17,9 @@ from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackToken
 from channels.slack.buttons import SlackButtons
 from channels.slack.catchup import JoinedChannels, ReceivedUntil, SlackCatchUp
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
-from channels.slack.history import SlackHistory
+from channels.slack.history import HistoryPages, SlackHistory
 from channels.slack.inbound import SlackInbound
 from channels.slack.outbound import SlackActivity, SlackOutbound
-from channels.slack.pages import HistoryPages
 from channels.slack.reactions import SlackReactions
 from channels.slack.sent_lookup import find_sent_part, missing_scopes
 from channels.slack.settings import SlackSettings

@@ -18,8 +18,8 @@ import structlog
 
 from channels.slack.api import SlackRefusal
 from channels.slack.codec import SlackBotIdentity
+from channels.slack.history import HistoryPages, as_event, next_cursor
 from channels.slack.inbound import SlackInbound
-from channels.slack.pages import HistoryPages, as_event, next_cursor
 from channels.slack.read_cursors import number
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.ports import ChannelState

@@ -23,8 +23,7 @@ from channels.web.uploads import WebUploads
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
-from gateway.net.addresses import FORWARDING_HEADERS
-from gateway.net.local_peer import is_system_account
+from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
 from gateway.ports import ChannelContext, channel_wide_key
 from gateway.ports.conversations import MOST_CONVERSATIONS
 

@@ -111,19 +111,19 @@ class ModelSource:
         return [Observation(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")]
 
 
+@dataclass(slots=True, eq=False)
 class DeadLetterSource:
     """Dead letters, as the journal keeps them."""
 
-    def __init__(self, store: AlertStore, now: Callable[[], datetime]) -> None:
-        self._store = store
-        self._now = now
+    store: AlertStore
+    now: Callable[[], datetime]
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Return new dead letters. Those that existed before the first check are not reported."""
         known = causes.get("given-up")
-        letters, mark = await self._store.given_up(known.mark if known else "")
+        letters, mark = await self.store.given_up(known.mark if known else "")
         if not letters:
-            return [] if known else [Observation(cause="given-up", since=self._now(), mark=mark)]
+            return [] if known else [Observation(cause="given-up", since=self.now(), mark=mark)]
         last = letters[-1]
         fields = {"chat": last.chat, "turn": short_turn_id(last.turn), "reason": reason(last.reason)}
         fields["channel"] = last.chat.partition(":")[0]
@@ -139,25 +139,25 @@ class DeadLetterSource:
         ]
 
 
+@dataclass(slots=True, eq=False)
 class DiskSource:
-    """Free space on the home's disk."""
+    """Free space on the home's disk; *of* ends the cause's name, where several gateways have a disk each."""
 
-    def __init__(self, home: Path, now: Callable[[], datetime], *, of: str = "") -> None:
-        """*of* ends the cause's name, where several gateways have a disk each."""
-        self._home = home
-        self._now = now
-        self._cause = f"disk{of}"
+    home: Path
+    now: Callable[[], datetime]
+    of: str = ""
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
         """Ask the file system, off the loop."""
-        total, _, free = await asyncio.to_thread(shutil.disk_usage, self._home)
+        cause = f"disk{self.of}"
+        total, _, free = await asyncio.to_thread(shutil.disk_usage, self.home)
         if not total or free >= LITTLE_SPACE:
-            return [Observation(cause=self._cause, since=self._now())]
+            return [Observation(cause=cause, since=self.now())]
         is_full = free < TOO_LITTLE_SPACE
         return [
             Observation(
-                cause=self._cause,
-                since=self._now(),
+                cause=cause,
+                since=self.now(),
                 stage=2 if is_full else 1,
                 line="alerts.disk_full" if is_full else "alerts.disk_low",
                 fields={"free": free},
@@ -182,27 +182,26 @@ class DamagedMemorySource:
         return [Observation(cause="memory", since=self._now(), stage=stage, line=line, fields={"scopes": named})]
 
 
+@dataclass(slots=True, eq=False)
 class CapSource:
-    """The daily token cap of the installation."""
+    """The daily token cap of the installation; *usage* returns what was taken of it today, None without a cap."""
 
-    def __init__(self, usage: Callable[[], CapAllowance | None], now: Callable[[], datetime]) -> None:
-        """*usage* returns what was taken of the cap today; None without a cap."""
-        self._usage = usage
-        self._now = now
+    usage: Callable[[], CapAllowance | None]
+    now: Callable[[], datetime]
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
         """Compare."""
-        usage = self._usage()
+        usage = self.usage()
         percent = usage.used * 100 // usage.limit if usage else 0
         if usage is None or percent < NEAR_CAP:
-            return [Observation(cause="cap", since=self._now(), ends_from=2)]
-        is_reached, until = percent >= 100, usage.until or self._now()
+            return [Observation(cause="cap", since=self.now(), ends_from=2)]
+        is_reached, until = percent >= 100, usage.until or self.now()
         fields: dict[str, str | int] = {"percent": percent, "used": usage.used, "limit": usage.limit}
         fields["until"] = until.isoformat()
         return [
             Observation(
                 cause="cap",
-                since=self._now(),
+                since=self.now(),
                 stage=2 if is_reached else 1,
                 line="alerts.cap_reached" if is_reached else "alerts.cap_near",
                 fields=fields,
@@ -212,27 +211,30 @@ class CapSource:
         ]
 
 
+@dataclass(slots=True, eq=False)
 class QuarantineSource:
-    """Events that were set aside, as their folder tells; it is read only when it changed."""
+    """Events that were set aside, as their folder tells; it is read only when it changed.
 
-    def __init__(self, folder: Path, now: Callable[[], datetime], *, of: str = "") -> None:
-        """*of* ends the cause's name, where several gateways have a folder each."""
-        self._folder = folder
-        self._now = now
-        self._cause = f"set-aside{of}"
-        self._changed: int | None = None
+    *of* ends the cause's name, where several gateways have a folder each.
+    """
+
+    folder: Path
+    now: Callable[[], datetime]
+    of: str = ""
+    _changed: int | None = field(default=None, init=False)
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Return newly quarantined events. Those that existed before the first check are not reported."""
+        cause = f"set-aside{self.of}"
         changed = await asyncio.to_thread(self._age)
-        known = causes.get(self._cause)
+        known = causes.get(cause)
         if known is not None and changed == self._changed:
             return []
-        events = await asyncio.to_thread(list_events, self._folder, _EVENTS)
+        events = await asyncio.to_thread(list_events, self.folder, _EVENTS)
         newest = max((event.at for event in events), default="-")
         self._changed = changed
         if known is None:
-            return [Observation(cause=self._cause, since=self._now(), mark=newest)]
+            return [Observation(cause=cause, since=self.now(), mark=newest)]
         fresh = [event for event in events if event.at > known.mark]
         if not fresh:
             return []
@@ -241,8 +243,8 @@ class QuarantineSource:
         last = max(fresh, key=lambda event: event.at)
         return [
             Observation(
-                cause=self._cause,
-                since=self._now(),
+                cause=cause,
+                since=self.now(),
                 happened=len(fresh),
                 line="alerts.set_aside",
                 fields={"channel": last.channel},
@@ -252,71 +254,65 @@ class QuarantineSource:
 
     def _age(self) -> int:
         try:
-            return self._folder.stat().st_mtime_ns
+            return self.folder.stat().st_mtime_ns
         except OSError:
             return 0
 
 
+@dataclass(slots=True, eq=False)
 class CrashSource:
-    """Unclean stops, counted once per start."""
+    """Unclean stops, counted once per start; *of* ends the cause's name, where several gateways start."""
 
-    def __init__(self, unclean_stops: int, now: Callable[[], datetime], *, of: str = "") -> None:
-        """*unclean_stops*: the number in a row before this start; 0 after a clean stop.
-
-        *of* ends the cause's name, where several gateways start.
-        """
-        self._stops = unclean_stops
-        self._now = now
-        self._cause = f"killed{of}"
+    unclean_stops: int  # in a row before this start; 0 after a clean stop
+    now: Callable[[], datetime]
+    of: str = ""
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         """Return the stops that were not reported."""
-        known = causes.get(self._cause)
+        cause = f"killed{self.of}"
+        known = causes.get(cause)
         before = int(known.mark or 0) if known else 0
-        if self._stops == before:
+        if self.unclean_stops == before:
             return []
-        happened = max(self._stops - before, 0)
+        happened = max(self.unclean_stops - before, 0)
         return [
             Observation(
-                cause=self._cause,
-                since=self._now(),
+                cause=cause,
+                since=self.now(),
                 happened=happened,
                 line="alerts.killed",
                 level="critical",
-                mark=str(self._stops),
+                mark=str(self.unclean_stops),
             )
         ]
 
 
+@dataclass(slots=True, eq=False)
 class BurstSource:
     """Repeated actions of unknown senders, such as guessing codes: reported from *many* within an hour."""
 
-    def __init__(
-        self, cause: str, line: str, counts: Callable[[], Mapping[str, int]], now: Callable[[], datetime], *, many: int
-    ) -> None:
-        """*line* is the key of the sentence; *counts* returns by channel how often it happened since the start."""
-        self._cause = cause
-        self._line = line
-        self._counts = counts
-        self._now = now
-        self._many = many
-        self._before: dict[str, tuple[datetime, int]] = {}
+    cause: str
+    line: str  # the key of the sentence
+    counts: Callable[[], Mapping[str, int]]  # by channel, how often it happened since the start
+    now: Callable[[], datetime]
+    many: int
+    _before: dict[str, tuple[datetime, int]] = field(default_factory=dict, init=False)
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
         """Return the channels where it is many."""
-        found = (self._look(channel, count) for channel, count in self._counts().items())
+        found = (self._look(channel, count) for channel, count in self.counts().items())
         return [seen for seen in found if seen is not None]
 
     def _look(self, channel: str, count: int) -> Observation | None:
-        now = self._now()
+        now = self.now()
         since, before = self._before.setdefault(channel, (now, 0))
-        is_many = count - before >= self._many
+        is_many = count - before >= self.many
         if is_many or now - since >= _HOUR:
             self._before[channel] = (now, count)
         if not is_many:
             return None
-        cause, fields = f"{self._cause}.{channel}", {"channel": channel}
-        return Observation(cause=cause, since=now, happened=count - before, line=self._line, fields=fields)
+        cause, fields = f"{self.cause}.{channel}", {"channel": channel}
+        return Observation(cause=cause, since=now, happened=count - before, line=self.line, fields=fields)
 
 
 def _of_removed_channels(

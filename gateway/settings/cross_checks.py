@@ -11,8 +11,7 @@ from gateway.errors import SettingsError
 from gateway.events import SessionKey
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins, entry_error
 from gateway.settings.chat_overrides import read_soul
-from gateway.settings.chat_selectors import guild_in, is_block
-from gateway.settings.chat_settings import ChatSettings
+from gateway.settings.chat_settings import ChatSettings, guild_in, is_block
 from gateway.settings.error_messages import error_line
 from gateway.settings.settings_model import Settings
 

@@ -14,8 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.events import SessionKey
 from gateway.settings.channel_blocks import ChannelSettings
-from gateway.settings.chat_selectors import parse_selector
-from gateway.settings.chat_settings import ChatSettings
+from gateway.settings.chat_settings import ChatSettings, parse_selector
 from gateway.settings.llm import LlmSettings
 from gateway.settings.setting_types import (
     Count,

@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.errors import StoreUnavailable
-from gateway.net.addresses import FORWARDING_HEADERS
-from gateway.net.local_peer import is_system_account
+from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
 from gateway.ports import TraceSpan
 from gateway.web.origin_guard import is_loopback
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from channels.slack import catchup, pages
+from channels.slack import catchup, history
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import running
 from tests.fakes.slack_gateway import CALL, open_gateway
@@ -180,7 +180,7 @@ async def test_without_a_scope_the_log_says_what_is_not_read() -> None:
 
 async def test_a_limit_delays_the_reading_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slack says no twice: tried again later, from where it stood; the stop is remembered until then."""
-    monkeypatch.setattr(pages, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(history, "_LONGEST_WAIT", 0.01)
     monkeypatch.setattr(catchup, "_AGAIN", 0.01)
     services = FakePageServices()
     async with slack_server() as server:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.net.local_peer import _uid_of, is_system_account
+from gateway.net.addresses import _uid_of, is_system_account
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
