@@ -21,7 +21,7 @@ from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.control.control_server import ControlServer
-from gateway.errors import StoreUnavailable, UserError
+from gateway.errors import StoreUnavailable, WorkerReplaced
 from gateway.ports import Store
 from gateway.settings import Settings
 from gateway.supervisor import run_prune_loop, run_stamp_loop
@@ -153,9 +153,12 @@ async def _running(
 
 
 async def _end_when_replaced(store: Store) -> None:
-    """Raise UserError when other gateways have taken over the work of this one: its memory must end with it."""
+    """Raise WorkerReplaced when other gateways have taken over the work of this one: its memory must end with it.
+
+    It is no UserError: a service manager starts the gateway again.
+    """
     await store.wait_replaced()
-    raise UserError(
+    raise WorkerReplaced(
         "other gateways have taken over the work of this one, which did not answer for a while: start it again"
     )
 

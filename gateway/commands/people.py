@@ -261,7 +261,7 @@ def _state_rows(header: Line, *, is_empty: bool, subject: str) -> Iterable[str]:
         return
     if is_empty:
         about = f" of {subject}" if subject else ""
-        yield f"no message{about} was rejected since the gateway started at {_time(header['since'])}"
+        yield f"no message{about} was rejected by this gateway since its start at {_time(header['since'])}"
     for name, is_connected in header["hears"].items():
         if is_connected is not True:
             state = "has not reached its platform yet" if is_connected is None else "is not connected to its platform"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.control import ControlConnection, Line
 from gateway.control.gateway_client import connect
-from gateway.errors import UserError
+from gateway.errors import UserError, WorkerReplaced
 from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.ports.entry_points import operator_command
@@ -60,7 +60,7 @@ def run_local_chat() -> int:
 
 
 def _run(work: Any) -> Any:
-    """Run *work*; of several errors at once, raise the first UserError."""
+    """Run *work*; of several errors at once, raise the first that one line says all of."""
     # Long texts are formatted in a thread: the event loop has its turn after a millisecond of that, not after five.
     sys.setswitchinterval(_SWITCH_INTERVAL)
     # A core dump would hold the keys of the settings and what people said.
@@ -74,10 +74,10 @@ def _run(work: Any) -> Any:
         raise mistake from None
 
 
-def _first_mistake(several: BaseExceptionGroup[BaseException]) -> UserError | None:
+def _first_mistake(several: BaseExceptionGroup[BaseException]) -> UserError | WorkerReplaced | None:
     for error in several.exceptions:
         found = _first_mistake(error) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(found, UserError):
+        if isinstance(found, UserError | WorkerReplaced):
             return found
     return None
 

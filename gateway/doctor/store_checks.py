@@ -24,7 +24,7 @@ def check_server(
     if sessions > session_limit * _CROWDED:
         yield _warning(
             "connections",
-            f"{sessions} of the server's {session_limit} connections are in use, and a gateway needs two: raise"
+            f"{sessions} of the server's {session_limit} connections are in use, and a gateway needs up to three: raise"
             " max_connections, or close other programs' sessions",
         )
     if abs(clock_ahead) > _CLOCK_LIMIT:

@@ -267,7 +267,7 @@ class StoreSettings(FrozenModel):
     @model_validator(mode="after")
     def _require_database(self) -> StoreSettings:
         if self.shared and not self.address:
-            raise ValueError("a store can be shared only in a database: set PARLOUR_STORE__URL")
+            raise ValueError("only a database is shared: set PARLOUR_STORE__URL, or leave PARLOUR_STORE__SHARED empty")
         if self.objects.url and not self.address:
             raise ValueError("an object store is used beside a database only: set PARLOUR_STORE__URL")
         return self

@@ -440,6 +440,7 @@ def test_systemd_unit_is_understood_and_hardened(tmp_path: Path) -> None:
         "StateDirectoryMode=0700",
         "TimeoutStopSec=30",
         "RestartPreventExitStatus=2",
+        "StartLimitIntervalSec=0",
     ],
 )
 def test_systemd_unit_holds_the_same_line(line: str) -> None:

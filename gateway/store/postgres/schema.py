@@ -408,7 +408,7 @@ def _minute(move: DatabaseMove) -> str:
 def _newer_line(version: int) -> str:
     return (
         f"a newer Parlour wrote the database of store.url (schema {version}, this one knows {len(MIGRATIONS)})."
-        " Install the newer version again"
+        " Install the newer version again, or restore a dump of before the upgrade into another database"
     )
 
 

@@ -167,7 +167,7 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
     assert of_bob.count(f"  {BOB} (Bob): ") == 3
     assert MAL not in of_bob
     assert (await parlour(server, home, "why", "slack", NEW)).count("Z  slack:") == 1
-    assert "no message of slack U0NONE was rejected since the gateway started" in await parlour(
+    assert "no message of slack U0NONE was rejected by this gateway since its start" in await parlour(
         server, home, "why", "slack", "U0NONE"
     )
     assert "no channel is called slck; channels: console, pocket, slack, web" in await parlour(

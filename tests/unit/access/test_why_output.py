@@ -49,9 +49,9 @@ def test_a_refusal_is_a_line_and_what_to_paste(printed: Callable[..., list[str]]
 
 def test_an_empty_list_says_since_when_it_is_empty(printed: Callable[..., list[str]]) -> None:
     """Refusals are of this run of the gateway: nothing is claimed about the one before."""
-    assert printed(HEARS) == ["no message was rejected since the gateway started at 2026-11-22 08:00:00Z"]
+    assert printed(HEARS) == ["no message was rejected by this gateway since its start at 2026-11-22 08:00:00Z"]
     assert printed(HEARS, channel="slack", ident="U7") == [
-        "no message of slack U7 was rejected since the gateway started at 2026-11-22 08:00:00Z"
+        "no message of slack U7 was rejected by this gateway since its start at 2026-11-22 08:00:00Z"
     ]
 
 
