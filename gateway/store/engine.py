@@ -42,7 +42,7 @@ async def _remove_nothing() -> None:
     """Do nothing: there is no object store."""
 
 
-async def _save_nothing(_: Collection[str] | None) -> None:
+async def _save_nothing(scopes: Collection[str] | None, *, with_lines: bool = True) -> None:
     """Do nothing: the files of the home are durable when they are written."""
 
 

@@ -53,8 +53,12 @@ class _OpenScope(KnownScope):
     @property
     def is_settled(self) -> bool:
         """True if it is not in use, and is known as the database had it."""
-        is_used = self.users or self.unsure or self.is_behind or self.is_undone
-        return not (is_used or self.is_unsure)
+        return not (self.users or self.unsure or self.is_suspect)
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if more has to be done with it than to store what was written."""
+        return self.is_behind or self.is_undone or self.is_unsure
 
 
 class ScopeFileSync:
@@ -142,23 +146,25 @@ class ScopeFileSync:
         versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
         await self.fetch(*(scope for scope in {*versions, *here} if versions.get(scope) != here.get(scope)))
 
-    async def save(self, scopes: Collection[str] | None = None) -> None:
+    async def save(self, scopes: Collection[str] | None = None, *, with_lines: bool = True) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database.
 
-        None = those in use; all of their files are looked at. Raises StoreUnavailable, also when another gateway has
-        changed one of the scopes: it is fetched, and the caller tries again.
+        None = those in use; all of their files are looked at. Without *with_lines*, a scope where only lines were
+        appended to transcripts is left: the database has the lines in their records, until a save with them is done.
+        Raises StoreUnavailable, also when another gateway has changed one of the scopes: it is fetched, and the caller
+        tries again.
         """
         named = {each for each in scopes or () if each or self._with_home}
         if scopes is None:
             self._touched.update(self._in_use())
         if scopes is None or len(named) < len(set(scopes)):
             named |= self._changed_scopes()
-        await self._save_changed(named)
+        await self._save_changed(named, with_lines=with_lines)
 
-    async def _save_changed(self, scopes: Collection[str]) -> None:
+    async def _save_changed(self, scopes: Collection[str], *, with_lines: bool = True) -> None:
         """Save those of *scopes* that have changed, and with them what is saved together, or shared."""
         changed = {SHARED, *scopes}.union(*(self._together.get(each, ()) for each in scopes))
-        changed = {each for each in changed if self._may_differ(each)}
+        changed = {each for each in changed if self._may_differ(each, with_lines)}
         if changed:
             await self._save(changed)
             if SHARED not in changed and self._written.has(SHARED):  # edited by hand
@@ -167,10 +173,12 @@ class ScopeFileSync:
     def _changed_scopes(self) -> set[str]:
         return {each for each in {*self._written.scopes(), *self._touched} if each or self._with_home}
 
-    def _may_differ(self, scope: str) -> bool:
+    def _may_differ(self, scope: str, with_lines: bool) -> bool:
         """Return True if something of *scope* may have to be stored, or is being stored now."""
+        if scope in self._touched or self._written.has(scope, with_lines=with_lines):
+            return True
         cached = self._scopes.get(scope)
-        return self._written.has(scope) or scope in self._touched or (cached is not None and not cached.is_settled)
+        return cached is not None and (not cached.is_settled if with_lines else cached.is_suspect)
 
     async def save_all(self) -> None:
         """Save every scope of the home, also those that only an editor has touched, but none with a damaged object."""

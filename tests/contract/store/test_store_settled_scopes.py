@@ -20,6 +20,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage import transcript_projector
+from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
@@ -98,6 +99,29 @@ async def test_an_erasure_finds_lines_that_another_gateway_has_not_written(team:
     await homes[1].files.fetch(SCOPE)
     assert "green tea" not in homes[1].text()
     assert "coffee" in homes[1].text()
+
+
+async def test_a_commit_stores_what_was_written_but_lines_that_are_in_records(team: Workers, tmp_path: Path) -> None:
+    """Lines that only the home's transcript has wait for their projection; a commit after another file has both."""
+    home = WrittenHome(tmp_path, await team.open())
+    await home.files.start()
+    await answer_in(home.store, ANN, "one")
+    await home.projector.flush()
+    transcript, store, disk = next(home.sessions.glob("*.jsonl")), home.store.scope_files, Disk()
+    assert store is not None
+    before = (await store.look(SCOPE))[SCOPE].version
+    line = disk.open_append(transcript)
+    disk.write(line, b"{}\n")
+    disk.close(line)
+    await answer_in(home.store, OTHER_CHAT, "two")
+    assert (await store.look(SCOPE))[SCOPE].version == before
+    disk.replace(scope_folder(tmp_path, SCOPE) / "results" / "1.txt", b"result")
+    await answer_in(home.store, SessionKey("telegram", "44"), "three")
+    _, files = await store.files(SCOPE)
+    assert {each.path: each.size for each in files} == {
+        f"sessions/{transcript.name}": transcript.stat().st_size,
+        "results/1.txt": 6,
+    }
 
 
 async def test_a_gateway_that_cannot_write_its_lines_makes_an_erasure_wait(
