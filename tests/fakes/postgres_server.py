@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
 _SECONDS = 30.0
 _ALONE, _CHILDREN_TOO = (11, 12), (11, 12, 13, 14)  # fields of /proc/<pid>/stat behind the name
@@ -177,6 +178,9 @@ class PostgresServer:
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, in a session that the tests keep open."""
+        # A test that was interrupted in a query leaves a session that takes no other: it costs no other test.
+        if self._session is not None and self._session.info.transaction_status is not TransactionStatus.IDLE:
+            self._session.close()
         if self._session is None or self._session.closed:
             self._session = psycopg.connect(self.url, autocommit=True)
         cursor = self._session.execute(statement.encode())
