@@ -1,4 +1,4 @@
-"""Who decides, over the wire: a member is refused, an admin is obeyed, and each leaves a line in the audit."""
+"""Owners over the wire: who becomes one by a code, whom they let in and shut out, and how they name somebody."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events import PlatformAccount
-from tests.e2e.telegram.test_telegram_buttons import asked
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import BOB, DM, slack_server
-from tests.fakes.staged_changes import staged
-from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel
 from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import telegram_now
 
-REFUSED = "Only an admin of this chat or an owner of this bot can use /new here."
-DONE = "New session started."
-YES = "/memory approve eaaaaaaaaaaaaaaaa"
-BEN_THERE = 43
 COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 18}]}
 OWNED = {"PARLOUR_OWNERS": f"slack:{SLACK_ANN}"}
 
@@ -28,35 +22,6 @@ async def lines(parlour: InProcessGateway) -> list[tuple[str, str, str, str]]:
     """Return the audit, the oldest first: who, where, what, outcome."""
     found = await parlour.app.store.access.audit(limit=50)
     return [(each.by, each.where, each.what, each.outcome) for each in reversed(found)]
-
-
-async def test_new_and_a_press_in_a_telegram_group() -> None:
-    """Typed and pressed alike: the member's is refused, the admin's done, each with its line."""
-    async with telegram_now() as server:
-        server.chat(TEAM).admins = {42}
-        server.chat(BEN_THERE)  # he has written to the bot before: what he alone sees goes there
-        async with open_telegram_gateway(server, InstantModel(), ALLOW_FROM=f"42,{BEN_THERE}") as parlour:
-            command: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 16}]}
-            server.say("/new@parlour_bot", chat=TEAM, sender=BEN_THERE, **command)
-            await server.until(lambda: REFUSED in [post.text for post in server.posts])
-            server.say("/new@parlour_bot", chat=TEAM, sender=42, **command)
-            await server.until(lambda: DONE in server.shown(TEAM))
-            server.say("@parlour_bot hello", chat=TEAM, **mention("@parlour_bot hello"))
-            await server.until(lambda: any("answer" in text for text in server.shown(TEAM)))
-            await staged(parlour, f"chats/telegram%3a{TEAM}", f"telegram:{TEAM}")
-            post = await asked(server, TEAM)
-            server.buttons.press(post, YES, sender=BEN_THERE)
-            await server.until(lambda: bool(server.buttons.alerts))
-            server.buttons.press(post, YES, sender=42)
-            await server.until(lambda: not post.buttons)
-            await parlour.idle()
-            here = f"telegram:{TEAM}"
-            assert await lines(parlour) == [
-                (f"telegram:{BEN_THERE}", here, "new", "refused"),
-                ("telegram:42", here, "new", "done"),
-                (f"telegram:{BEN_THERE}", here, "memory approve", "refused"),
-                ("telegram:42", here, "memory approve", "done"),
-            ]
 
 
 async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Path) -> None:

@@ -133,21 +133,6 @@ async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
         assert len(model.asked) == 1
 
 
-async def test_what_waited_is_answered_after_the_start_in_order(tmp_path: Path) -> None:
-    """A backlog of the last run is answered before what comes now, each once; a control row too."""
-    first = HeldScriptModel(held=[1])
-    async with gateway(model=first) as parlour:
-        for n in range(3):
-            await parlour.channel.say("c", f"m{n}")
-        await first.called(1)
-        copy = parlour.kill(tmp_path / "copy")
-        first.go(1)
-    model = HeldScriptModel()
-    async with gateway(home=copy, model=model) as parlour:
-        await parlour.channel.ask("c", "m3")
-        assert [users(request)[-1] for request in model.asked] == ["m0", "m1", "m2", "m3"]
-
-
 async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
     """The first request after a restart begins with everything the last one was."""
     home, first, second = tmp_path / "home", HeldScriptModel(), HeldScriptModel()

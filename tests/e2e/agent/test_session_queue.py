@@ -64,16 +64,6 @@ async def test_a_split_paste_is_one_turn() -> None:
         assert len(parlour.channel.posts["c"]) == 3
 
 
-async def test_an_album_is_one_turn() -> None:
-    """The parts of an album belong together, whatever stands between their arrival and the claim."""
-    model = HeldScriptModel()
-    async with gateway(model=model) as parlour:
-        await parlour.channel.say("c", "first", album="a1")
-        _, answer = await parlour.channel.say("c", "second", album="a1")
-        await answer
-        assert [users(request) for request in model.asked] == [["first", "second"]]
-
-
 async def test_a_burst_merges_where_it_is_wanted_and_only_one_senders() -> None:
     """With `merge: burst` what one sender queued is one turn; another sender's message ends it."""
     model = HeldScriptModel(held=[1])

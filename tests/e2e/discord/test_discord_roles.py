@@ -135,25 +135,3 @@ async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: Di
         discord.members[BEN]["roles"] = [TEAM_ROLE, ADMIN_ROLE]
         discord.overwrite(GENERAL, TEAM_ROLE)
         assert not (await decided("typed")).startswith(REFUSED)
-
-
-async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: DiscordServer) -> None:
-    """The event is older than five minutes, and Discord fails, is busy, or never answers: Ann decides nothing."""
-    discord.members[ANN]["roles"] = [ADMIN_ROLE]
-    discord.takes_direct = True
-    direct = discord.direct(ANN)
-    async with team(discord, HeldModel(held=False), ANN) as parlour:
-        discord.say(GENERAL, ANN, f"{CALL} hello")
-        await discord.until(lambda: bool(discord.chat(GENERAL)))
-        lookups = parlour.app.channels["discord"]._members  # type: ignore[attr-defined]
-        lookups.members.timeout = 0.1
-        lookups.record = lambda *_: None
-        lookups.members.expire()
-        for number, what in enumerate(("500 0", "limit", "drop"), 1):
-            discord.fail("GET", "members", what, times=5, seconds=5.0)
-            discord.say(GENERAL, ANN, f"{CALL} /new")
-            await discord.until(lambda number=number: len(discord.chat(direct)) == number)  # type: ignore[misc]
-            assert discord.chat(direct)[-1].startswith(REFUSED)
-            discord.faults.clear()
-        discord.say(GENERAL, ANN, f"{CALL} /new")
-        await discord.until(lambda: len(discord.chat(GENERAL)) == 2)

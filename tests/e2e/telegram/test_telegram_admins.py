@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.telegram_gateway import TEAM, mention, open_gateway
-from tests.fakes.telegram_server import TelegramFault, TelegramServer, telegram_now
+from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 REFUSED = "Only an admin of this chat"
 ADMIN, MEMBER = 42, 43
@@ -64,27 +64,3 @@ async def test_every_way_a_command_comes_is_judged_by_the_group_s_admins(server:
             assert server.posts[before].text.startswith(REFUSED) is (sender == MEMBER)
         await up.idle()
     assert [name for name, _ in server.calls].count("getChatAdministrators") == 1
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [TelegramFault("status", 500), TelegramFault("status", 429, 30), TelegramFault("hang")],
-    ids=lambda f: f.kind,
-)
-async def test_while_telegram_does_not_say_who_is_an_admin_nobody_is(
-    server: TelegramServer, fault: TelegramFault
-) -> None:
-    """Slow, failing, and gone stale after it was good; and nobody else's message waits for it."""
-    async with team(server) as up:
-        assert not (await send_command(server, ADMIN)).startswith(REFUSED)
-        admins = up.app.channels["telegram"]._members.admins  # type: ignore[attr-defined]
-        admins.timeout = 0.3
-        admins.expire()  # as five minutes do
-        server.fail("getChatAdministrators", fault)
-        before = len(server.posts)
-        server.say("/new", chat=TEAM, sender=ADMIN, **SLASH)
-        server.say("who is there?", chat=TEAM, sender=MEMBER)
-        await server.until(lambda: len(server.posts) == before + 2)
-        refused, answered = sorted(server.posts[before:], key=lambda post: post.chat, reverse=True)
-        assert refused.text.startswith(REFUSED)
-        assert answered.text.endswith("who is there?")

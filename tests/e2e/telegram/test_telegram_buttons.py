@@ -86,7 +86,10 @@ async def test_a_question_does_not_come_into_the_middle_of_an_answer() -> None:
 
 
 async def test_in_a_group_admins_decide_and_strangers_are_not_heard() -> None:
-    """A stranger's press: no row, no answer. A member's: told so privately, and the buttons stay. An admin's: done."""
+    """A stranger's press: no row, no answer. A member's: told so privately, and the buttons stay. An admin's: done.
+
+    The audit has a line of the member's and one of the admin's.
+    """
     async with telegram_now() as server:
         group = server.chat(TEAM)
         group.admins = {42}
@@ -114,6 +117,9 @@ async def test_in_a_group_admins_decide_and_strangers_are_not_heard() -> None:
             assert memory(parlour, GROUP) == f"- {FACT}\n"
             assert server.buttons.alerts[1][1].startswith("Approved.")
             assert [*server.shown(BEN), *server.shown(42)] == []
+            await parlour.idle()
+            audit = [(each.by, each.outcome) for each in await parlour.app.store.access.audit(limit=9)]
+            assert audit == [("telegram:42", "done"), (f"telegram:{BEN}", "refused")]
 
 
 async def test_a_press_is_kept_before_telegram_is_told(tmp_path: Path) -> None:

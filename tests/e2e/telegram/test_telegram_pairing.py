@@ -100,17 +100,6 @@ async def test_strangers_cannot_decide_about_themselves() -> None:
         assert len(model.asked) == 1
 
 
-async def test_pairing_can_be_switched_off() -> None:
-    """`pairing: false`: a stranger is told who lets people in, gets no code, and nobody is asked."""
-    async with telegram_now() as server, open_gateway(server, EchoModel(), PAIRING="false", **SETTINGS) as up:
-        server.say("let me in", chat=STRANGER, sender=STRANGER)
-        await server.until(lambda: bool(server.shown(STRANGER)))
-        await up.idle()
-        assert server.shown(STRANGER) == ["I only answer approved users. Ask the owner of this bot for access."]
-        assert not up.app.access.pairing.pending_requests()
-        assert server.shown(OWNER) == []
-
-
 async def test_a_group_that_became_a_supergroup_is_asked_about_anew() -> None:
     """Its new id is nobody's that an entry names: an owner is asked with two buttons, once, though it is said twice."""
     old, new = -555, -1005559999
