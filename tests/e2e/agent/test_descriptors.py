@@ -17,7 +17,7 @@ from agent.memory.storage import transcript_projector
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
-CHATS = 20
+CHATS = 8
 
 
 def open_files(home: Path) -> Counter[str]:

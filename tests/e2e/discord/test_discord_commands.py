@@ -9,13 +9,13 @@ from datetime import timedelta
 import pytest
 
 from channels.discord.commands import definition
-from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart, OutboundKind, OutboundMessage, turn_id
+from gateway.events import ChatKind, InboundMessage, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_interactions import FakeInteraction
-from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL, GUILD
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.web_services import FakePageServices
 
@@ -232,17 +232,3 @@ async def test_a_refused_command_can_be_told_why(discord: DiscordServer, service
         await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))
     body = discord.requests[-1].body
     assert (body["type"], body["data"]["content"], body["data"]["flags"]) == (4, "Ask Ann to let you in.", 64)
-
-
-async def test_a_button_is_its_value(discord: DiscordServer, services: FakePageServices) -> None:
-    """Confirmed without a word; where its answer can be shown to whoever pressed is noted."""
-    async with registered(services, discord):
-        message = discord.say(GENERAL, BOT, "Shall I?")
-        pressed = discord.interactions.press(message, ANN, "yes:7")
-        heard = await wait_command(services, discord, pressed)
-    assert (heard.kind, heard.text, heard.message_id, heard.event_ids) == (
-        InboundKind.BUTTON, "yes:7", "", (pressed.id,),
-    )  # fmt: skip
-    assert pressed.acknowledged == 6
-    assert heard.reply_to == message
-    assert f"press/{turn_id(heard)}" in services.state.notes

@@ -12,7 +12,6 @@ import pytest
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChatActivity
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer
@@ -162,14 +161,3 @@ async def test_a_private_answer_is_a_direct_message_or_one_line(
         await channel.send(part)
     assert len(discord.chat(discord.direct(ANN))) == (3 if takes else 0)
     assert discord.chat(GENERAL) == ([] if takes else [translate("discord.write_privately")])
-
-
-async def test_typing_is_shown_and_never_raises(discord: DiscordServer, channel: NotedChannel) -> None:
-    """A chat that is closed to us costs a sign, not a turn."""
-    discord.closed.add(RANDOM)
-    for chat in (RANDOM, GENERAL):
-        await channel.show(ChatActivity(key=SessionKey("discord", chat), on=True))
-    await discord.until(lambda: discord.is_typing(GENERAL))
-    for chat in (RANDOM, GENERAL):
-        await channel.show(ChatActivity(key=SessionKey("discord", chat), on=False))
-    assert not channel._activity.repeated._shown

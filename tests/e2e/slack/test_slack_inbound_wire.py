@@ -139,34 +139,6 @@ async def test_threads_can_be_left_alone() -> None:
 # -- durability
 
 
-@pytest.mark.parametrize("fault", ["down", "broken"])
-async def test_what_is_not_stored_is_delivered_again(fault: str) -> None:
-    """No row, no ack: the same event comes again, and is taken once the journal is back."""
-    async with slack() as up:
-        up.server.ack_within = 0.05
-        up.services.is_down, up.services.is_broken = fault == "down", fault == "broken"
-        up.server.say(DM, ANN, "lost?")
-        await up.services.wait_deliveries(2)
-        assert up.server.acks == []
-        up.services.is_down = up.services.is_broken = False
-        await up.server.until(lambda: len(up.server.acks) == 1)
-        assert len({heard.logical_key for heard in up.services.deliveries}) == 1
-        assert len(up.services.accepted) == 1
-
-
-async def test_messages_that_wait_are_taken_after_a_restart() -> None:
-    """What was said while nobody listened comes in order once somebody does."""
-    services = FakePageServices()
-    async with slack_server() as server:
-        async with running(server, services):
-            pass
-        for n in range(5):
-            server.say(DM, ANN, f"message {n}")
-        async with running(server, services):
-            await server.until(lambda: len(server.acks) == 5)
-        assert [heard.text for heard in services.accepted] == [f"message {n}" for n in range(5)]
-
-
 @pytest.mark.parametrize("how", ["refresh_requested", "warning", "cut"])
 async def test_a_connection_that_ends_is_followed_by_another(how: str) -> None:
     """Refresh and loss cost no message and no restart of the channel."""

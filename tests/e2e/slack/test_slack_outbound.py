@@ -40,24 +40,6 @@ async def test_our_own_words_are_not_heard() -> None:
         assert up.services.deliveries == []
 
 
-async def test_a_preview_is_edited_in_place_and_becomes_the_answer() -> None:
-    """One message; its key is the answer's in the end."""
-    async with slack() as up:
-        (part,) = up.render(DM, "It", row=0, kind=OutboundKind.PREVIEW)
-        receipt = await up.channel.send(part)
-        for text in ("It is", "It is", "It is late"):
-            (part,) = up.render(DM, text, row=0, kind=OutboundKind.PREVIEW)
-            await up.channel.edit(receipt.message_id, part)
-        (answer,) = up.render(DM, "It is **late**.")
-        assert (await up.channel.edit(receipt.message_id, answer)).part == answer.id
-        (message,) = up.server.places[DM].messages
-        assert message["was"] == ["It", "It is", "It is", "It is late"]
-        assert message["text"] == "It is *late*."
-        found = await up.channel.find(answer)
-        assert found is not None
-        assert found.message_id == receipt.message_id
-
-
 async def test_previews_leave_room_for_answers() -> None:
     """Once the workspace's edits are used up previews wait, and an answer's own edit goes through."""
     async with slack() as up:

@@ -57,21 +57,6 @@ async def test_a_private_message_is_heard_and_then_confirmed(line: TelegramConne
     assert line.channel.is_ready()
 
 
-@pytest.mark.parametrize("fault", ["is_down", "is_broken"])
-async def test_what_is_not_stored_is_not_confirmed(line: TelegramConnection, fault: str) -> None:
-    """A journal that is down leaves the update with Telegram, and what came before it confirmed; then it is heard."""
-    line.server.say("first")
-    await line.server.until(lambda: not line.server.updates)
-    setattr(line.services, fault, True)
-    line.server.say("second")
-    await line.services.wait_deliveries(3)
-    assert [each["message"]["text"] for each in line.server.updates] == ["second"]
-    setattr(line.services, fault, False)
-    line.server.say("third")
-    await line.server.until(lambda: not line.server.updates)
-    assert [heard.text for heard in line.services.accepted] == ["first", "second", "third"]
-
-
 class QuarantiningServices(FakePageServices):
     """A gateway with the gateway's own quarantine."""
 
@@ -191,19 +176,6 @@ async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer, monke
         await line.services.wait_deliveries(2)
         await server.until(lambda: not server.updates)
     assert [heard.text for heard in line.services.accepted] == ["before", "after"]
-
-
-async def test_messages_said_while_down_are_heard_in_order(server: TelegramServer) -> None:
-    """Down between two runs: Telegram keeps what was said, and each message is heard once."""
-    services = FakePageServices()
-    async with open_line(server, services):
-        server.say("one")
-        await server.until(lambda: not server.updates)
-    for text in ("two", "three"):
-        server.say(text)
-    async with open_line(server, services):
-        await server.until(lambda: not server.updates)
-    assert [heard.text for heard in services.deliveries] == ["one", "two", "three"]
 
 
 async def test_a_hundred_and_more_wait_in_order(line: TelegramConnection) -> None:
