@@ -49,6 +49,11 @@ class StoppedGateway:
         async with open_line(self._zygote, order) as line:
             yield line
 
+    @property
+    def journal(self) -> Path:
+        """The home's journal."""
+        return self.root / "home" / "journal.db"
+
     def log(self) -> str:
         """Return what it has written, for a failing assertion."""
         return (self.folder / "log").read_text()[-4_000:]
