@@ -6,6 +6,7 @@ Everything here blocks: call it in a thread.
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import contextlib
 import fcntl
@@ -13,15 +14,18 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
 from agent.memory.storage.written_files import note_writes
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
@@ -205,6 +209,16 @@ class Disk:
         with self.open_briefly(path) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
+
+
+async def wait_for_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Await the thread's result; when cancelled, wait for the thread first, because it still uses its files."""
+    task = asyncio.create_task(work, name="disk thread")
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _note_append(fd: int) -> AbstractContextManager[None]:

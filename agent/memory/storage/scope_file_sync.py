@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,9 +22,10 @@ import structlog
 
 from agent.memory.scopes import SHARED, list_scopes, scope_folder
 from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedChange, CachedScopes
+from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.storage.local_changes import KnownScope, LocalChange, find_changes, look_at_files
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
-from agent.memory.storage.scope_scan import CachedFile, FileSignature, is_immutable, scan_scope, unit_of
+from agent.memory.storage.scope_scan import DOCUMENTS, CachedFile, FileSignature, is_immutable, scan_scope, unit_of
 from agent.memory.storage.written_files import WrittenFiles
 from gateway.errors import ObjectDamaged, ScopeReplaced, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
@@ -400,7 +401,12 @@ class ScopeFileSync:
             cached = self._open(scope)
             if cached.fetches > fetches and not cached.is_behind:
                 return
-            async with self._hold_still(scope_folder(self._home, scope)) as replaced, self._hold(scope) as cached:
+            folder = scope_folder(self._home, scope)
+            async with (
+                self._hold_still(folder) as replaced,
+                self._hold(scope) as cached,
+                _hold_documents(folder / DOCUMENTS),
+            ):
                 if cached.unsure is not None:
                     cached.is_behind = True
                     await self._settle(cached, cached.unsure)
@@ -446,9 +452,13 @@ class ScopeFileSync:
         replaced.update(removed, gone, theirs)
         if _is_erased((*removed, *gone, *renewed)):
             await asyncio.to_thread(_remove_index, folder)
-        await asyncio.to_thread(remove_files, folder, removed)
+        # What files refer to comes before them, and goes after them: versions are read meanwhile.
+        await asyncio.to_thread(remove_files, folder, [path for path in removed if not is_immutable(path)])
+        fetched: dict[str, CachedFile] = {}
         try:
-            fetched = await self._fetcher.fetch(scope, list(theirs.values()), starts)
+            for is_first in (True, False):
+                files = [each for path, each in theirs.items() if is_immutable(path) is is_first]
+                fetched |= await self._fetcher.fetch(scope, files, starts)
         except ObjectDamaged as error:
             if (await self._store.look(scope))[scope].version != delta.version:
                 raise FetchInterrupted("the file was removed or replaced, and its object with it") from error
@@ -456,6 +466,7 @@ class ScopeFileSync:
                 log.error("memory.object_damaged", scope=scope, reason=str(error))  # noqa: TRY400 - the line says all
             self._damaged.add(scope)
             raise
+        await asyncio.to_thread(remove_files, folder, [path for path in removed if is_immutable(path)])
         for path in gone:
             del cached.files[path]
         cached.files |= fetched
@@ -493,7 +504,7 @@ class ScopeFileSync:
         assert self._cache is not None  # noqa: S101 - start comes first
         return self._cache
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def _hold(self, scope: str) -> AsyncIterator[_OpenScope]:
         """Hold the lock of a scope; the entries of unused scopes are dropped when there are many."""
         cached = self._open(scope)
@@ -527,6 +538,15 @@ def _stored_file(path: str, cached: CachedFile) -> StoredFile:
     """Return the row of a file that the database has not changed since it was cached."""
     size, modified, _ = cached.signature
     return StoredFile(path=path, size=size, replaced=cached.replaced, modified=modified)
+
+
+@asynccontextmanager
+async def _hold_documents(memory: Path) -> AsyncIterator[None]:
+    """Hold the lock under which this process writes documents and their versions: none is half written meanwhile."""
+    with contextlib.ExitStack() as stack:
+        if await asyncio.to_thread(memory.is_dir):
+            await wait_for_thread(asyncio.to_thread(stack.enter_context, Disk().lock(memory / ".lock")))
+        yield
 
 
 def _conflicting(ours: Collection[str], theirs: Collection[str]) -> set[str]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
 
 from agent.memory.scopes import transcript_path
-from agent.memory.storage.disk import Disk, rewrite_raw_lines
+from agent.memory.storage.disk import Disk, rewrite_raw_lines, wait_for_thread
 from agent.memory.storage.message_deletion import blank_messages
 from agent.memory.storage.segments import SegmentChain, archive_of, archive_path, transcripts_of
 from agent.memory.storage.text_blobs import put_blobs
@@ -30,8 +29,6 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import StoredRecord, TurnRecord, TurnRecordStore
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 _FIRST_PAUSE = 0.5  # seconds before a transcript that cannot be written is tried again
 _LONGEST_PAUSE = 30.0
@@ -146,7 +143,7 @@ class TranscriptProjector:
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()
         async with self._lock:
-            await _finish(asyncio.to_thread(self._close_unused, now))
+            await wait_for_thread(asyncio.to_thread(self._close_unused, now))
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
@@ -163,7 +160,7 @@ class TranscriptProjector:
         """
         await self.flush()
         async with self._lock:
-            return await _finish(asyncio.to_thread(self._redact, folder, change))
+            return await wait_for_thread(asyncio.to_thread(self._redact, folder, change))
 
     async def rearrange(self, folders: Sequence[Path], change: Callable[[], None]) -> None:
         """Run *change*, which moves transcripts from and into *folders*, in a thread while no file is written."""
@@ -173,7 +170,7 @@ class TranscriptProjector:
             change()
 
         async with self._lock:
-            await _finish(asyncio.to_thread(run))
+            await wait_for_thread(asyncio.to_thread(run))
 
     @asynccontextmanager
     async def let_go(self, folder: Path) -> AsyncIterator[set[str]]:
@@ -186,7 +183,7 @@ class TranscriptProjector:
             try:
                 yield changed
             finally:
-                await _finish(asyncio.to_thread(self._discard_changed, folder / "sessions", changed))
+                await wait_for_thread(asyncio.to_thread(self._discard_changed, folder / "sessions", changed))
 
     def _discard_changed(self, sessions: Path, changed: Collection[str]) -> None:
         if meant := transcripts_of(changed):
@@ -204,13 +201,13 @@ class TranscriptProjector:
         """Remove files and folders; later records begin new transcripts. Raises OSError."""
         await self.flush()
         async with self._lock:
-            await _finish(asyncio.to_thread(self._remove, paths))
+            await wait_for_thread(asyncio.to_thread(self._remove, paths))
 
     async def close(self) -> None:
         """Flush and close every file."""
         await self.flush()
         async with self._lock:
-            await _finish(asyncio.to_thread(self._close_all))
+            await wait_for_thread(asyncio.to_thread(self._close_all))
 
     # -- draining ----------------------------------------------------------------------------------
 
@@ -224,7 +221,7 @@ class TranscriptProjector:
                     self._adopt(each.record)
             # Once a record of a key has failed, its later records must wait to stay in order.
             ready = [each for each in stored if str(each.record.key) not in failed]
-            batch = await _finish(asyncio.to_thread(self._write, ready, asyncio.get_running_loop().time()))
+            batch = await wait_for_thread(asyncio.to_thread(self._write, ready, asyncio.get_running_loop().time()))
             failed |= batch.failed
             if batch.done:
                 await self._records.projected(batch.done)
@@ -360,16 +357,6 @@ class TranscriptProjector:
         for each in self._open.values():
             each.file.close()
         self._open.clear()
-
-
-async def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Await the thread's result; when cancelled, wait for the thread first, because threads must not share a file."""
-    task = asyncio.create_task(work, name="projector thread")
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _reason(error: Exception) -> str:
