@@ -59,6 +59,7 @@ _SESSION = (
     "SET tcp_keepalives_interval = 10",
     "SET tcp_keepalives_count = 3",
     "SET idle_session_timeout = 0",
+    "SET idle_in_transaction_session_timeout = '5s'",  # or a hanging gateway keeps its rows from all that take over
     "SET client_min_messages = warning",
 )
 _OLD_HOLDER = sql(

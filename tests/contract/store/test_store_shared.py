@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
+from threading import Event
 
 import psycopg
 import pytest
@@ -19,7 +20,7 @@ from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store import claims, connections
 from gateway.store.database import Database, SharedDatabase
-from gateway.store.postgres import open_database, worker_locks
+from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.schema import read_workers
 from gateway.store.sql_store import SqlStore, look_again, share_work
 from gateway.store.writer import Operation
@@ -240,6 +241,34 @@ async def test_a_free_lock_alone_is_no_death(team: Workers) -> None:
     await until_open(first)
     await first.journal.commit(lease, answered(lease, "one"))
     assert await second.journal.claim(ANN) is None
+
+
+async def test_a_worker_that_hangs_in_a_transaction_holds_up_nobody(
+    team: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a row of its could not take over from it: the server ends its transaction."""
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_SESSION", tuple(each.replace("'5s'", "'200ms'") for each in schema._SESSION))
+        first = await team.open()
+    await paused(first)
+    hangs, goes_on = Event(), Event()
+
+    def claim_and_hang(database: Database) -> None:
+        taken = "INSERT INTO claim (name, worker, at) VALUES (?, ?, 0) ON CONFLICT DO NOTHING"
+        database.execute(taken, (claims.claim_name(ANN), first._engine.owner)).fetchall()
+        hangs.set()
+        goes_on.wait()
+
+    hanging = asyncio.ensure_future(first._engine.writer.submit(claim_and_hang))
+    try:
+        await asyncio.to_thread(hangs.wait)
+        second = await team.open()
+        await accept(second, said())
+        await ready(second)
+        assert team.holders() == {ANN: second._engine.owner}
+    finally:
+        goes_on.set()
+        await asyncio.wait({hanging})
 
 
 async def test_after_a_failure_of_the_server_nobody_is_taken_for_dead(
