@@ -114,12 +114,15 @@ async def stop_some(
         victim = workers.pop(random.randrange(len(workers)))  # noqa: S311
         victim.process.send_signal(by)
         stopped_at = time.monotonic()
-        await until_empty(server, f"SELECT 1 FROM worker WHERE name = '{victim.name}'")  # noqa: S608
-        takeovers.append(time.monotonic() - stopped_at)
-        if by is signal.SIGSTOP:
-            victim.process.send_signal(signal.SIGCONT)
-            await asyncio.sleep(0.5)
-            victim.process.kill()
+        try:
+            await until_empty(server, f"SELECT 1 FROM worker WHERE name = '{victim.name}'")  # noqa: S608
+            takeovers.append(time.monotonic() - stopped_at)
+            if by is signal.SIGSTOP:
+                victim.process.send_signal(signal.SIGCONT)
+                await asyncio.sleep(0.5)
+        finally:  # one that is stopped would outlive a failed test
+            with suppress(ProcessLookupError):
+                victim.process.kill()
         await victim.process.wait()
         workers.append(await WorkerProcess.start(server.url))
         tasks.create_task(workers[-1].read())

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.documents.version_store import VersionStore
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
-from tests.fakes.inprocess_gateway import OPEN, gateway
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.staged_changes import erase
 
 SCOPE = "people/pocket%3aann"
@@ -88,32 +87,6 @@ async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
         assert "zeppelin" not in str(model.prompts[-1])
         memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
         assert not memory.exists() or "zeppelin" not in memory.read_text()
-
-
-async def test_in_a_group_a_member_takes_back_their_own() -> None:
-    """What they said and had kept goes; what others did stays, and the answer says who can clear it."""
-    policy = OPEN
-    async with gateway(policy=policy, model=SummaryModel()) as parlour:
-        ask = parlour.channel.ask
-        await ask("room", "/remember Ann has a zeppelin", group=True, sender="ann")
-        await ask("room", "/remember Bob has a zeppelin", group=True, sender="bob")
-        await ask("room", "zeppelin, says Ann", group=True, sender="ann")
-        await ask("room", "zeppelin, says Bob", group=True, sender="bob")
-        answer = await erase(ask, "room", "/forget zeppelin", group=True, sender="ann")
-        assert "1 remembered line, 0 summary" in answer
-        assert "An admin of this chat" in answer
-        await parlour.idle()
-        left = everything(parlour.home, "chats/pocket%3aroom")
-        assert "zeppelin, says Bob" in left
-        assert "zeppelin, says Ann" not in left
-        memory = (parlour.home / "chats/pocket%3aroom" / "memory" / "MEMORY.md").read_text()
-        assert memory == "- Bob has a zeppelin\n"
-        done = await erase(ask, "room", "/forget zeppelin", group=True, sender="eve", is_admin=True)
-        assert done.startswith("Done.")
-        await parlour.idle()
-        left = everything(parlour.home, "chats/pocket%3aroom")
-        assert "says Bob" not in left
-        assert VersionStore(parlour.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
 
 
 async def test_no_search_finds_it_any_more() -> None:

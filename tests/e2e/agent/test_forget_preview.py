@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage import transcript_lines as build
@@ -344,6 +345,7 @@ async def test_in_a_group_the_requester_or_an_admin_says_yes() -> None:
             await erase(parlour.channel.ask, "room", "/forget tea", sender="eve", is_admin=True, **room)
         ).startswith("Done. Erased: 1 remembered line")
         assert memory(parlour, ROOM) == ""
+        assert VersionStore(parlour.home).log(ROOM)[0].by == "pocket%3aeve"
 
 
 async def test_an_admin_who_is_one_no_longer_erases_their_own_words_alone() -> None:

@@ -8,7 +8,7 @@ from tests.e2e.discord.test_gateway_discord import CALL, open_gateway
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, buttons
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import InstantModel
-from tests.fakes.staged_changes import FACT, memory, scope_in, staged
+from tests.fakes.staged_changes import memory, scope_in, staged
 
 YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
 
@@ -21,26 +21,6 @@ async def asked(discord: DiscordServer, chat: str) -> dict[str, Any]:
 
     await discord.until(lambda: bool(found()))
     return found()[-1]
-
-
-async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> None:
-    """Confirmed at once, done once however often it is pressed or delivered, and said in the chat."""
-    async with open_discord() as discord, open_gateway(discord, model=InstantModel()) as parlour:
-        direct = discord.direct(ANN)
-        discord.say(direct, ANN, "hello")
-        await discord.until(lambda: bool(discord.chat(direct)))
-        scope = await scope_in(parlour, f"discord:{direct}")
-        await staged(parlour, scope, f"discord:{direct}")
-        question = await asked(discord, direct)
-        assert buttons(question) == [["Yes", "No"]]
-        pressed = discord.interactions.press(question["id"], ANN, YES)
-        discord.interactions.repeat(pressed)
-        await discord.until(lambda: not buttons(question))
-        again = discord.interactions.press(question["id"], ANN, YES)
-        await discord.until(lambda: any(text.startswith("You already approved this") for text in discord.chat(direct)))
-        assert (pressed.acknowledged, again.acknowledged) == (6, 6)
-        assert memory(parlour, scope) == f"- {FACT}\n"
-        assert sum(text.startswith("Approved.") for text in discord.chat(direct)) == 1
 
 
 async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:

@@ -25,26 +25,6 @@ async def asked(server: SlackServer, place: str) -> dict[str, Any]:
     return found()[-1]
 
 
-async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> None:
-    """One line with Yes and No; pressed twice and delivered twice, it is done once and the row is gone."""
-    async with slack_server() as server, open_gateway(server) as parlour:
-        server.say(DM, ANN, "hello")
-        await server.until(lambda: bool(server.shown(DM)))
-        scope = await scope_in(parlour, f"slack:{DM}")
-        await staged(parlour, scope, f"slack:{DM}")
-        question = await asked(server, DM)
-        assert buttons(question) == [["Yes", "No"]]
-        assert FACT in question["blocks"][0]["text"]["text"]
-        trigger = server.press(DM, ANN, question, "Yes")
-        server.press(DM, ANN, question, "Yes", again=trigger)
-        server.press(DM, ANN, question, "Yes")
-        await server.until(lambda: not buttons(question) and len(server.shown(DM)) >= 4)
-        assert memory(parlour, scope) == f"- {FACT}\n"
-        said = [text.split(".")[0] for text in server.shown(DM)[2:]]
-        assert said == ["Approved", "You already approved this"]
-        assert server.acks.count(trigger) == 2
-
-
 async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
     """A stranger's press leaves no trace; a member's is refused to them alone; an admin's is done, and said to them."""
     async with slack_server() as server, open_gateway(server) as parlour:

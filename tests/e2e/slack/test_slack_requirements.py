@@ -1,7 +1,7 @@
 """What issue 3 asks to be shown for Slack, row by row: each is a test over the wire, with the real slack_sdk and bolt.
 
 - text: test_gateway_slack.test_people_are_answered_where_they_wrote
-- thread: test_slack_shared_channel.test_two_people_at_once_get_two_answers_each_in_its_thread
+- thread: test_slack_inbound_wire.test_two_people_at_once_are_two_threads
 - reply (in Slack, a message in a thread): test_gateway_slack.test_people_are_answered_where_they_wrote
 - edit: test_slack_downtime.test_down_for_a_day_and_an_hour_with_everything_going_on
 - image: test_slack_requirements.test_a_picture_and_a_document_reach_their_turn
@@ -22,7 +22,7 @@
 - down for a day: test_slack_downtime.test_down_for_a_day_and_an_hour_with_everything_going_on
 - refresh: test_slack_inbound_wire.test_a_connection_that_ends_is_followed_by_another
 - too many connections: test_slack_requirements.test_a_crowd_of_connections_is_not_made_worse
-- two people, before: test_slack_shared_channel.test_what_was_said_before_is_known_to_the_turn_alone
+- two people, before: test_slack_history.test_only_admitted_people_are_quoted
 - forged requests (docs/attacks.md, 13): test_slack_webhook.test_what_slack_did_not_sign_is_refused
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from tests.fakes.clock import VirtualClock
 from tests.fakes.turns import ANN, BOB
 from tests.unit.delivery.conftest import OpensGateway
@@ -64,33 +66,23 @@ async def test_each_part_waits_for_its_turn(clock: VirtualClock, opens: OpensGat
     assert [posted.is_marked for posted in gateway.platform.chats[ANN.chat]] == [False, False]
 
 
-async def test_a_kill_while_a_later_part_waits_marks_nothing(clock: VirtualClock, opens: OpensGateway) -> None:
-    """It is noted as being sent once its turn has come, as the first part is."""
+@pytest.mark.parametrize("waits_for", ["a turn", "a preview's pause"])
+async def test_a_kill_while_a_later_part_waits_marks_nothing(
+    clock: VirtualClock, opens: OpensGateway, waits_for: str
+) -> None:
+    """It is noted as being sent once its turn has come, and when the platform no longer asks its chat to wait."""
     gateway = await opens()
     gateway.platform.finds = False
     gateway.platform.latency = 1.0
     await gateway.answer("one " * 20 + "\n\n" + "two " * 20)
     await asyncio.sleep(0.5)
-    gateway.platform.gives_turns.clear()
-    await asyncio.sleep(90)
+    if waits_for == "a turn":
+        gateway.platform.gives_turns.clear()
+    else:
+        gateway.deliverer._context.pauses.add(ANN, 60.0, "asked to wait")
+    await asyncio.sleep(30)
     assert len(gateway.platform.texts(ANN)) == 1
     gateway.platform.gives_turns.set()
-    await gateway.restart()
-    await gateway.settled()
-    assert [posted.is_marked for posted in gateway.platform.chats[ANN.chat]] == [False, False]
-
-
-async def test_a_kill_while_the_platform_is_given_time_marks_no_later_part(
-    clock: VirtualClock, opens: OpensGateway
-) -> None:
-    """A preview that was asked to wait makes its chat wait, and nothing is being sent meanwhile."""
-    gateway = await opens()
-    gateway.platform.finds = False
-    gateway.platform.latency = 1.0
-    await gateway.answer("one " * 20 + "\n\n" + "two " * 20)
-    await asyncio.sleep(0.5)
-    gateway.deliverer._context.pauses.add(ANN, 60.0, "asked to wait")
-    await asyncio.sleep(30)
     await gateway.restart()
     await gateway.settled()
     assert [posted.is_marked for posted in gateway.platform.chats[ANN.chat]] == [False, False]

@@ -77,17 +77,12 @@ async def test_retry_after_is_waited_for(clock: VirtualClock) -> None:
     assert 7 <= clock.seconds < 7.5
 
 
-async def test_a_wait_that_is_too_long_goes_to_the_next_model(clock: VirtualClock) -> None:
-    """A provider that asks for more than the bound is passed over at once."""
-    scene = ClientScene([failing("busy", LONGEST_WAIT.total_seconds() + 1), FINE], [FINE], now=clock.now)
-    assert (await scene.client.complete(request("hi"))).model == "m1"
-    assert scene.asked == [1, 1]
-    assert clock.seconds == 0
-
-
-async def test_a_refusal_goes_to_the_next_model_at_once(clock: VirtualClock) -> None:
-    """What is refused for good is not asked again."""
-    scene = ClientScene([failing("refused")], [FINE], now=clock.now)
+@pytest.mark.parametrize("fault", [failing("busy", LONGEST_WAIT.total_seconds() + 1), failing("refused")])
+async def test_what_cannot_be_waited_for_goes_to_the_next_model_at_once(
+    fault: ScriptEntry, clock: VirtualClock
+) -> None:
+    """A provider that asks for more than the bound, and one that refuses for good, is not asked again."""
+    scene = ClientScene([fault, FINE], [FINE], now=clock.now)
     assert (await scene.client.complete(request("hi"))).model == "m1"
     assert scene.asked == [1, 1]
     assert clock.seconds == 0
