@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from agent.call_review import CallResult, CallReviewer
@@ -18,7 +17,7 @@ from agent.memory.stored_sessions import RecordedTurn
 from agent.turn import Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import UserError
-from gateway.ports import InboxRow, Line, LinkFinder, TraceSpan, TurnLease, TurnStep
+from gateway.ports import InboxRow, Line, TraceSpan, TurnLease, TurnStep
 from gateway.ports.caps import ToolAllowance
 
 _NOT_RUN = "not run: this is a replay, and the recorded turn has no such call; answer with what you have"
@@ -312,21 +311,6 @@ class UncountedToolCalls:
     async def allowances(self, accounts: Sequence[Any]) -> tuple[ToolAllowance, ...]:  # noqa: ARG002
         """Return none."""
         return ()
-
-
-class UnseenPreview:
-    """Implements `Preview` and shows nothing."""
-
-    shown_at: datetime | None = None
-
-    def show(self, text: str, links: LinkFinder | None = None) -> None:
-        """Show nothing."""
-
-    def status(self, text: str) -> None:
-        """Show nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 def replay_client(model: RecordedModel) -> ModelClient:

@@ -33,7 +33,6 @@ from agent.recorded_turn import (
     RecordedResults,
     ReplayDifference,
     ReplayReport,
-    UnseenPreview,
     replay_client,
 )
 from agent.tools.tool_questions import ALLOWED
@@ -41,7 +40,7 @@ from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import InboxRow, Line, MessageContext, SessionRow, TurnLease
+from gateway.ports import InboxRow, Line, MessageContext, NullPreview, SessionRow, TurnLease
 from gateway.ports.caps import CappedSender
 
 _NO_MEMORY = frozenset({"SOUL", ABILITIES})  # texts of a snapshot that are no memory
@@ -206,7 +205,7 @@ class TurnReplayer:
             conversation=context.conversation,
             draft=draft,
             prompt=_prompt_of(context, draft),
-            preview=UnseenPreview(),
+            preview=NullPreview(),
             is_watched=False,
         )
         recording.start(loop_context)

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gateway.archive_reader import TarMember, open_archive
+from gateway.archive_reader import TarMember, defuse_repositories, open_archive
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
 from gateway.errors import SchemaTooNew, UserError
-from gateway.git_folders import defuse_repositories
 from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging
 from gateway.journal_file import OpenChoice, journal_fault
 from gateway.ports.durable_files import sync_folder, write_private

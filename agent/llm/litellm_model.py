@@ -3,6 +3,10 @@
 litellm takes seconds to import, so that happens in a thread, with everything switched off that would
 reach for the network or print on its own. One call here is one HTTP request: retries and fallbacks
 are the client's business (agent/llm/model_client.py), and behind its back nothing is repeated.
+
+litellm reads proxies only from the environment, and its default transport (aiohttp) ignores even those. Every client
+of its asynchronous calls, OpenAI's SDK included, gets its transport from `AsyncHTTPHandler.create_async_transport`,
+which `route_through_proxy` replaces (ADR 24). The replacement fails closed: no request bypasses the proxy.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import asyncio
 import importlib
 import logging
 import os
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,7 +30,6 @@ import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, parse_body
-from agent.llm.litellm_proxy import route_through_proxy
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import offered_tools
@@ -45,6 +49,9 @@ _GUARDS = {
 _CHATTY = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "httpcore", "openai", "aiohttp")
 _NO_KEY = "none"  # OpenAI-compatible servers without a key; the SDK insists on one
 _loading = threading.Lock()
+_KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
+_LED = "_parlour_proxy"
+_one_at_a_time = threading.Lock()  # models, embedder and transcriber load litellm in separate threads
 
 
 def open_model(config: ModelConfig) -> ChatModel:
@@ -285,3 +292,29 @@ def _send_as_given() -> None:
         return {name: value for name, value in data.items() if is_given(value)}
 
     completions.async_maybe_transform = as_given
+
+
+def route_through_proxy(litellm: Any, proxy: str) -> None:
+    """Let clients that *litellm* makes from now on connect through *proxy*; "" = as it does by itself.
+
+    A process has one proxy. Where it becomes another one (tests), the clients of before are dropped.
+    """
+    handler = litellm.AsyncHTTPHandler
+    with _one_at_a_time:
+        if getattr(handler, _LED, "") == proxy:
+            return
+        if not hasattr(handler, _KEPT):
+            setattr(handler, _KEPT, staticmethod(handler.create_async_transport))
+        made = staticmethod(_maker(proxy)) if proxy else handler.__dict__[_KEPT]
+        handler.create_async_transport = handler._create_async_transport = made  # noqa: SLF001 - its other name there
+        setattr(handler, _LED, proxy)
+        litellm.in_memory_llm_clients_cache.flush_cache()
+
+
+def _maker(proxy: str) -> Any:
+    def create(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: object) -> Any:
+        from gateway.net.httpx_proxy import transport  # litellm has brought httpx by now; a start need not
+
+        return transport(proxy, verify=ssl_context if ssl_context is not None else ssl_verify is not False)
+
+    return create

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.access.refusal_log import ChannelRefusals
-from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.app.operation_group import OperationGroup, operation, plain, target_file
 from gateway.control import ControlConnection, Line
 from gateway.errors import UserError
 from gateway.events import SessionKey, short_turn_id
@@ -98,9 +97,7 @@ class GatewayOperations(OperationGroup):
     @operation("backup")
     async def backup(self, arguments: Line) -> AsyncIterator[Line]:
         """Write a backup. The client makes the path absolute."""
-        target = Path(str(arguments.get("file", "")))
-        if not target.is_absolute():
-            raise UserError("no file was given; name the file to write")
+        target = target_file(arguments)
         result = await self._app.backup(target)
         yield {
             "file": str(result.target),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.control import Line, Operation
@@ -58,6 +59,14 @@ def no_such_turn(arguments: Line) -> UserError:
         f"no turn starts with {_reference(arguments)!r}, or the journal has removed it by age; the reference is at the"
         " end of the notice that users saw"
     )
+
+
+def target_file(arguments: Line) -> Path:
+    """Return the `file` to write, which the client has made absolute. Raises UserError without one."""
+    target = Path(str(arguments.get("file", "")))
+    if not target.is_absolute():
+        raise UserError("no file was given; name the file to write")
+    return target
 
 
 def _reference(arguments: Line) -> str:

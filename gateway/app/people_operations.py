@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 from agent.memory.erasure.erase_service import DOWNLOADS, untouched_folders
 from agent.memory.erasure.scope_eraser import PEOPLE
@@ -13,7 +12,7 @@ from agent.memory.scope_names import ScopeSelector
 from gateway.app.access_operations import operator
 from gateway.app.channels import accounts_of
 from gateway.app.memory_operations import MemoryOperations
-from gateway.app.operation_group import OperationGroup, operation
+from gateway.app.operation_group import OperationGroup, operation, target_file
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
@@ -39,9 +38,7 @@ class PeopleOperations(OperationGroup):
     @operation("people export")
     async def export(self, arguments: Line) -> AsyncIterator[Line]:
         """Write all data of a person into a zip file. The client makes the path absolute."""
-        target = Path(str(arguments.get("file", "")))
-        if not target.is_absolute():
-            raise UserError("no file was given; name the file to write")
+        target = target_file(arguments)
         await self._app.projector.flush()  # a scope is there once something of it is in a file
         wish = ScopeSelector(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)

@@ -18,7 +18,7 @@ from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.ports import (
     Channel,
     DelayedDelivery,
-    LinkFinder,
+    NullPreview,
     Preview,
     SupportsSendTurns,
     TurnLease,
@@ -167,18 +167,3 @@ class OutboxDispatcher:
 def _shows_text(channel: Channel) -> bool:
     capabilities = channel.capabilities
     return capabilities.preview_every is not None and capabilities.edits
-
-
-class NullPreview:
-    """The preview of a turn whose chat cannot show one."""
-
-    shown_at = None
-
-    def show(self, text: str, links: LinkFinder | None = None) -> None:
-        """Show nothing."""
-
-    def status(self, text: str) -> None:
-        """Show nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""

@@ -84,6 +84,7 @@ from gateway.ports.metrics import MetricsRecorder as MetricsRecorder
 from gateway.ports.metrics import TraceSpan as TraceSpan
 from gateway.ports.outbox import DelayedDelivery as DelayedDelivery
 from gateway.ports.outbox import LinkFinder as LinkFinder
+from gateway.ports.outbox import NullPreview as NullPreview
 from gateway.ports.outbox import Outbox as Outbox
 from gateway.ports.outbox import OutboxPart as OutboxPart
 from gateway.ports.outbox import PartState as PartState

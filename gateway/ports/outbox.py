@@ -146,6 +146,21 @@ class Preview(Protocol):
         """
 
 
+class NullPreview:
+    """A preview that nobody sees. Implements `Preview`."""
+
+    shown_at: datetime | None = None
+
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
+        """Show nothing."""
+
+    def status(self, text: str) -> None:
+        """Show nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
 class PreviewFactory(Protocol):
     """Creates previews of turns. Implemented by delivery, which owns the rate limits."""
 
