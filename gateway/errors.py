@@ -9,7 +9,8 @@ ParlourError
 ├── FileUnavailable          a file cannot be fetched; the text is a phrase for users
 ├── UnreadableEvent          a platform's event cannot be parsed, nor will it be when it is delivered again
 ├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
-│   ├── ObjectDamaged        an object of a memory scope is missing or was changed; use other scopes
+│   ├── ObjectsUnavailable   the object store of large files cannot be used now; go on with what does not need it
+│   │   └── ObjectDamaged     an object of a memory scope is missing or was changed; use other scopes
 │   ├── ScopeReplaced        another gateway's change of the memory has replaced ours; run the work again
 │   └── WorkerReplaced       other gateways have taken over from this one, which must end
 ├── LeaseLost                another worker owns the session; discard the turn
@@ -72,7 +73,11 @@ class StoreUnavailable(ParlourError):
     """The journal cannot write now. Nothing was confirmed; the same call is safe once it is back."""
 
 
-class ObjectDamaged(StoreUnavailable):
+class ObjectsUnavailable(StoreUnavailable):
+    """The object store beside the database cannot be used now. The text is for an operator."""
+
+
+class ObjectDamaged(ObjectsUnavailable):
     """An object in the object store is missing, or not what was stored. The text names it and the remedy."""
 
 

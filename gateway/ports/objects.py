@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class ObjectStore(Protocol):
-    """Bytes by name. Each method raises StoreUnavailable, with a text for an operator, for whatever goes wrong."""
+    """Bytes by name. Each method raises ObjectsUnavailable for whatever goes wrong."""
 
     async def put(self, name: str, data: bytes) -> None:
         """Store *data* durably, whole or not at all; safe to repeat."""

@@ -130,7 +130,8 @@ class SqlJobs:
         """Make *job* due again after *delay*, its attempt counted if it *counts*, with another *payload* if given."""
         due_at = micros(self._engine.clock() + delay)
         data = None if payload is None else write_json(payload)
-        await self._engine.save_files((job.scope,))
+        if payload is not None:  # otherwise it begins again, whatever files it has written
+            await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
             lambda database: database.execute(
                 "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ?,"

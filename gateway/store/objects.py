@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gateway.errors import ObjectDamaged, SettingsError, StoreUnavailable
+from gateway.errors import ObjectDamaged, ObjectsUnavailable, SettingsError
 from gateway.net import ProxyAddress, is_direct
 from gateway.ports.objects import ObjectStore
 
@@ -134,7 +134,7 @@ def _translate_disk(folder: Path) -> Any:
     except FileNotFoundError as error:
         raise ObjectDamaged(f"{error.filename} is missing from the directory of store.objects.url") from error
     except OSError as error:
-        raise StoreUnavailable(f"the directory {folder} of store.objects.url: {error.strerror}") from error
+        raise ObjectsUnavailable(f"the directory {folder} of store.objects.url: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ def _translate_bucket(bucket: str, action: str) -> Any:
             if action == "delete":
                 return
             raise ObjectDamaged(f"{start} lacks an object that the database refers to") from error
-        raise StoreUnavailable(f"{start} {_describe_fault(error, code, action)}") from error
+        raise ObjectsUnavailable(f"{start} {_describe_fault(error, code, action)}") from error
 
 
 def _describe_fault(error: Exception, code: str, action: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from dataclasses import replace
 from datetime import timedelta
 
-from gateway.errors import ObjectDamaged, StoreUnavailable
+from gateway.errors import ObjectDamaged, ObjectsUnavailable
 from gateway.ports.objects import ObjectStore
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 from gateway.store.database import Database, upsert_sql
@@ -50,7 +50,7 @@ class ScopeObjects:
         self._now = now
 
     async def store(self, changes: Sequence[ScopeChange]) -> Sequence[ScopeChange]:
-        """Write the contents of large files; return *changes* with the objects' names. Raises StoreUnavailable."""
+        """Write the contents of large files; return *changes* with the objects' names. Raises ObjectsUnavailable."""
         names = await asyncio.to_thread(_name_objects, changes)
         if not names:
             return changes
@@ -64,7 +64,7 @@ class ScopeObjects:
                         if (name := names.get((change.scope, each.file.path))) is not None:
                             await self._objects.put(name, each.data or b"")
         except TimeoutError:
-            raise StoreUnavailable("the object store of store.objects.url is too slow: nothing was stored") from None
+            raise ObjectsUnavailable("the object store of store.objects.url is too slow: nothing was stored") from None
         return [
             replace(
                 change,
@@ -97,7 +97,7 @@ class ScopeObjects:
             )
 
     async def remove_unused(self) -> None:
-        """Remove the objects that no file refers to any more. Raises StoreUnavailable if some remain."""
+        """Remove the objects that no file refers to any more. Raises ObjectsUnavailable if some remain."""
         now = self._now()
 
         def list_due(database: Database) -> list[tuple[str]]:

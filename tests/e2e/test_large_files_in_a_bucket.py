@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,40 @@ async def test_a_large_attachment_survives_an_outage_and_is_purged_everywhere(
         assert not has_photo(tmp_path / "second")
     async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment):
         assert not has_photo(tmp_path / "first")
+
+
+async def test_a_purge_waits_for_the_bucket_and_nothing_else_waits_for_the_purge(
+    tmp_path: Path, environment: Mapping[str, str], server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person is told that files are still being removed. Another's erasure is over meanwhile.
+
+    The gateway stops before the bucket is back; the next one, with a home of its own, removes the object.
+    """
+    monkeypatch.setattr("agent.memory.jobs.job_runner._OBJECTS_DELAY", timedelta(seconds=0.1))
+    sources = PlatformFiles()
+    kind = InProcessFilePlugin(sources)
+    async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
+        await parlour.channel.ask("ann", "look", attachments=[sources.put("a.bin", PHOTO)])
+        await parlour.channel.ask("ben", "hello", sender="ben")
+        await parlour.idle()
+        server.is_away = True
+        told = await parlour.channel.ask("ann", "/forget everything yes")
+        assert "files are being removed in the background, even after a restart" in told
+        async with asyncio.timeout(30):
+            while not any(each.startswith("DELETE") for each in server.requests):  # noqa: ASYNC110 - the job tries
+                await asyncio.sleep(0.01)
+            await parlour.channel.ask("ben", "/forget everything yes", sender="ben")
+            ben = tmp_path / "first" / "people" / "pocket%3aben"
+            while [*ben.rglob("*.jsonl")]:  # noqa: ASYNC110 - the job erases them
+                await asyncio.sleep(0.01)
+        assert [job.kind for job in await parlour.app.store.jobs.pending_of("scrub")] != []
+        assert [*server.objects.values()] == [PHOTO]
+    server.is_away = False
+    async with gateway(home=tmp_path / "second", model=InstantModel(), environment=environment) as parlour:
+        async with asyncio.timeout(30):
+            while await parlour.app.store.jobs.pending_of("scrub"):  # noqa: ASYNC110 - the job runs when it is due
+                await asyncio.sleep(0.01)
+        assert server.objects == {}
 
 
 async def test_a_home_that_is_moved_away_and_back_takes_its_objects_along(

@@ -18,7 +18,7 @@ from agent.locks import WorkerSlots
 from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.backoff import exponential_delay
-from gateway.errors import StoreUnavailable
+from gateway.errors import ObjectsUnavailable, StoreUnavailable
 from gateway.ports import Job, JobQueue, MetricsRecorder
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,7 @@ _QUICK_AT_ONCE = 32
 # The wall clock may jump and the machine may sleep, and the token budget has a new day: no event tells of these.
 LONGEST_SLEEP = timedelta(seconds=30)
 _PAUSE = timedelta(seconds=1)  # while the store is down
+_OBJECTS_DELAY = timedelta(seconds=10)  # while the object store is down
 _FIRST_DELAY = timedelta(seconds=30)  # of a job that broke its handler; doubled each time
 _LONGEST_DELAY = timedelta(hours=1)
 
@@ -242,6 +243,10 @@ class JobRunner:
         tally.running += 1
         try:
             later = await handler(job)
+            if later is None:
+                await self._jobs.finish(job)
+        except ObjectsUnavailable as error:  # a slot is for jobs that do not need it
+            later = RetryJobLater(_OBJECTS_DELAY, str(error), counts=False)
         except StoreUnavailable:
             raise
         except Exception as error:  # the service boundary: a job that breaks waits, the others go on
@@ -252,7 +257,6 @@ class JobRunner:
             tally.running -= 1
         tally.last_run = self._now()
         if later is None:
-            await self._jobs.finish(job)
             tally.done += 1
         else:
             await self._jobs.put_off(job, later.delay, later.reason, counts=later.counts, payload=later.payload)

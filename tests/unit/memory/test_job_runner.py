@@ -12,7 +12,7 @@ import pytest
 
 from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import Handler, JobRunner, RetryJobLater
-from gateway.errors import StoreUnavailable
+from gateway.errors import ObjectsUnavailable, StoreUnavailable
 from gateway.ports import Job
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs
@@ -167,6 +167,33 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: VirtualClock, 
     async with at_work(JobRunner(jobs, quick=handlers["quick"], slow=handlers["slow"], now=lambda: START)):
         await asyncio.sleep(10)
     assert calls == ["a", "a"]
+    assert jobs.jobs == {}
+
+
+async def test_jobs_that_need_the_object_store_do_not_keep_others_from_running(clock: VirtualClock) -> None:
+    """While it is down they wait outside the slots, with the reason and without an attempt; then each is done once."""
+    jobs, done, is_away = FakeJobs(), list[str](), True
+
+    async def handle(each: Job) -> None:
+        if is_away and each.id.startswith("large"):
+            raise ObjectsUnavailable("the bucket cannot be reached")
+        done.append(each.id)
+
+    for name in ("large-1", "large-2", "small"):
+        for kind in ("think", "long"):
+            await jobs.put(job(f"{name}-{kind}", kind))
+    background = JobRunner(
+        jobs, quick={}, slow={"think": handle}, long={"long": handle}, at_once=1, now=lambda: jobs.now
+    )
+    async with at_work(background):
+        await asyncio.sleep(60)
+        assert sorted(done) == ["small-long", "small-think"]
+        assert {each.attempts for each in jobs.jobs.values()} == {0}
+        is_away, jobs.now = False, START + timedelta(seconds=10)
+        await asyncio.sleep(60)
+    assert sorted(done) == sorted(
+        f"{name}-{kind}" for name in ("large-1", "large-2", "small") for kind in ("long", "think")
+    )
     assert jobs.jobs == {}
 
 
