@@ -12,15 +12,7 @@ from gateway.text.answer_sources import LONGEST_TITLE, MOST_SOURCES, is_source_a
 LONGEST_RESULT = 1_000_000  # bytes of a result's text
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSource:
-    """A page that a result was made from."""
-
-    url: str
-    title: str = ""
-
-
-def encode_sources(sources: Iterable[ToolSource | AnswerSource]) -> Sequence[Mapping[str, str]]:
+def encode_sources(sources: Iterable[AnswerSource]) -> Sequence[Mapping[str, str]]:
     """Return *sources* for a transcript line; other addresses than http and https are left out."""
     kept = [{"url": each.url, "title": each.title[:LONGEST_TITLE]} for each in sources if is_source_address(each.url)]
     return kept[:MOST_SOURCES]
@@ -56,5 +48,5 @@ class ToolResult:
     text: str
     files: Sequence[ResultFile] = ()
     picture: ResultPicture | None = None
-    sources: Sequence[ToolSource] = ()
+    sources: Sequence[AnswerSource] = ()
     is_error: bool = False

@@ -21,7 +21,7 @@ from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
-from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult, ToolSource
+from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult
 from agent.tools.tool import (
     OUTCOME_UNKNOWN,
     STOPPED_RUNNING,
@@ -34,6 +34,7 @@ from agent.tools.tool import (
 )
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema, show_escapes
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
+from gateway.events import AnswerSource
 from gateway.ports import MetricsRecorder, TraceSpan
 from gateway.ports.entry_points import load_entry_points
 
@@ -82,7 +83,7 @@ class ToolOutcome:
     is_cut: bool = False  # the text is the beginning of a longer one
     files: Sequence[ResultFile] = ()
     picture: ResultPicture | None = None
-    sources: Sequence[ToolSource] = ()
+    sources: Sequence[AnswerSource] = ()
 
 
 class Toolbox:

@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from agent.attachments.file_facts import fence_text
-from agent.tools.sources import ResultPicture, ToolResult, ToolSource
+from agent.tools.sources import ResultPicture, ToolResult
 from agent.tools.tool import AskRule, CallFacts, ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.web.address_rules import FETCH, SEARCH, host_of, is_allowed_address
 from agent.web.web_pages import WebPage, WebPages, find_passages
 from agent.web.web_search import SearchAge, SearchEngine, clean_hits
 from gateway.errors import ToolFailed
+from gateway.events import AnswerSource
 
 PAGE_CHARS = 10_000
 QUERY_CHARS = 300
@@ -36,7 +37,7 @@ def build_fetch_tool(pages: WebPages) -> Tool:
         found = await pages.load(context.scope, url.strip(), is_whole=page == "all")
         text = _passages(found, find) if find.strip() else _part(found, page)
         picture = ResultPicture(host_of(found.url), found.picture) if found.picture else None
-        return ToolResult(text=text, picture=picture, sources=(ToolSource(found.url, found.title),))
+        return ToolResult(text=text, picture=picture, sources=(AnswerSource(found.url, found.title),))
 
     return tool(
         "Read a web page, PDF or text file on the internet. Cite what you use.",
@@ -72,7 +73,7 @@ def build_search_tool(engine: SearchEngine) -> Tool:
             f"{n}. {hit.title}\n{hit.url}\n{f'{hit.at}: ' if hit.at else ''}{hit.snippet}"
             for n, hit in enumerate(hits, 1)
         )
-        sources = tuple(ToolSource(hit.url, hit.title) for hit in hits[:_CITED])
+        sources = tuple(AnswerSource(hit.url, hit.title) for hit in hits[:_CITED])
         return ToolResult(text=f"Results, {_DATA}\n{fence_text('results', text)}", sources=sources)
 
     return tool(

@@ -7,8 +7,9 @@ import json
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from agent.tools.sources import ToolResult, ToolSource
+from agent.tools.sources import ToolResult
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
+from gateway.events import AnswerSource
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, send_text, take_pictures
 from tests.e2e.test_page_axe import AXE, check
@@ -24,7 +25,7 @@ ANSWER = "The [timetable](https://example.org/a) says so, and `https://example.o
 @tool("Read a page.", kind=ToolKind.WEB, name="open_page", brings=ResultContent.WORDS)
 async def read_page(_: ToolContext, name: str) -> ToolResult:
     """Return a page whose title is its own."""
-    return ToolResult(text="a page", sources=[ToolSource(f"https://example.org/{name}", (FERRIES | HOSTILE)[name])])
+    return ToolResult(text="a page", sources=[AnswerSource(f"https://example.org/{name}", (FERRIES | HOSTILE)[name])])
 
 
 async def check_footnotes(page: Page) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from agent.memory.storage.disk import Disk
 from agent.tools.result_pages import KEPT_FOR, MOST_RESULTS, RESULTS, ToolResultPages
-from agent.tools.sources import LONGEST_RESULT, ToolResult, ToolSource
+from agent.tools.sources import LONGEST_RESULT, ToolResult
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.turn_draft import StagedEffects
+from gateway.events import AnswerSource
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 
@@ -156,7 +157,7 @@ async def test_sources_are_listed_below_the_answer(tmp_path: Path) -> None:
 
     @tool("Read a page.", kind=ToolKind.WEB, name="open_page", brings=ResultContent.WORDS)
     async def open_page(_: ToolContext, url: str) -> ToolResult:
-        return ToolResult(text="a page", sources=[ToolSource(url, f"Title of {url[-1]}")])
+        return ToolResult(text="a page", sources=[AnswerSource(url, f"Title of {url[-1]}")])
 
     pages = [("open_page", json.dumps({"url": f"https://example.org/{name}"})) for name in "ab"]
     model = HeldScriptModel(calls(*pages), "Read at https://example.org/a, and elsewhere.")

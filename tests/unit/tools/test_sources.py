@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from agent.tools.sources import ToolSource, collect_sources, encode_sources
+from agent.tools.sources import collect_sources, encode_sources
 from gateway.events import AnswerSource
 from gateway.text.answer_sources import format_sources
 
 
-def below(*sources: ToolSource, text: str = "an answer") -> str:
+def below(*sources: AnswerSource, text: str = "an answer") -> str:
     """Return the line below *text*."""
     return format_sources(collect_sources([{"sources": encode_sources(sources)}]), text, "en")
 
 
 def test_sources_are_links() -> None:
     """Each address once, with the page's title, or the host of a page without one."""
-    one = ToolSource("https://example.org/a", "First page")
-    two = ToolSource("http://example.net/b?c=d&e=f")
+    one = AnswerSource("https://example.org/a", "First page")
+    two = AnswerSource("http://example.net/b?c=d&e=f")
     assert below(one, two, one) == (
         "Sources: [First page](https://example.org/a) · [example.net](http://example.net/b?c=d&e=f)"
     )
@@ -25,7 +25,7 @@ def test_sources_are_links() -> None:
 
 def test_what_the_answer_links_is_not_listed_again() -> None:
     """No line at all if nothing is left."""
-    assert below(ToolSource("https://example.org/a", "A"), text="see https://example.org/a") == ""
+    assert below(AnswerSource("https://example.org/a", "A"), text="see https://example.org/a") == ""
     assert below() == ""
 
 
@@ -42,7 +42,7 @@ def test_what_the_answer_links_is_not_listed_again() -> None:
 )
 def test_a_title_is_plain_text(title: str, shown: str) -> None:
     """No sign of it is markup, on any platform, and it is bounded."""
-    assert below(ToolSource("https://example.org/a", title)) == f"Sources: [{shown}](https://example.org/a)"
+    assert below(AnswerSource("https://example.org/a", title)) == f"Sources: [{shown}](https://example.org/a)"
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_a_title_is_plain_text(title: str, shown: str) -> None:
 )
 def test_only_web_addresses_are_links(url: str) -> None:
     """Others are left out of the transcript and of the answer."""
-    assert encode_sources([ToolSource(url, "x")]) == []
+    assert encode_sources([AnswerSource(url, "x")]) == []
     assert collect_sources([{"sources": [{"url": url, "title": "x"}]}]) == ()
     assert format_sources([AnswerSource(url, "x")], "", "en") == ""
 
 
 def test_an_address_cannot_end_its_link() -> None:
     """Parentheses, blanks and line breaks are escaped; a very long address is left out, and so is the ninth source."""
-    assert below(ToolSource("https://example.org/a) [b](c d\n", "A")) == (
+    assert below(AnswerSource("https://example.org/a) [b](c d\n", "A")) == (
         "Sources: [A](https://example.org/a%29%20%5Bb%5D%28c%20d%0A)"
     )
-    assert below(ToolSource("https://example.org/" + "a" * 2_000)) == ""
-    assert below(*(ToolSource(f"https://example.org/{n}") for n in range(20))).count("](") == 8
+    assert below(AnswerSource("https://example.org/" + "a" * 2_000)) == ""
+    assert below(*(AnswerSource(f"https://example.org/{n}") for n in range(20))).count("](") == 8
