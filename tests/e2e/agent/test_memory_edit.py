@@ -14,7 +14,6 @@ from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.documents.version_store import VersionStore
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
-from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import TurnLease, TurnStep
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
@@ -218,28 +217,6 @@ async def test_in_a_tainted_conversation_every_edit_waits() -> None:
         assert change.why == "untrusted"
         await parlour.channel.ask("ann", f"/memory approve {change.name}")
         assert memory(parlour, ANN) == "- Lives in Dresden\n- Trusts everybody\n"
-
-
-async def test_a_repeated_turn_applies_its_edit_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash after the version and before the result's step: the same call finds its version and does nothing."""
-    model = obedient(edit({"op": "add", "text": "Likes tea"}, {"op": "remove", "old": LEIPZIG}))
-    async with gateway(model=model) as parlour:
-        await remember(parlour, LEIPZIG)
-        journal = parlour.app.store.journal
-        store, failed = journal.step, [0]
-
-        async def fail_once(lease: TurnLease, *steps: TurnStep) -> None:
-            if not failed[0] and any(step.kind == "result" for step in steps):
-                failed[0] += 1
-                raise StoreUnavailable("the disk is full")
-            await store(lease, *steps)
-
-        monkeypatch.setattr(journal, "step", fail_once)
-        answer = await parlour.channel.ask("ann", "change it")
-        assert failed == [1]
-        assert memory(parlour, ANN) == "- Likes tea\n"
-        assert "removed `Lives in Leipzig`; added `Likes tea`" in answer
-        assert len([each for each in VersionStore(parlour.home).log(ANN) if each.why.startswith("edit:")]) == 1
 
 
 async def test_a_kill_after_the_edit_changes_it_once(tmp_path: Path) -> None:

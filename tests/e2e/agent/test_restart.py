@@ -10,9 +10,8 @@ import pytest
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports import UsageRow
 from tests.fakes.held_model import HeldScriptModel, calls, results, users
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import gateway
 
 KEY = SessionKey("pocket", "c")
 AT_ONCE = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}
@@ -143,12 +142,3 @@ async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
         await parlour.channel.ask("c", "three")
     before = list(first.asked[-1].messages)
     assert list(second.asked[0].messages)[: len(before)] == before
-
-
-async def only_turn_usage(parlour: InProcessGateway) -> tuple[UsageRow, ...]:
-    """Return the usage rows of the only turn that thought."""
-    lines = await parlour.app.sessions.displayed_messages(KEY, limit=10)
-    turn = next(line.turn for line in lines if line.role == "user" and not line.text.startswith("/"))
-    story = await parlour.app.store.journal.trace(turn)
-    assert story is not None
-    return story.usage

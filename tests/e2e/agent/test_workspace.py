@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.files.file_workspace import FileChange
-from agent.files.turn_files import TurnFiles, WriteMode
 from agent.llm.scripted_model import ScriptEntry
 from tests.fakes.file_gateway import SCOPE
 from tests.fakes.held_model import HeldScriptModel, calls, results
@@ -271,38 +269,6 @@ async def test_a_hijacked_model_reaches_nothing_outside(tmp_path: Path, where: s
     assert {path: path.read_text() for path in ours} == ours
     planted = {path for path in home.rglob("*") if path.is_file() and path.read_bytes()[:7] == b"planted"}
     assert all(folder in path.parents for path in planted)
-
-
-async def test_an_append_is_done_once_although_its_result_was_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed between the write and the step that stores its result: the turn calls the tool again, with no effect."""
-    home, written = tmp_path / "home", asyncio.Event()
-    real = TurnFiles.write
-
-    async def write(files: TurnFiles, name: str, text: str, mode: WriteMode) -> FileChange:
-        done = await real(files, name, text, mode)
-        written.set()
-        await asyncio.Event().wait()
-        return done
-
-    append = call("file_write", name="log.csv", text="a row\n", mode="append")
-    with monkeypatch.context() as patch:
-        patch.setattr(TurnFiles, "write", write)
-        at_once = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}  # what hangs here never ends
-        async with gateway(model=HeldScriptModel(append), home=home, environment=at_once) as parlour:
-            asked = asyncio.create_task(parlour.channel.ask("c", "append"))
-            async with asyncio.timeout(10):
-                await written.wait()
-            copy = parlour.kill(tmp_path / "copy")
-            asked.cancel()
-    model = HeldScriptModel("done")
-    async with gateway(model=model, home=copy) as parlour:
-        async with asyncio.timeout(10):
-            await model.called(1)
-        await parlour.idle()
-    assert results(model.asked[-1]) == ["log.csv is stored (6 bytes)"]
-    assert (copy / SCOPE / "files" / "log.csv").read_bytes() == b"a row\n"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("python_calamine") is None, reason="the extra `sheets`")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -103,42 +102,3 @@ async def test_no_way_in_is_open_to_guests_and_strangers() -> None:
             server.say(f"D{user[1:]}", user, f"alone, {user}")
         await server.until(lambda: len(answers(server)) == 4)
         assert parlour.app.refusals.recent("slack") == ()
-
-
-async def test_who_is_removed_while_a_message_waits_is_not_answered() -> None:
-    """Eve was a member when she wrote, and is none when her turn comes: it is judged again, and told to her."""
-    model = HeldModel()
-    async with slack_server() as server, quick(server, model) as parlour:
-        server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {EVE, BOT_USER})
-        server.say("D0EVE", EVE, "first")
-        await model.asked.wait()
-        server.say("D0EVE", EVE, "second")
-        await server.until(lambda: len(server.acks) == 2)
-        server.change_user(EVE, deleted=True)
-        await server.until(lambda: len(server.acks) == 3)
-        model.go_on.set()
-        await server.until(lambda: len(server.shown("D0EVE")) == 2)
-        await parlour.idle()
-        assert len(model.prompts) == 1
-        assert server.shown("D0EVE")[0].startswith("answer to: ")
-        assert [each.reason for each in parlour.app.refusals.recent("slack", EVE)] == ["guest"]
-
-
-async def test_who_made_a_channel_decides_there_and_others_do_not() -> None:
-    """`/parlour new` in a channel: refused to a member, done for who made it; slow, failing and stale are refusals."""
-    async with slack_server() as server, quick(server, HeldModel(held=False)) as parlour:
-        server.places[ROOM].creator = "U0BOB"
-        whispers = server.places[ROOM].whispers
-        thread = server.say(ROOM, EVE, f"{CALL} hello")
-        await server.until(lambda: bool(server.shown(ROOM, thread)))
-        refused = "Only an admin of this c"
-        parlour.app.channels["slack"]._inbound.members.chats.lookups.timeout = 0.1  # type: ignore[attr-defined]
-        for user, hangs, expected in (("U0BOB", True, refused), (EVE, False, refused), ("U0BOB", False, "")):
-            server.holds.clear()
-            if hangs:
-                server.holds["before conversations.info"] = asyncio.Event()
-            before = len(whispers), len(server.shown(ROOM))
-            server.slash(ROOM, user, "/parlour", "new")
-            await server.until(lambda before=before: (len(whispers), len(server.shown(ROOM))) != before)  # type: ignore[misc]
-            told = whispers[-1]["text"] if len(whispers) > before[0] else server.shown(ROOM)[-1]
-            assert told.startswith(refused) is bool(expected), told

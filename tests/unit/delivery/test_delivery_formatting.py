@@ -52,7 +52,7 @@ async def test_others_are_answered_while_a_long_answer_is_formatted(
     formatting = HeldFormatting(monkeypatch)
     gateway = await opens(ROOMY)
     await gateway.answer(long)
-    assert await asyncio.to_thread(formatting.begun.acquire, timeout=5)
+    assert await asyncio.to_thread(formatting.begun.acquire, timeout=60)
     await gateway.answer(LIGHT, key=BOB)
     await asyncio.sleep(0)
     while not gateway.platform.texts(BOB):  # noqa: ASYNC110 - virtual time stands while a thread works

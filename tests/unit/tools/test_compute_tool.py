@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -90,11 +89,10 @@ async def test_it_calculates(code: str, result: str) -> None:
 )
 async def test_hostile_code_is_stopped(code: str, why: str) -> None:
     """Files, environment, modules, the way to our objects, endless loops, memory, depth, output: refused or ended."""
-    started = time.monotonic()
-    outcome = await run(code)
+    async with asyncio.timeout(60):
+        outcome = await run(code)
     assert outcome.is_error
     assert why in outcome.text
-    assert time.monotonic() - started < 10
 
 
 @needs_code
