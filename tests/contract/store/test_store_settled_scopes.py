@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +14,9 @@ from typing import Any, cast
 
 import pytest
 
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.retention import RETENTION, RetentionJob
 from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.jobs.job_runner import RetryJobLater
@@ -233,3 +238,47 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     await homes[0].files.save((SCOPE,))
     await homes[1].files.fetch(SCOPE)
     assert not re.search("coffee|green tea", homes[1].text())
+
+
+async def test_documents_are_replaced_under_their_lock_and_before_what_older_versions_refer_to(
+    team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that is being written here is whole before a fetch; one that is read finds its objects until the end.
+
+    Without the lock a version could refer to an object that the fetch had just removed, at every gateway from then on.
+    """
+    homes = await two_homes(team, tmp_path)
+    memories = [scope_folder(home.path, SCOPE) / "memory" for home in homes]
+    documents = [FileDocumentStore(home.path, keeper=_keeper(home.path)) for home in homes]
+    written = await documents[1].write(SCOPE, "MEMORY.md", "- tea\n", was="", why="test")
+    assert written is not None
+    await homes[1].files.save((SCOPE,))
+    await homes[0].files.fetch(SCOPE)
+    old = [path.relative_to(memories[0]) for path in (memories[0] / ".git/objects").glob("??/*")]
+    assert old
+    VersionStore(homes[1].path).rewrite(SCOPE, lambda text, _: text.replace(b"tea", b"___"))
+    await homes[1].files.save((SCOPE,))
+    fetched: list[str] = []
+    read_small = homes[0].files._store.read_small
+
+    async def look(scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
+        lock = os.open(memories[0] / ".lock", os.O_RDWR)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(lock)
+        assert all((memories[0] / path).exists() for path in old)
+        fetched.extend(paths)
+        return await read_small(scope, paths)
+
+    monkeypatch.setattr(homes[0].files._store, "read_small", look)
+    await homes[0].files.fetch(SCOPE)
+    is_object = ["/.git/objects/" in path for path in fetched]
+    assert is_object == sorted(is_object, reverse=True)
+    assert not all(is_object)
+    assert not any((memories[0] / path).exists() for path in old)
+
+
+def _keeper(home: Path) -> VersionKeeper:
+    return VersionKeeper(home, Disk(), VersionStore(home), now=lambda: datetime.now(UTC))
