@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -20,6 +19,7 @@ from agent.memory.editing.staged_changes import (
     StagedErasure,
     read_staged,
     stage_for_approval,
+    with_fields,
 )
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
@@ -138,8 +138,7 @@ class StagedChangeStore:
                     await asyncio.to_thread(self._update, self._path(scope, each.name), {"asked": turn})
 
     def _update(self, path: Path, fields: Mapping[str, Any]) -> None:
-        stored = json.loads(self._disk.load(path) or b"{}") | fields
-        self._disk.replace(path, json.dumps(stored, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
+        self._disk.replace(path, with_fields(self._disk.load(path) or b"", fields))
 
     async def approve(self, scope: str, name: str, *, by: str) -> StagedChange | None:
         """Apply the one change whose name begins with *name*; return None if there is not exactly one. Raises OSError.

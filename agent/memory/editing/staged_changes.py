@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -151,6 +151,22 @@ def erasures_since(folder: Path, disk: Disk, since: datetime | None) -> frozense
     return frozenset(path for path, each in staged.items() if since and each and each.erasure and each.at > since)
 
 
+def redact_staged(data: bytes, matches: Callable[[str], bool]) -> bytes | None:
+    """Return a staged erasure without the examples that *matches*; None for other changes, and for its own words."""
+    change = read_staged(data)
+    if change is None or change.erasure is None or matches(change.erasure.words):
+        return None
+    left = tuple(each for each in change.erasure.examples if not matches(each))
+    redacted = with_fields(data, {"erasure": asdict(replace(change.erasure, examples=left))})
+    return None if matches(redacted.decode("utf-8", "replace")) else redacted
+
+
+def with_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Return a stored change with other *fields*."""
+    stored = json.loads(data or b"{}") | fields
+    return json.dumps(stored, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
+
+
 def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
     """Store *change* in a scope's memory folder, unless one of its name exists. Blocks; raises OSError.
 
@@ -166,7 +182,7 @@ def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
         record |= {"erasure": asdict(change.erasure)} if change.erasure is not None else {}
         path = folder / STAGED / f"{quote(name)}.json"
         if disk.size(path) is None:
-            disk.replace(path, json.dumps(record, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
+            disk.replace(path, with_fields(b"", record))
 
 
 def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:

@@ -14,7 +14,7 @@ import structlog
 
 from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.documents.file_documents import EPOCH, change_document
-from agent.memory.editing.staged_changes import erasures_since
+from agent.memory.editing.staged_changes import erasures_since, redact_staged
 from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
@@ -272,13 +272,16 @@ class WordEraser:
             if count:
                 self._storage.disk.replace(note, cleared.encode())
                 changed += count
-        # Staged and pending changes and corrupt lines are removed as a whole.
+        # Staged and pending changes and corrupt lines are removed as a whole, but questions about other words.
         globs = (".staged/*.json", ".pending/*.json", "*.corrupt", "../sessions/*.corrupt")
         kept = erasures_since(folder, self._storage.disk, since)
         for path in [path for each in globs for path in folder.glob(each) if path not in kept]:
-            if path.name != f"{spare}.json" and pattern.in_text(
-                (self._storage.disk.load(path) or b"").decode("utf-8", "replace")
-            ):
+            data = self._storage.disk.load(path) or b""
+            if path.name == f"{spare}.json" or not pattern.in_text(data.decode("utf-8", "replace")):
+                continue
+            if (redacted := redact_staged(data, pattern.in_text)) is not None:
+                self._storage.disk.replace(path, redacted)
+            else:
                 self._storage.disk.remove(path)
         return changed
 

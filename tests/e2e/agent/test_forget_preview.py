@@ -360,3 +360,21 @@ async def test_an_admin_who_is_one_no_longer_erases_their_own_words_alone() -> N
         assert answer.startswith("Done. Erased: 1 remembered line")
         assert "An admin of this chat" in answer
         assert memory(parlour, ROOM) == "- bob likes tea\n"
+
+
+@pytest.mark.parametrize("purge", ["", " --purge"])
+async def test_a_question_stays_when_the_words_of_its_examples_are_erased(purge: str) -> None:
+    """Two questions quote each other's words: the yes to one takes its own out of the other, which can be answered."""
+    async with gateway(model=SummaryModel()) as parlour:
+        ask = parlour.channel.ask
+        await ask("ann", "tea and coffee")
+        await ask("ann", "coffee alone")
+        about_tea, about_coffee = await ask("ann", f"/forget tea{purge}"), await ask("ann", f"/forget coffee{purge}")
+        await ask("ann", yes(about_tea))
+        await wait_until_purged(parlour, ANN)
+        staged = "".join(path.read_text() for path in (parlour.home / ANN / "memory" / ".staged").glob("*"))
+        assert "coffee alone" in staged
+        assert not re.search(r"\btea\b", staged)
+        assert (await ask("ann", yes(about_coffee))).startswith("Done. Erased:")
+        await wait_until_purged(parlour, ANN)
+        assert "coffee alone" not in transcript(parlour.home)
