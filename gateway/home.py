@@ -16,7 +16,7 @@ import structlog
 
 from gateway.errors import HomeInUse, UserError
 from gateway.ports.durable_files import sync_folder
-from gateway.ports.entry_points import in_container
+from gateway.ports.entry_points import ownership_hint
 
 log = structlog.get_logger(__name__)
 
@@ -91,17 +91,6 @@ def unwritable(folder: Path) -> str:
             return ""
     except OSError as error:
         return _unwritable(folder, error)
-
-
-def ownership_hint(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:
-    """Return the line to paste that gives everything in *home* to the user *uid*."""
-    if in_container(environment):
-        # The service has no capability at all, and root without these may neither look into 0700 nor give away.
-        return (
-            "docker compose run --rm --user 0 --cap-add CHOWN --cap-add DAC_READ_SEARCH --entrypoint chown parlour"
-            f" -R {uid}:{gid} {home}"
-        )
-    return f"sudo chown -R {uid}:{gid} {home}"
 
 
 def foreign_file_message(home: Path, path: Path) -> str:

@@ -28,7 +28,7 @@ from gateway.ports.entry_points import operator_command
 from gateway.ports.journal import SessionRow
 from gateway.restore import BackupContents, restore
 from gateway.settings import check_settings, home_of
-from gateway.settings.sources import read_file
+from gateway.settings.sources import FILE_NAMES, read_file
 from gateway.store.closed_store import read_sessions
 from gateway.store.engine import new_transcript
 from gateway.store.sqlite.closed_journal import mark_adopted
@@ -52,7 +52,7 @@ _USUAL = {
     "quarantine": "quarantined platform events",
     "uploads": "files uploaded on the page",
 }
-_PARTS_OF_OTHERS = ("journal.db-wal", "journal.db-shm", "schema")
+_LISTED_OTHERWISE = ("journal.db-wal", "journal.db-shm", "schema", *FILE_NAMES)
 _MOST_LINES = 40  # of one list; a backup names what it likes
 
 
@@ -171,9 +171,8 @@ def list_contents(contents: BackupContents, choice: OpenChoice) -> Iterator[str]
 
 
 def _parts(contents: BackupContents) -> Iterator[str]:
-    settings = {file.name for file in contents.settings}
     for name, files in contents.parts:
-        if name in _PARTS_OF_OTHERS or name in settings:
+        if name in _LISTED_OTHERWISE:
             continue
         what = _USUAL.get(name, "unknown to Parlour: check it")
         yield f"  {name} ({files:,} files): {what}" if files > 1 else f"  {name}: {what}"

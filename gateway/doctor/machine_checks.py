@@ -14,9 +14,9 @@ from pathlib import Path
 from gateway.alerts.alert_sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.doctor.access_checks import SEVERAL, check_access
 from gateway.doctor.findings import DoctorFinding, FindingLevel
-from gateway.home import Home, is_held, ownership_hint
+from gateway.home import Home, is_held
 from gateway.journal_file import journal_fault, lost_journal
-from gateway.ports.entry_points import HOW_TO_INSTALL, in_container, load_entry_points
+from gateway.ports.entry_points import HOW_TO_INSTALL, in_container, load_entry_points, ownership_hint
 from gateway.preflight import before_start
 from gateway.settings import Settings, SettingsReport
 from gateway.settings.disabled_tools import disabled_tools

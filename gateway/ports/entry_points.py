@@ -39,8 +39,15 @@ def in_container(environment: Mapping[str, str]) -> bool:
     return bool(environment.get("container")) or any(mark.exists() for mark in marks)
 
 
+def _compose_service(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return compose's command and our service: those of deploy/compose.scale.yml with a shared store."""
+    if environment.get("PARLOUR_STORE__SHARED") == "true":
+        return "docker compose --project-directory . -f deploy/compose.scale.yml", "parlour-1"
+    return "docker compose", "parlour"
+
+
 def operator_command(words: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the command line of `parlour` *words* for this installation: through compose in a container.
+    """Return the command line of `parlour` *words* for this installation: through compose or kubectl in a container.
 
     In a source checkout that is `make init` and `make run`, as in its README, and otherwise the command in its venv.
     """
@@ -51,11 +58,31 @@ def operator_command(words: str, environment: Mapping[str, str] = os.environ) ->
         # Below the folder, and not in full: the page shows it to people who are not logged in.
         return f".venv/bin/parlour {words}" if (_MAKEFILE.parent / ".venv/bin/parlour").exists() else f"parlour {words}"
     if in_container(environment):
+        if "KUBERNETES_SERVICE_HOST" in environment:  # as in each pod; the names are those of deploy/k8s/parlour.yaml
+            is_start = words == "run"
+            return (
+                "kubectl rollout restart deploy/parlour"
+                if is_start
+                else f"kubectl exec deploy/parlour -- parlour {words}"
+            )
+        compose, service = _compose_service(environment)
         if words == "run":
-            return "docker compose up --detach"
+            return f"{compose} up --detach"
         is_alone = words.startswith(_WITHOUT_GATEWAY)
-        return f"docker compose {'run --rm' if is_alone else 'exec parlour'} parlour {words}"
+        return f"{compose} {f'run --rm {service}' if is_alone else f'exec {service} parlour'} {words}"
     return f"parlour {words}"
+
+
+def ownership_hint(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:
+    """Return the line to paste that gives everything in *home* to the user *uid*."""
+    if in_container(environment):
+        # The service has no capability at all, and root without these may neither look into 0700 nor give away.
+        compose, service = _compose_service(environment)
+        return (
+            f"{compose} run --rm --user 0 --cap-add CHOWN --cap-add DAC_READ_SEARCH --entrypoint chown {service}"
+            f" -R {uid}:{gid} {home}"
+        )
+    return f"sudo chown -R {uid}:{gid} {home}"
 
 
 def with_operator_commands(text: str) -> str:

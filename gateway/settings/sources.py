@@ -7,12 +7,14 @@ sources are errors here; values are validated later.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.errors import SettingsError
+from gateway.ports.entry_points import ownership_hint
 from gateway.settings.error_messages import DuplicateKey
 
 PREFIX = "PARLOUR_"
@@ -49,9 +51,7 @@ def read_secrets(home: Path) -> Iterator[SettingLeaf]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as wrong:
-        raise SettingsError(
-            f"{folder} cannot be read ({wrong.strerror}); make the user who runs Parlour its owner"
-        ) from None
+        raise SettingsError(f"{folder} cannot be read ({wrong.strerror}); {_owner_hint(home)}") from None
     for file in files:
         if file.is_file() and not file.name.startswith("."):
             name = file.name.upper().removeprefix(PREFIX)
@@ -76,6 +76,11 @@ def read_utf8(file: Path, *, mend: str) -> str:
         raise SettingsError(f"{file} cannot be read ({wrong.strerror}); {mend}") from None
 
 
+def _owner_hint(home: Path) -> str:
+    back = ownership_hint(home, os.geteuid(), os.getegid(), os.environ)
+    return f"make the user who runs Parlour its owner: {back}"
+
+
 def find_file(home: Path) -> Path | None:
     """Return the home's settings file; two of them are a mistake."""
     found = [home / name for name in FILE_NAMES if (home / name).exists()]
@@ -90,7 +95,7 @@ def read_file(file: Path) -> Iterator[SettingLeaf]:
     with suppress(OSError):  # the reading below says why
         if file.stat().st_size > _LARGEST:
             raise SettingsError(f"{file} is larger than 1 MB, too large for a settings file")
-    yield from read_text(file, read_utf8(file, mend="make the user who runs Parlour its owner"))
+    yield from read_text(file, read_utf8(file, mend=_owner_hint(file.parent)))
 
 
 def read_text(file: Path, text: str) -> Iterator[SettingLeaf]:

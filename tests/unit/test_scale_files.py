@@ -13,6 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from gateway.ports import entry_points
 from gateway.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +116,23 @@ def test_their_settings_are_taken(
     settings = load_settings({**values, **{name: str(file) for name, file in files.items()}})
     assert (settings.store.shared, settings.store.address) == (True, url)
     assert settings.web.trusted_proxies
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_the_gateway_names_commands_as_the_file_s_head_does(
+    compose: dict[str, Any], objects: dict[str, dict[str, Any]], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line for a login code, in the log and on the page, is letter by letter the one at the head of the file."""
+    monkeypatch.setattr(entry_points, "_MAKEFILE", Path("/nowhere/Makefile"))
+    file, variables = {
+        "compose": ("deploy/compose.scale.yml", compose["services"]["parlour-1"]["environment"]),
+        "kubernetes": (
+            "deploy/k8s/parlour.yaml",
+            objects["ConfigMap"]["data"] | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+        ),
+    }[where]
+    command = entry_points.operator_command("web login", variables | {"container": "oci"})
+    assert command in re.findall(r"[^`\n]*parlour web login", (ROOT / file).read_text("utf-8").replace("#   ", ""))
 
 
 def test_pods_are_as_confined_as_the_container(objects: dict[str, dict[str, Any]]) -> None:

@@ -254,7 +254,7 @@ def test_a_start_prints_the_line_that_gives_a_file_back(monkeypatch: pytest.Monk
                 f" parlour -R 12345:12345 {home}",
             ),
         ):
-            monkeypatch.setattr("gateway.home.in_container", lambda _, is_container=is_container: is_container)
+            monkeypatch.setattr("gateway.ports.entry_points.in_container", lambda _, found=is_container: found)
             os.setegid(12345)
             os.seteuid(12345)
             try:

@@ -220,3 +220,4 @@ async def test_what_a_backup_brings_is_listed_and_asked_for(tmp_path: Path, zygo
     code, said = await run("--force", "--yes")
     assert code == 0, said
     assert "parlour.yaml: the existing file is kept; the settings file of the backup is not restored" in said
+    assert "parlour.yaml: unknown to Parlour" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,15 @@ def test_a_mistake_in_a_file_names_the_file_and_the_place(tmp_path: Path) -> Non
         "home in parlour.yaml: only PARLOUR_HOME can set the home folder; remove it here",
         "llm.timeoutSeconds in parlour.yaml must be a number",
     )
+
+
+def test_a_settings_file_that_cannot_be_read_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, where the file came with another owner, the line that gives the home back is in the message."""
+    monkeypatch.setenv("container", "oci")
+    (tmp_path / "parlour.yaml").mkdir()  # unreadable for root as well, who runs these tests
+    (error,) = mistakes(tmp_path, {})
+    assert "parlour.yaml cannot be read" in error
+    assert error.endswith(f"--entrypoint chown parlour -R {os.geteuid()}:{os.getegid()} {tmp_path}")
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
