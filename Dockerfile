@@ -8,14 +8,17 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_U
 WORKDIR /src
 
 # pip refuses here what the lock does not name: another hash, another version, one more package. No wheel may bring a
-# .pth file, which Python would run at every start.
+# .pth file, which Python would run at every start. A read-only root cannot keep bytecode, so without compileall every
+# start would compile litellm again (9.4 s instead of 3.6); unchecked, because the sources cannot change any more.
 ARG LOCK
 COPY deploy/image.lock deploy/small.lock ./deploy/
 RUN python -m venv --without-pip /opt/parlour \
  && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --require-hashes --only-binary :all: -r "${LOCK}" \
- && test -z "$(find /opt/parlour -name '*.pth' -print)"
+ && test -z "$(find /opt/parlour -name '*.pth' -print)" \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/parlour/lib
 
-# Our own wheel is built by a locked hatchling in a venv that stays behind in this stage.
+# Our own wheel is built by a locked hatchling in a venv that stays behind in this stage. It goes into a folder beside
+# the packages, so that they stay one layer for all images of a lock: an upgrade stores and moves our files alone.
 COPY deploy/build.lock ./deploy/
 RUN python -m venv --without-pip /opt/build \
  && python -m pip --python /opt/build/bin/python install --quiet --require-hashes --only-binary :all: -r deploy/build.lock
@@ -25,11 +28,9 @@ COPY channels ./channels
 COPY agent ./agent
 COPY deploy/wheel ./deploy/wheel
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /opt/wheel \
- && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*.whl
-
-# A read-only root cannot keep bytecode, so without this every start would compile litellm again (9.4 s instead of 3.6).
-# Unchecked, because the sources cannot change any more.
-RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/parlour/lib
+ && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --no-deps --no-index --prefix /opt/own \
+      /opt/wheel/*.whl \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash -s /opt/own -p /opt/parlour /opt/own/lib
 
 FROM ${PYTHON_IMAGE}
 # The base image ships its standard library without bytecode.
@@ -39,6 +40,7 @@ RUN python -m compileall -q -j 0 -x '/(lib2to3|site-packages|test|idlelib|turtle
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin parlour \
  && install -d -o 10001 -g 10001 -m 0700 /data
 COPY --from=build /opt/parlour /opt/parlour
+COPY --from=build /opt/own /opt/parlour
 COPY deploy/healthcheck.py /opt/parlour/healthcheck.py
 
 # Beyond loopback the page asks for a login code: `parlour web login` prints one.

@@ -378,7 +378,23 @@ def test_every_install_is_by_hash_or_of_our_own_wheel() -> None:
         by_hash = "--require-hashes" in step and "--only-binary :all:" in step
         assert by_hash or ("--no-index" in step and "--no-deps" in step)
     assert any("-name '*.pth'" in line for line in build)
-    assert any("compileall" in line for line in build)
+
+
+def test_an_upgrade_adds_a_layer_of_our_own_files_alone() -> None:
+    """Packages are installed and compiled before a source is copied, and nothing is written beside them afterwards."""
+    build, final = stages()
+    sources = build.index(("COPY", "gateway ./gateway"))
+    (packages,) = (
+        i for i, (word, rest) in enumerate(build) if word == "RUN" and "venv --without-pip /opt/parlour" in rest
+    )
+    assert packages < sources
+    assert "compileall" in build[packages][1]
+    own = [rest for word, rest in build[packages + 1 :] if word == "RUN" and "/opt/parlour" in rest]
+    assert len(own) == 1
+    assert "--prefix /opt/own" in own[0]
+    assert "compileall" in own[0]
+    copied = [rest.removeprefix("--from=build ") for rest in values(final, "COPY") if "--from" in rest]
+    assert copied == ["/opt/parlour /opt/parlour", "/opt/own /opt/parlour"]
 
 
 def test_no_instruction_holds_a_secret() -> None:
