@@ -178,6 +178,7 @@ def build_memory(
         files.watch(scope_lock.scopes_in_use, projector.let_go, when_fetched)
         projector.share(store.erasing.has_unwritten, fetch, conversations.adopt)
         sessions.share(fetch)
+        jobs.share(files.fetch)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,

@@ -373,7 +373,10 @@ class ScopeFileSync:
         if fetched:
             log.info("memory.fetched", scopes=fetched)
         if known.is_clean:
-            await self.save_all()
+            try:
+                await self.save_all()
+            except StoreUnavailable as error:  # another gateway has changed a scope since it was fetched
+                log.info("memory.saved_later", reason=str(error))
 
     async def _fetch(self, scope: str, version: str, *, is_known: bool) -> bool:
         """Make the home's copy of *scope* the database's; return False if it is, up to edits by hand."""

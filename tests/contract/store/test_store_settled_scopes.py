@@ -20,8 +20,10 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.retention import RETENTION, RetentionJob
 from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage import transcript_projector
@@ -282,3 +284,44 @@ async def test_documents_are_replaced_under_their_lock_and_before_what_older_ver
 
 def _keeper(home: Path) -> VersionKeeper:
     return VersionKeeper(home, Disk(), VersionStore(home), now=lambda: datetime.now(UTC))
+
+
+async def test_a_fact_that_another_gateway_applies_meanwhile_is_there_for_the_turn(
+    team: Workers, tmp_path: Path
+) -> None:
+    """Its job was pending when the files were fetched, and done when this gateway asks for jobs: it fetches again."""
+    homes = await two_homes(team, tmp_path)
+    await homes[1].projector.flush()
+    documents = [FileDocumentStore(home.path) for home in homes]
+    jobs = [MemoryJobs(home.store.jobs, each, home=home.path) for home, each in zip(homes, documents, strict=True)]
+    fact = Job(id="remember:1", kind=REMEMBER, scope=SCOPE, payload={"fact": "likes tea"}, due_at=datetime.now(UTC))
+    await homes[1].store.jobs.put(fact)
+    jobs[0].share(homes[0].files.fetch)
+    assert SCOPE in await homes[0].files.fetch(SCOPE)
+    await jobs[1].settle(SCOPE)
+    await jobs[0].settle(SCOPE)
+    assert "likes tea" in (await documents[0].read(SCOPE, "MEMORY.md")).text
+
+
+async def test_a_start_goes_on_when_another_gateway_changes_a_scope_meanwhile(
+    team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit by hand from while the gateway was down meets a change made between the start's fetch and its save."""
+    homes = await two_homes(team, tmp_path)
+    await homes[1].projector.flush()
+    await homes[0].files.fetch(SCOPE)
+    await homes[0].files.close()
+    files = ScopeFileSync(homes[0].path, homes[0].files._store)
+    (scope_folder(homes[0].path, SCOPE) / "USER.md").write_text("- by hand\n")
+    save_all = files.save_all
+
+    async def change_first() -> None:
+        (scope_folder(homes[1].path, SCOPE) / "SOUL.md").write_text("kind\n")
+        homes[1].files.touch(SCOPE)
+        await homes[1].files.save((SCOPE,))
+        await save_all()
+
+    monkeypatch.setattr(files, "save_all", change_first)
+    await files.start()
+    await files.fetch(SCOPE)
+    assert (scope_folder(homes[0].path, SCOPE) / "SOUL.md").read_text() == "kind\n"
