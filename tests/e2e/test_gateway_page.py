@@ -14,7 +14,6 @@ from gateway.ports.entry_points import operator_command
 from tests.benchmarks.page_speed import NOTE_OPENING, opening_time, write_conversation
 from tests.e2e.browser import open_chat, send_text
 from tests.fakes.gateway import gateway
-from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.faults.process_pool import ForkServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -141,38 +140,6 @@ async def test_health_and_metrics_of_the_whole_house(tmp_path: Path, zygote: For
             assert (await answer.json())["ready"]
         async with session.get(f"{process.url}metrics") as answer:
             assert "parlour_queued 0.0" in await answer.text()
-
-
-async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, chromium: Browser, zygote: ForkServer) -> None:
-    """The Stop button in the middle of a stream: the words stay, marked, in one line; a kill changes nothing."""
-    tale = " ".join(f"word{n}" for n in range(2_000))
-    here = translate("delivery.stopped_here")
-    async with (
-        open_server([ScriptedAnswer(text=tale, pieces=8, gap=0.02)]) as model,
-        gateway(
-            tmp_path / "home",
-            zygote,
-            PARLOUR_LLM__MODEL="openai/test",
-            PARLOUR_LLM__API_BASE=model.base,
-            PARLOUR_LLM__API_KEY="none",
-        ) as process,
-    ):
-        page = await open_chat(chromium, process.url)
-        await send_text(page, "a tale, please")
-        await expect(page.locator(".line.streaming .body")).to_contain_text("word9 ")
-        await page.locator("#stop").click()
-        answer = page.locator(".line.assistant .body")
-        await expect(answer).to_contain_text(here)
-        text = str(await answer.text_content()).split()
-        assert text[:10] == [f"word{n}" for n in range(10)]
-        assert len(text) < 2_000
-        await expect(page.locator(".line.notice, .line.command")).to_have_count(0)
-        await process.kill()
-        await process.start()
-        await page.reload()
-        await expect(answer).to_contain_text(here)
-        assert str(await answer.text_content()).split() == text
-        await expect(page.locator(".line:not(.user)")).to_have_count(1)
 
 
 async def test_what_was_said_before_new_is_still_there(tmp_path: Path, chromium: Browser, zygote: ForkServer) -> None:

@@ -14,7 +14,7 @@ from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
-from gateway.ports import UsageRow
+from tests.e2e.agent.test_files import first_turn_usage
 from tests.fakes.inprocess_gateway import PLAIN, STREAMING, InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
 
@@ -55,14 +55,6 @@ def reference_in(text: str) -> str:
     found = re.search(r"\(ref (\w+)\)\Z", text)
     assert found is not None, text
     return found[1]
-
-
-async def first_turn_usage(parlour: InProcessGateway) -> tuple[UsageRow, ...]:
-    """Return the usage rows of the chat's first turn."""
-    lines = await parlour.app.sessions.displayed_messages(KEY, limit=10)
-    story = await parlour.app.store.journal.trace(lines[0].turn)
-    assert story is not None
-    return story.usage
 
 
 async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
 from gateway.i18n import translate
-from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.held_model import HeldModel
 from tests.fakes.kill_snapshots import KillSnapshot, KillSnapshots
-from tests.fakes.slack_gateway import CALL, open_gateway, variables
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
-from tests.faults.process_pool import ForkServer
 
 LONG = "It begins with some words that are worth a notification.\n\n" + "\n\n".join(
     f"paragraph {n} " + "word " * 60 for n in range(70)
@@ -144,27 +141,3 @@ async def test_with_the_least_scopes_a_doubt_is_marked(tmp_path: Path) -> None:
         for name, moment in camera.moments.items()
     }
     assert found == LEAST
-
-
-KILLS = ("before users.info", "before ack", "after chat.postMessage")  # no row; a row and no ack; a post and no receipt
-
-
-async def test_real_kills_cost_and_double_nothing(tmp_path: Path, zygote: ForkServer) -> None:
-    """The process itself, SIGKILL in the middle of a call, three times in a row on one home: one answer each."""
-    async with slack_server() as server:
-        server.ack_within = 0.5
-        async with gateway_process(tmp_path / "home", zygote, **variables(server)) as process:
-            for number, hold in enumerate(KILLS, 1):
-                await server.until(lambda: server.connections == number)  # noqa: B023 - waited for right here
-                held = server.holds[hold] = asyncio.Event()
-                server.say(DM, ANN, f"hello {number}")
-                await held.wait()
-                assert await process.kill() == -9
-                server.holds.clear()
-                await process.start()
-                await server.until(lambda: len(server.shown(DM)) == number and not server.pending)  # noqa: B023
-            server.say(DM, ANN, "and on")
-            await server.until(lambda: len(server.shown(DM)) == len(KILLS) + 1)
-            assert await process.stop() == 0
-        assert len(server.shown(DM)) == len(KILLS) + 1
-        assert not any(translate("delivery.may_repeat") in shown for shown in server.shown(DM))

@@ -16,7 +16,7 @@ import pytest
 from channels.telegram import polling
 from channels.telegram.polling import POLL_SECONDS
 from gateway.errors import SettingsError
-from gateway.events import ChatKind, InboundKind, SessionKey
+from gateway.events import ChatKind, InboundKind
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.logs import configure_logs
@@ -43,18 +43,6 @@ async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
     """Give a channel that listens to it."""
     async with open_line(server) as line:
         yield line
-
-
-async def test_a_private_message_is_heard_and_then_confirmed(line: TelegramConnection) -> None:
-    """Text, key, sender, id and time arrive as they are; the update is confirmed once it is stored."""
-    message = line.server.say("good evening ✓ 🛋️")
-    (heard,) = await line.services.wait_deliveries(1)
-    assert (heard.key, heard.message_id, heard.text) == (SessionKey("telegram", "42"), "1", "good evening ✓ 🛋️")
-    assert (heard.sender.id, heard.sender.name, heard.sender.is_bot) == ("42", "Ann Bee", False)
-    assert (heard.chat_kind, heard.bot, heard.revision) == (ChatKind.DIRECT, "parlour_bot", "")
-    assert heard.sent_at.timestamp() == message["date"]
-    await line.server.until(lambda: not line.server.updates)
-    assert line.channel.is_ready()
 
 
 class QuarantiningServices(FakePageServices):
