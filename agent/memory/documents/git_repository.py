@@ -52,13 +52,12 @@ class DocumentVersion:
 @contextmanager
 def open_repo(path: Path) -> Iterator[Repo]:
     """Open the repository at *path*; create it if missing, and move it aside and create it if it cannot be read."""
-    from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
     from dulwich.repo import Repo
 
     try:
         repo = Repo(str(path)) if path.exists() else _init(path)
         read_tree(repo, head_of(repo))
-    except (NotGitRepository, FileFormatException, ChecksumMismatch, KeyError, ValueError, zlib.error):
+    except _damages():
         aside = path.with_name(f".git.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
         with note_writes(path.parent, is_tree=True):
             path.rename(aside)
@@ -107,9 +106,23 @@ def _read(repo: Repo, sha: bytes) -> Commit:
 
 
 def parent_of(repo: Repo, commit: bytes) -> bytes | None:
-    """Return the version before *commit*."""
+    """Return the version before *commit*; None if it is the first, or if that one is damaged: what is whole goes on."""
     parents = _read(repo, commit).parents
-    return parents[0] if parents else None
+    if not parents:
+        return None
+    try:
+        read_tree(repo, parents[0])
+    except _damages() as error:
+        log.warning("versions.damaged", version=parents[0].decode(), reason=type(error).__name__)
+        return None
+    return parents[0]
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    """Return the errors of reading a repository, or an object of it, that is lost or damaged."""
+    from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
+
+    return NotGitRepository, FileFormatException, ChecksumMismatch, KeyError, ValueError, zlib.error
 
 
 def read_tree(repo: Repo, commit: bytes | None) -> dict[str, bytes]:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from dulwich.objects import Commit, ObjectID, Tree
+from dulwich.repo import Repo
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,6 +124,37 @@ def test_a_broken_repository_is_set_aside(tmp_path: Path) -> None:
     keep(versions, 2, "- dog\n")
     assert [each.why for each in versions.log(SCOPE)] == ["change 2"]
     assert any(each.name.startswith(".git.corrupt-") for each in memory.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["commit", "tree", "blob"])
+@pytest.mark.parametrize("data", [None, b"", b"\x78\x9c?"])
+def test_a_damaged_version_costs_itself_and_those_before(tmp_path: Path, kind: str, data: bytes | None) -> None:
+    """Later ones are listed, compared and added to; an erasure rewrites them, and leaves nothing of the others."""
+    versions = VersionStore(tmp_path)
+    for n in range(4):
+        keep(versions, n, f"- fact {n}\n")
+    folder = tmp_path / SCOPE / "memory" / ".git"
+    with Repo(str(folder)) as repo:
+        commit = versions.log(SCOPE)[2].sha.encode()
+        found = repo[ObjectID(commit)]
+        assert isinstance(found, Commit)
+        tree = repo[found.tree]
+        assert isinstance(tree, Tree)
+        blob = tree.items()[0].sha
+        assert blob is not None
+        name = {"commit": commit, "tree": tree.id, "blob": blob}[kind].decode()
+    path = folder / "objects" / name[:2] / name[2:]
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+    assert [each.why for each in versions.log(SCOPE)] == ["change 3", "change 2"]
+    assert "+- fact 3" in versions.diff(SCOPE, versions.log(SCOPE)[0].short)
+    assert versions.find(SCOPE, commit.decode()) is None
+    keep(versions, 4, "- fact 4\n")
+    assert versions.rewrite(SCOPE, lambda text, _: text.replace(b"fact 2", b"")) == 1
+    assert [each.why for each in versions.log(SCOPE)] == ["change 4", "change 3", "change 2"]
+    left = [each.name for each in folder.parent.rglob("*") if each.is_file()]
+    assert path.name not in left
 
 
 @pytest.mark.parametrize("is_first", [True, False])
