@@ -122,7 +122,7 @@ class BucketObjects:
                 yield bytes(data)
 
     async def delete(self, name: str) -> None:
-        """Remove the object; S3 does not say whether it existed."""
+        """Remove the object, if it exists."""
         with _translate_bucket(self._bucket, "delete"):
             await self._store.delete_async(name)
 

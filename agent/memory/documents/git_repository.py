@@ -106,7 +106,7 @@ def _read(repo: Repo, sha: bytes) -> Commit:
 
 
 def parent_of(repo: Repo, commit: bytes) -> bytes | None:
-    """Return the version before *commit*; None if it is the first, or if that one is damaged: what is whole goes on."""
+    """Return the version before *commit*; None if there is no whole one."""
     parents = _read(repo, commit).parents
     if not parents:
         return None
