@@ -91,10 +91,10 @@ class ScopeFileStore(Protocol):
         """
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file from *start*, which is where a change began."""
+        """Yield the bytes of a file from *start*, which is where a change began; too few if it is replaced meanwhile."""
 
-    async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the whole contents of files that fit in memory together."""
+    async def read_small(self, scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
+        """Return the whole contents of files that fit in memory together; b"" of one that was replaced since listed."""
 
     async def save(self, changes: Sequence[ScopeChange]) -> str | None:
         """Make all *changes*, in one transaction; or none, and return a scope that has another version."""

@@ -54,8 +54,10 @@ _CHANGES = sql(
     "SELECT path, size, replaced, modified, object FROM scope_file WHERE scope = ?1 AND revision > ?2 UNION ALL",
     "SELECT digest, -1, '', 0, '' FROM scope_removal WHERE scope = ?1 AND revision > ?2",
 )
-_READ = "SELECT data FROM scope_piece WHERE scope = ? AND path = ? AND start >= ? AND start < ? ORDER BY start"
-_READ_SMALL = sql("SELECT path, data FROM scope_piece WHERE scope = ? AND path", LISTED, "ORDER BY path, start")
+# With what the row of the file says at that moment: its content may be another's than was listed, of the same size.
+_PIECES = "scope_file JOIN scope_piece USING (scope, path) WHERE scope = ? AND path"
+_READ = sql("SELECT data FROM", _PIECES, "= ? AND replaced = ? AND start >= ? AND start < ? ORDER BY start")
+_READ_SMALL = sql("SELECT path, replaced, data FROM", _PIECES, LISTED, "ORDER BY path, start")
 
 
 _FileRow: TypeAlias = tuple[str, int, str, int, str]
@@ -150,7 +152,7 @@ class SqlScopeFiles:
             async for data in self._objects.read(file):
                 yield data
             return
-        columns = (quote(scope), quote(file.path))
+        columns = (quote(scope), quote(file.path), file.replaced)
         while start < file.size:
             low = start
             found = await self._engine.writer.submit(
@@ -162,14 +164,14 @@ class SqlScopeFiles:
             start += len(data)
             yield data
 
-    async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the whole contents of files."""
-        columns = (quote(scope), write_json([quote(each) for each in paths]))
+    async def read_small(self, scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
+        """Return the whole contents of files, b"" of those that were replaced."""
+        columns = (quote(scope), write_json([quote(each.path) for each in files]))
         found = await self._engine.writer.submit(lambda database: database.execute(_READ_SMALL, columns).fetchall())
-        pieces: dict[str, list[bytes]] = {path: [] for path in paths}
-        for path, data in found:
-            pieces[unquote(path)].append(bytes(data))
-        return {path: b"".join(parts) for path, parts in pieces.items()}
+        pieces: dict[tuple[str, str], list[bytes]] = {(each.path, each.replaced): [] for each in files}
+        for path, replaced, data in found:
+            pieces.get((unquote(path), replaced), []).append(bytes(data))
+        return {path: b"".join(parts) for (path, _), parts in pieces.items()}
 
     async def save(self, changes: Sequence[ScopeChange]) -> str | None:
         """Make all *changes*, or none."""

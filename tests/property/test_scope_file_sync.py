@@ -59,16 +59,19 @@ class LossyStore:
         return found
 
     async def changes(self, scope: str, since: str, paths: Collection[str]) -> ScopeDelta | None:
-        """Return what has changed."""
-        return await self._store.changes(scope, since, paths)
+        """Return what has changed; something may happen before it is read."""
+        found = await self._store.changes(scope, since, paths)
+        if self.when_listed is not None and scope:
+            await self.when_listed()
+        return found
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes."""
         return self._store.read(scope, file, start)
 
-    async def read_small(self, scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
+    async def read_small(self, scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
         """Return the contents."""
-        return await self._store.read_small(scope, paths)
+        return await self._store.read_small(scope, files)
 
     async def save(self, changes: Sequence[ScopeChange]) -> str | None:
         """Save, or lose the connection."""

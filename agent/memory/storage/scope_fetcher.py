@@ -39,7 +39,7 @@ class ScopeFetcher:
         folder = scope_folder(self._home, scope)
         missing = [each for each in files if starts[each.path] < max(each.size, 1)]
         for batch in _batches([each for each in missing if starts[each.path] == 0 and _is_small(each)]):
-            contents = await self._store.read_small(scope, [each.path for each in batch])
+            contents = await self._store.read_small(scope, batch)
             await asyncio.to_thread(_write_files, folder, batch, contents)
         for each in missing:
             if not _is_small(each) or starts[each.path] > 0:

@@ -34,6 +34,7 @@ from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import Job
+from gateway.ports.scope_files import StoredFile
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said
@@ -263,7 +264,7 @@ async def test_documents_are_replaced_under_their_lock_and_before_what_older_ver
     fetched: list[str] = []
     read_small = homes[0].files._store.read_small
 
-    async def look(scope: str, paths: Sequence[str]) -> Mapping[str, bytes]:
+    async def look(scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
         lock = os.open(memories[0] / ".lock", os.O_RDWR)
         try:
             with pytest.raises(BlockingIOError):
@@ -271,8 +272,8 @@ async def test_documents_are_replaced_under_their_lock_and_before_what_older_ver
         finally:
             os.close(lock)
         assert all((memories[0] / path).exists() for path in old)
-        fetched.extend(paths)
-        return await read_small(scope, paths)
+        fetched.extend(each.path for each in files)
+        return await read_small(scope, files)
 
     monkeypatch.setattr(homes[0].files._store, "read_small", look)
     await homes[0].files.fetch(SCOPE)
@@ -280,6 +281,30 @@ async def test_documents_are_replaced_under_their_lock_and_before_what_older_ver
     assert is_object == sorted(is_object, reverse=True)
     assert not all(is_object)
     assert not any((memories[0] / path).exists() for path in old)
+
+
+async def test_a_version_that_is_written_during_a_fetch_is_whole_behind_it(team: Workers, tmp_path: Path) -> None:
+    """The branch was read as it was then, and the objects as they were listed: the history was set aside as damaged."""
+    homes = await two_homes(team, tmp_path)
+    documents = FileDocumentStore(homes[1].path, keeper=_keeper(homes[1].path))
+    written = await documents.write(SCOPE, "MEMORY.md", "- tea\n", was="", why="test")
+    assert written is not None
+    await homes[1].files.save((SCOPE,))
+    read_small, is_first = homes[0].files._store.read_small, True
+
+    async def write_before(scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            assert await documents.write(SCOPE, "MEMORY.md", "- oat\n", was=written.rev, why="test") is not None
+            await homes[1].files.save((SCOPE,))
+        return await read_small(scope, files)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(homes[0].files._store, "read_small", write_before)
+        await homes[0].files.fetch(SCOPE)
+    assert VersionStore(homes[0].path).texts(SCOPE) == {"MEMORY.md": b"- oat\n"}
+    assert list((scope_folder(homes[0].path, SCOPE) / "memory").glob(".git.corrupt-*")) == []
 
 
 def _keeper(home: Path) -> VersionKeeper:
