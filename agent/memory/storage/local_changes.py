@@ -69,11 +69,16 @@ class _TornFile(Exception):
     """A file has changed while it was read."""
 
 
-def look_at_files(home: Path, copy: KnownScope, notes: Collection[str]) -> LocalFiles:
-    """Look at the files of a scope that *notes* name, and at documents; at all of its files if it is unsure."""
+def look_at_files(
+    home: Path, copy: KnownScope, notes: Collection[str], *, trusts_branch: bool = True
+) -> LocalFiles:
+    """Look at the files of a scope that *notes* name, and at documents; at all of its files if it is unsure.
+
+    With *trusts_branch*, objects of a git repository are taken as known while its branch is.
+    """
     folder, known, is_home = scope_folder(home, copy.scope), copy.files, not copy.scope
     if copy.is_unsure or "" in notes:
-        actual = scan_scope(folder, known, is_home=is_home)
+        actual = scan_scope(folder, known if trusts_branch else {}, is_home=is_home)
         among: Collection[str] = known.keys()
     else:
         named = {*notes, *BY_HAND}

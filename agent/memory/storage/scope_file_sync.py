@@ -46,6 +46,7 @@ class _OpenScope(KnownScope):
     unsure: LocalChange | None = None  # sent to a database whose answer was lost
     is_behind: bool = False  # another gateway has changed it, and it is not fetched yet
     is_undone: bool = False  # something that a user of the scope has written was replaced by what another has stored
+    torn: set[str] = field(default_factory=set)  # files that a fetch which has not ended may have written
     users: int = 0  # calls that have or await its lock
     fetches: int = 0  # that have begun
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -389,7 +390,8 @@ class ScopeFileSync:
             await asyncio.to_thread(self._remove_scope, cached)
             return True
         cached.is_unsure = True
-        local = await asyncio.to_thread(look_at_files, self._home, cached, ())
+        # A kill in a fetch leaves objects that no branch refers to, and that may be forgotten since.
+        local = await asyncio.to_thread(look_at_files, self._home, cached, (), trusts_branch=False)
         if cached.files and (local.changed or local.gone):
             log.warning("memory.edits_dropped", scope=scope)  # another gateway, or a kill, came after them
         elif cached.files and cached.version == version:
@@ -435,9 +437,13 @@ class ScopeFileSync:
         delta = await self._read_delta(cached)
         self._take_touched(cached)
         cached.is_unsure = cached.is_unsure or drops_edits or not delta.version
-        notes = {*self._written.notes(scope), *delta.removed, *(each.path for each in delta.files)}
-        actual, *different = await asyncio.to_thread(look_at_files, self._home, cached, notes)
-        ours = set().union(*different)
+        written, listed = self._written.notes(scope), {each.path for each in delta.files}
+        notes = {*written, *delta.removed, *listed}
+        actual, *different = await asyncio.to_thread(
+            look_at_files, self._home, cached, notes, trusts_branch=not drops_edits
+        )
+        left = cached.torn - written - listed - cached.files.keys()  # by a fetch that has not ended; removed since
+        ours = set().union(*different) - left
         if not delta.version:
             replaced.update(cached.files)
             await asyncio.to_thread(self._remove_scope, cached)
@@ -449,10 +455,11 @@ class ScopeFileSync:
         undone = ours if drops_edits else _conflicting(ours, changed)
         theirs = {path: _stored_file(path, cached.files[path]) for path in (undone & cached.files.keys()) - gone}
         theirs |= {each.path: each for each in delta.files if each.path in changed or each.path in undone}
-        removed = [path for path in (changed | undone) - theirs.keys() if path in actual]
+        removed = [path for path in (changed | undone) - theirs.keys() if path in actual] + sorted(left)
         starts = {path: _trusted_bytes(each, cached.files.get(path), actual.get(path)) for path, each in theirs.items()}
         renewed = {path for path, start in starts.items() if not start and (path in cached.files or not cached.files)}
         replaced.update(removed, gone, theirs)
+        cached.torn.update(theirs)
         if _is_erased((*removed, *gone, *renewed)):
             await asyncio.to_thread(_remove_index, folder)
         # What files refer to comes before them, and goes after them: versions are read meanwhile.
@@ -475,6 +482,7 @@ class ScopeFileSync:
         cached.files |= fetched
         cached.version = delta.version
         await asyncio.to_thread(self._cache_file().save, CachedChange(scope, cached.version, fetched, gone))
+        cached.torn.clear()
         cached.is_behind = False
         cached.is_unsure = cached.is_unsure and not drops_edits
         if undone and not drops_edits:

@@ -7,8 +7,10 @@ import fcntl
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -305,6 +307,45 @@ async def test_a_version_that_is_written_during_a_fetch_is_whole_behind_it(team:
         await homes[0].files.fetch(SCOPE)
     assert VersionStore(homes[0].path).texts(SCOPE) == {"MEMORY.md": b"- oat\n"}
     assert list((scope_folder(homes[0].path, SCOPE) / "memory").glob(".git.corrupt-*")) == []
+
+
+@pytest.mark.parametrize("end", ["interrupted", "cancelled", "killed"])
+async def test_what_a_fetch_that_did_not_end_has_written_goes_when_it_is_forgotten(
+    team: Workers, tmp_path: Path, end: str
+) -> None:
+    """No list names it: the database has it no more, and the home's own list has it only at the end of a fetch."""
+    homes = await two_homes(team, tmp_path)
+    documents = FileDocumentStore(homes[1].path, keeper=_keeper(homes[1].path))
+    written = await documents.write(SCOPE, "MEMORY.md", "- oat\n", was="", why="test")
+    assert written is not None
+    await homes[1].files.save((SCOPE,))
+    await homes[0].files.fetch(SCOPE)
+    written = await documents.write(SCOPE, "MEMORY.md", "- tea\n", was=written.rev, why="test")
+    assert written is not None
+    await homes[1].files.save((SCOPE,))
+    store, stored = homes[0].files._store, count()
+    read_small = store.read_small
+
+    async def forget_between(scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
+        if next(stored) == 1:
+            assert await documents.write(SCOPE, "MEMORY.md", "", was=written.rev, why="test") is not None
+            VersionStore(homes[1].path).rewrite(SCOPE, lambda text, _: text.replace(b"tea", b"___"))
+            await homes[1].files.save((SCOPE,))
+            if end != "interrupted":
+                raise asyncio.CancelledError
+        return await read_small(scope, files)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "read_small", forget_between)
+        with pytest.raises(asyncio.CancelledError) if end != "interrupted" else nullcontext():
+            await homes[0].files.fetch(SCOPE)
+    if end == "cancelled":
+        await homes[0].files.fetch(SCOPE)
+    if end == "killed":
+        await ScopeFileSync(homes[0].path, store).start()
+    names = [sorted(path.name for path in home.path.glob(f"{SCOPE}/memory/.git/objects/??/*")) for home in homes]
+    assert next(stored) > 1
+    assert names[0] == names[1]
 
 
 def _keeper(home: Path) -> VersionKeeper:
