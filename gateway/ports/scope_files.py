@@ -91,7 +91,7 @@ class ScopeFileStore(Protocol):
         """
 
     def read(self, scope: str, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file from *start*, which is where a change began; too few if it is replaced meanwhile."""
+        """Yield the bytes of a file from *start*, which is where a change began; too few of a replaced file."""
 
     async def read_small(self, scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
         """Return the whole contents of files that fit in memory together; b"" of one that was replaced since listed."""

@@ -69,9 +69,7 @@ class _TornFile(Exception):
     """A file has changed while it was read."""
 
 
-def look_at_files(
-    home: Path, copy: KnownScope, notes: Collection[str], *, trusts_branch: bool = True
-) -> LocalFiles:
+def look_at_files(home: Path, copy: KnownScope, notes: Collection[str], *, trusts_branch: bool = True) -> LocalFiles:
     """Look at the files of a scope that *notes* name, and at documents; at all of its files if it is unsure.
 
     With *trusts_branch*, objects of a git repository are taken as known while its branch is.

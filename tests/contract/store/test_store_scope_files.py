@@ -62,7 +62,7 @@ async def test_what_is_saved_is_read(files: SqlScopeFiles, backend: StoreBackend
 
 
 async def test_what_was_replaced_since_it_was_listed_is_not_read(files: SqlScopeFiles) -> None:
-    """Its new content has the same size, as a branch has: with the rest of the list it would be no state of the scope."""
+    """Its new content has the same size, as a branch has; with the rest of the list it is no state of the scope."""
     await files.save([ScopeChange(scope=ANN, was="", version="v1", changes=[whole("a", b"one", "v1")])])
     _, [listed] = await files.files(ANN)
     await files.save([ScopeChange(scope=ANN, was="v1", version="v2", changes=[whole("a", b"two", "v2")])])
