@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ _WE = b"Parlour <parlour@localhost>"
 _BY = "By: "
 _SHORTEST = 4  # characters of a version's name that are taken for it
 _FILE = 0o100644
+_LOOKS, _PAUSE = 3, 0.05  # before a repository is damaged, and seconds between them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +53,41 @@ class DocumentVersion:
 
 
 @contextmanager
-def open_repo(path: Path) -> Iterator[Repo]:
-    """Open the repository at *path*; create it if missing, and move it aside and create it if it cannot be read."""
-    from dulwich.repo import Repo
+def open_repo(path: Path, *, make: bool) -> Iterator[Repo]:
+    """Open the repository at *path*; with *make*, create it if missing. One that cannot be read is moved aside first.
 
+    Another thread may be replacing it, so that a reader looks again before it takes the repository for damaged.
+    """
     try:
-        repo = Repo(str(path)) if path.exists() else _init(path)
-        read_tree(repo, head_of(repo))
+        repo = _open_whole(path, make=make)
     except _damages():
-        aside = path.with_name(f".git.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-        with note_writes(path.parent, is_tree=True):
-            path.rename(aside)
-        log.exception("versions.set_aside", folder=aside.name)
+        if path.exists():
+            aside = path.with_name(f".git.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+            with note_writes(path.parent, is_tree=True):
+                path.rename(aside)
+            log.exception("versions.set_aside", folder=aside.name)
         repo = _init(path)
     try:
         yield repo
     finally:
         repo.close()
+
+
+def _open_whole(path: Path, *, make: bool) -> Repo:
+    from dulwich.repo import Repo
+
+    looks = _LOOKS
+    while True:
+        looks -= 1
+        try:
+            repo = _init(path) if make and not path.exists() else Repo(str(path))
+            read_tree(repo, head_of(repo))
+        except _damages():
+            if not looks:
+                raise
+        else:
+            return repo
+        time.sleep(_PAUSE)
 
 
 def _init(path: Path) -> Repo:
@@ -77,15 +98,18 @@ def _init(path: Path) -> Repo:
 def _init_bare(path: Path) -> Repo:
     from dulwich.repo import Repo
 
-    path.mkdir(mode=0o700, parents=True)
+    beside = path.with_name(f"{path.name}.tmp")  # readers find a whole repository, or none
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(mode=0o700, parents=True)
     # git's setting for "owner only, whatever the umask is".
-    repo = Repo.init_bare(str(path), default_branch=b"main", shared_repository="0600")
+    repo = Repo.init_bare(str(beside), default_branch=b"main", shared_repository="0600")
     config = repo.get_config()
     config.set((b"core",), b"fsyncObjectFiles", True)
     config.write_to_path()
     repo.close()
-    for file in path.iterdir():
+    for file in beside.iterdir():
         file.chmod(0o700 if file.is_dir() else 0o600)
+    beside.rename(path)
     return Repo(str(path))
 
 

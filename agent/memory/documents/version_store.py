@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -59,6 +60,7 @@ ARCHIVED = "archived"  # lines moved to the archive document
 UNARCHIVED = "unarchived"  # a line moved back from it, because it is edited
 IMPORTED = "imported from "  # then the name of a system
 
+_BETWEEN_RENAMES = 0.05  # seconds that another thread may take for the second rename of a swap
 Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, and who brought each line of it
 
 
@@ -214,13 +216,15 @@ class VersionStore:
     def _open(self, scope: str, *, make: bool = False) -> Iterator[Repo | None]:
         path = self._path(scope)
         gone = path.with_name(".git.old")
+        if not path.exists() and gone.exists():
+            time.sleep(_BETWEEN_RENAMES)
         if not path.exists() and gone.exists():  # a crash between the two renames of a swap
             with note_writes(path.parent, is_tree=True):
                 gone.rename(path)
         if not path.exists() and not make:
             yield None
             return
-        with open_repo(path) as repo:
+        with open_repo(path, make=make) as repo:
             yield repo
 
     @contextmanager
@@ -233,7 +237,7 @@ class VersionStore:
 
 def write_history(path: Path, changes: Iterable[tuple[Mapping[str, bytes], str, str, datetime]]) -> None:
     """Make a repository at *path* of states (documents, cause, person, time), the oldest first; equal ones are one."""
-    with open_repo(path) as repo:
+    with open_repo(path, make=True) as repo:
         before: dict[str, bytes] = {}
         for texts, why, by, at in changes:
             after = {name: text for name, text in texts.items() if text}

@@ -8,6 +8,7 @@ import tempfile
 import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dulwich.objects import Commit, ObjectID, Tree
@@ -124,6 +125,30 @@ def test_a_broken_repository_is_set_aside(tmp_path: Path) -> None:
     keep(versions, 2, "- dog\n")
     assert [each.why for each in versions.log(SCOPE)] == ["change 2"]
     assert any(each.name.startswith(".git.corrupt-") for each in memory.iterdir())
+
+
+def test_who_reads_during_a_change_of_the_repository_finds_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is made, swapped, or its branch moved: it was taken for damaged, and another begun in its place."""
+    versions, git = VersionStore(tmp_path), tmp_path / SCOPE / "memory" / ".git"
+    init_bare = Repo.init_bare
+
+    def init(*arguments: Any, **options: Any) -> Repo:
+        made = init_bare(*arguments, **options)
+        assert versions.log(SCOPE) == []
+        return made
+
+    monkeypatch.setattr(Repo, "init_bare", init)
+    sha = keep(versions, 1, "- tea\n")
+    commit, old = git / "objects" / sha[:2] / sha[2:], git.with_name(".git.old")
+    for there, away in ((git, git.with_name(".git.new")), (commit, tmp_path / "commit")):
+        there.rename(away)
+        if there == git:
+            old.mkdir()
+        monkeypatch.setattr("time.sleep", lambda _, back=away, to=there: back.rename(to))
+        assert [each.sha for each in versions.log(SCOPE)] == [sha]
+    assert sorted(each.name for each in git.parent.iterdir()) == [".git", ".git.old"]
 
 
 @pytest.mark.parametrize("kind", ["commit", "tree", "blob"])
