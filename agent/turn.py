@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -103,6 +104,11 @@ class RunningTurn:
     stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    def is_told(self, sender: str, before: int) -> bool:
+        """Return True if a /stop for *sender*, or for all if empty, in the inbox row *before* means this turn."""
+        first = self.lease.rows[0]
+        return first.seq < before and sender in ("", first.message.sender.id)
+
     def stop(self) -> bool:
         """Ask the turn to end as stopped; return False if its answer is already being stored."""
         if self.stop_wanted:  # a second cancel would hit the commit of the first
@@ -151,21 +157,23 @@ class RunningTurns:
     def __len__(self) -> int:
         return len(self._running)
 
-    async def stop(self, key: SessionKey, *, sender: str = "") -> tuple[bool, int]:
+    async def stop(self, key: SessionKey, *, sender: str = "", before: int = sys.maxsize) -> tuple[bool, int]:
         """Stop the running turn and the queue of *key*; with *sender* only that sender's.
 
+        Messages from the inbox row *before* on go on: a kill repeats a /stop, after which people have written more.
         Return whether a turn was stopped, and the number of queued messages that were.
         """
-        dropped = await self._journal.drop(key, sender=sender)
+        dropped = await self._journal.drop(key, sender=sender, before=before)
         if key not in self._running:
             # A turn that started before a crash and is not claimed again yet.
             queued = await self._journal.waiting_rows(key)
-            interrupted = {row.turn for row in queued if row.turn and sender in ("", row.message.sender.id)}
+            told = (row for row in queued if row.seq < before and sender in ("", row.message.sender.id))
+            interrupted = {row.turn for row in told if row.turn}
             if interrupted and key not in self._running:
                 self._stop_when_claimed |= interrupted
                 return True, dropped
         running = self._running.get(key)
-        if running is None or (sender and running.lease.rows[0].message.sender.id != sender):
+        if running is None or not running.is_told(sender, before):
             return False, dropped
         if not running.stop() or running.task is None:
             return False, dropped
@@ -173,10 +181,12 @@ class RunningTurns:
         await asyncio.wait({running.task}, timeout=_STOP_WITHIN)
         return True, dropped
 
-    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
+    async def stop_in_threads(self, chat: SessionKey, *, sender: str, before: int) -> tuple[bool, int]:
         """Stop what *sender* has running and queued in the threads of *chat*; return as `stop` does."""
         threads = [key for key in {*self._running, *self.active} if key.parent == chat != key]
         async with task_group() as tasks:
-            stops = [tasks.create_task(self.stop(key, sender=sender), name=f"stop {key}") for key in threads]
+            stops = [
+                tasks.create_task(self.stop(key, sender=sender, before=before), name=f"stop {key}") for key in threads
+            ]
         results = [each.result() for each in stops]
         return any(stopped for stopped, _ in results), sum(dropped for _, dropped in results)

@@ -103,15 +103,17 @@ async def stop(context: CommandContext) -> CommandReply:
     """
     message, service = context.message, context.services.queue
     sender = "" if context.may_all else message.sender.id
-    stopped, dropped = await service.stop(context.key, sender=sender)
+    stopped, dropped = await service.stop(context.key, sender=sender, before=context.turn.row.seq)
     in_threads = False
     if not stopped and not dropped:
         running = service.turns.get(context.key)
-        if running is not None and sender in ("", running.lease.rows[0].message.sender.id):
+        if running is not None and running.is_told(sender, context.turn.row.seq):
             return context.reply("commands.already_answered")
         # The message that starts a thread was written at the top level.
         if context.key.thread in ("", message.message_id):
-            stopped, dropped = await service.turns.stop_in_threads(context.key.parent, sender=message.sender.id)
+            stopped, dropped = await service.turns.stop_in_threads(
+                context.key.parent, sender=message.sender.id, before=context.turn.row.seq
+            )
             in_threads = True
     if not stopped and not dropped:
         return context.reply("commands.nothing_to_stop")

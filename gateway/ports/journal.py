@@ -6,6 +6,7 @@ method may be called again with the same arguments.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -346,9 +347,10 @@ class Journal(Protocol):
     async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
         """Return the accepted lane rows of *key* that have not ended, in order, running ones included."""
 
-    async def drop(self, key: SessionKey, *, sender: str = "") -> int:
+    async def drop(self, key: SessionKey, *, sender: str = "", before: int = sys.maxsize) -> int:
         """End the unclaimed rows of *key*, or those of one sender, as stopped; return their number.
 
+        Rows from the seq *before* on stay: those of messages that came after the one that stops others.
         An unclaimed turn that had begun is not among them: it gets the step STOP_WANTED.
         """
 

@@ -76,6 +76,23 @@ _INSERT = (
 _ENDED = "SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND"
 LAST_MESSAGE = "SELECT max(accepted_at) FROM inbox WHERE key = ? AND message_id NOT LIKE 'job:%' AND state != 'noted'"
 _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL"
+# Of one sender, or all, and from before the message that stops them; a turn's rows came when its first one did.
+_IS_TOLD = sql(
+    "key = ? AND ended_at IS NULL AND (? = '' OR sender = ?) AND coalesce((SELECT min(mate.seq) FROM inbox AS mate",
+    "WHERE inbox.turn != '' AND mate.key = inbox.key AND mate.turn = inbox.turn AND mate.ended_at IS NULL), seq) < ?",
+)
+_DROP = sql(
+    "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE",
+    _IS_TOLD,
+    "AND state IN ('waiting', 'stamped') AND message_id NOT LIKE 'job:remind/%'",
+    "AND NOT (state = 'stamped' AND (EXISTS (SELECT 1 FROM step WHERE step.turn = inbox.turn AND step.n > 0)",
+    "OR EXISTS (SELECT 1 FROM outbox WHERE outbox.id = inbox.turn || '.0'))) RETURNING turn",
+)
+_STOP_BEGUN = sql(
+    "INSERT INTO step (turn, n, kind, call, body) SELECT DISTINCT turn, ?, ?, '', ? FROM inbox WHERE",
+    _IS_TOLD,
+    "AND state = 'stamped' AND turn != '' ON CONFLICT DO NOTHING",
+)
 
 
 def read_row(columns: tuple[Any, ...]) -> InboxRow:
@@ -369,28 +386,19 @@ def waiting_rows(database: Database, key: str, sender: str) -> tuple[InboxRow, .
     return tuple(read_row(columns) for columns in found)
 
 
-def drop(database: Database, key: str, sender: str, at: int) -> int:
+def drop(database: Database, key: str, sender: str, before: int, at: int) -> int:
     """End the unclaimed rows of *key* as stopped, except reminders and rows of a turn with steps or a preview.
 
     Such a turn gets a step that ends it at its next claim, also if that is after a kill.
     """
-    dropped = database.execute(
-        "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE key = ? AND state IN ('waiting', 'stamped') "
-        "AND ended_at IS NULL AND (? = '' OR sender = ?) AND message_id NOT LIKE 'job:remind/%' "
-        "AND NOT (state = 'stamped' AND "
-        "(EXISTS (SELECT 1 FROM step WHERE step.turn = inbox.turn AND step.n > 0) "
-        "OR EXISTS (SELECT 1 FROM outbox WHERE outbox.id = inbox.turn || '.0'))) RETURNING turn",
-        (at, key, sender, sender),
-    ).fetchall()
+    told = (key, sender, sender, before)
+    dropped = database.execute(_DROP, (at, *told)).fetchall()
     # A released turn has one sender, so it is dropped whole, with its steps.
     for turn in {turn for (turn,) in dropped if turn}:
         database.execute("DELETE FROM step WHERE turn = ?", (turn,))
         database.execute("UPDATE lane SET turn = '' WHERE key = ? AND turn = ?", (key, turn))
-    database.execute(
-        "INSERT INTO step (turn, n, kind, call, body) SELECT DISTINCT turn, ?, ?, '', ? FROM inbox WHERE key = ? "
-        "AND state = 'stamped' AND ended_at IS NULL AND turn != '' AND (? = '' OR sender = ?) ON CONFLICT DO NOTHING",
-        (STOP_WANTED.n, STOP_WANTED.kind, write_lines(STOP_WANTED.lines, STOP_WANTED.blobs), key, sender, sender),
-    )
+    step = (STOP_WANTED.n, STOP_WANTED.kind, write_lines(STOP_WANTED.lines, STOP_WANTED.blobs))
+    database.execute(_STOP_BEGUN, (*step, *told))
     return len(dropped)
 
 

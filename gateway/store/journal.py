@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -298,11 +299,11 @@ class SqlJournal:
             lambda database: inbox.waiting_rows(database, write_key(key), quote(sender)), group=key.parent
         )
 
-    async def drop(self, key: SessionKey, *, sender: str = "") -> int:
+    async def drop(self, key: SessionKey, *, sender: str = "", before: int = sys.maxsize) -> int:
         """End the unclaimed rows of *key* as stopped."""
         now = self._engine.now()
         return await self._engine.writer.submit(
-            lambda database: inbox.drop(database, write_key(key), quote(sender), now)
+            lambda database: inbox.drop(database, write_key(key), quote(sender), before, now)
         )
 
     def calling(self, usage: UsageRow) -> None:

@@ -332,8 +332,9 @@ async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
     """The running turn stays; what was given back goes with its steps."""
     lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2", by="bob"))
-    await accept(store, said("c", id="3"))
+    last = await accept(store, said("c", id="3"))
     assert await store.journal.drop(ANN, sender="bob") == 1
+    assert await store.journal.drop(ANN, before=last.seq) == 0
     assert await store.journal.drop(ANN) == 1
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     await store.journal.release(lease, attempt_counts=False)
@@ -365,6 +366,18 @@ async def test_drop_leaves_a_turn_that_has_begun(backend: StoreBackend, begun: s
     assert again.turn == lease.turn
     assert again.steps[:-1] == steps
     assert again.steps[-1] == STOP_WANTED
+
+
+async def test_a_turn_of_several_rows_is_dropped_with_its_first(store: Store) -> None:
+    """A /stop that ran late came between them, and they were merged, claimed and given back: all go, or none."""
+    first = await accept(store, said(LONG, id="1"))
+    last = await accept(store, said("b", id="2"))
+    lease = await claim(store)
+    assert [row.seq for row in lease.rows] == [first.seq, last.seq]
+    await store.journal.release(lease, attempt_counts=False)
+    assert await store.journal.drop(ANN, before=first.seq) == 0
+    assert await store.journal.drop(ANN, before=last.seq) == 2
+    assert await store.journal.claim(ANN) is None
 
 
 async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None:

@@ -31,9 +31,9 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: VirtualClock) -> Non
     await store.outbox.freeze(answer, parts)
     await store.outbox.mark_sent(DeliveryReceipt(part=parts[0].id, message_id="m1", at=clock.now()))
 
-    assert await queue.stop(ANN, sender="somebody") == (False, 0)  # a member stops their own only
-    assert await queue.stop(ANN, sender="") == (True, 0)
-    assert await queue.stop(ANN, sender="") == (False, 0)
+    assert await queue.stop(ANN, sender="somebody", before=99) == (False, 0)  # a member stops their own only
+    assert await queue.stop(ANN, sender="", before=99) == (True, 0)
+    assert await queue.stop(ANN, sender="", before=99) == (False, 0)
 
     assert await store.outbox.next(ANN) is None
     written = [line for stored in await store.records.unprojected(1, 10) for line in stored.record.lines]

@@ -245,6 +245,21 @@ async def test_a_member_stops_only_their_own(clock: VirtualClock) -> None:
         assert set(at.clerk.times("end")) == {"anns"}
 
 
+async def test_a_stop_that_comes_late_ends_only_what_was_said_before_it(clock: VirtualClock) -> None:
+    """A kill repeats a /stop: what people have written since, running or waiting, is answered."""
+    async with service(clock) as at:
+        for n in range(3):
+            await at.say("a", f"a{n}")
+        await asyncio.sleep(0.5)
+        running = at.pool.turns.get(SessionKey("web", "a"))
+        assert running is not None
+        [first] = running.lease.rows
+        assert await at.pool.turns.stop(SessionKey("web", "a"), before=first.seq) == (False, 0)
+        assert await at.pool.turns.stop(SessionKey("web", "a"), before=first.seq + 2) == (True, 1)
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"a2"}
+
+
 async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: VirtualClock) -> None:
     """Once its commit has begun, /stop is "already answered"."""
     async with service(clock) as at:
