@@ -131,10 +131,14 @@ class GatewayProcess:
         async with self._line:
             await self._line.wait_for(lambda: sum(event in line for line in self.log) >= times)
 
-    async def _end(self, number: signal.Signals) -> int:
+    async def wait_ended(self) -> int:
+        """Return the exit code when it has ended by itself."""
+        return await self._end(None)
+
+    async def _end(self, number: signal.Signals | None) -> int:
         assert self._process is not None
         assert self._reading is not None
-        if self._process.returncode is None:
+        if number is not None and self._process.returncode is None:
             self._process.send_signal(number)
         code = await self._process.wait()
         await self._reading

@@ -114,6 +114,6 @@ async def test_a_conversation_goes_on_at_every_gateway(
         (name,) = [each for each in workers if each != holder]
         server.query(f"DELETE FROM worker WHERE name <> '{name}'")  # noqa: S608 - as a takeover from one that hangs
         await victim.wait_logged("other gateways have taken over the work of this one, which did not answer")
-        assert await victim.stop() == 1  # the unit of systemd does not start again what ends with 2
+        assert await victim.wait_ended() == 1  # the unit of systemd does not start again what ends with 2
         assert await other.stop() == 0
         assert server.query("SELECT count(*) FROM claim") == [(0,)]
