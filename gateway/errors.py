@@ -11,6 +11,7 @@ ParlourError
 ├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
 │   ├── ObjectsUnavailable   the object store of large files cannot be used now; go on with what does not need it
 │   │   └── ObjectDamaged     an object of a memory scope is missing or was changed; use other scopes
+│   ├── ScopeBehind          another gateway has changed the memory; it is being fetched, try again in a moment
 │   ├── ScopeReplaced        another gateway's change of the memory has replaced ours; run the work again
 │   └── WorkerReplaced       other gateways have taken over from this one, which must end
 ├── LeaseLost                another worker owns the session; discard the turn
@@ -79,6 +80,10 @@ class ObjectsUnavailable(StoreUnavailable):
 
 class ObjectDamaged(ObjectsUnavailable):
     """An object in the object store is missing, or not what was stored. The text names it and the remedy."""
+
+
+class ScopeBehind(StoreUnavailable):
+    """Another gateway has changed memory that is to be stored. It is fetched at once: try again in a moment."""
 
 
 class ScopeReplaced(StoreUnavailable):

@@ -27,7 +27,7 @@ from agent.memory.storage.local_changes import KnownScope, LocalChange, find_cha
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
 from agent.memory.storage.scope_scan import DOCUMENTS, CachedFile, FileSignature, is_immutable, scan_scope, unit_of
 from agent.memory.storage.written_files import WrittenFiles
-from gateway.errors import ObjectDamaged, ScopeReplaced, StoreUnavailable, UserError
+from gateway.errors import ObjectDamaged, ScopeBehind, ScopeReplaced, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
 
 log = structlog.get_logger(__name__)
@@ -274,11 +274,11 @@ class ScopeFileSync:
             rows.append(CachedChange(cached.scope, cached.version, local.after, local.change.removed))
         await asyncio.to_thread(self._cache_file().save, *rows)
 
-    def _build_conflict(self, scope: str) -> StoreUnavailable:
+    def _build_conflict(self, scope: str) -> ScopeBehind:
         self._scopes[scope].is_behind = True
         self._fell_behind.set()
         log.info("memory.changed_elsewhere", scope=scope)
-        return StoreUnavailable(f"another gateway has changed the memory of {scope or 'the home'}: it is fetched")
+        return ScopeBehind(f"another gateway has changed the memory of {scope or 'the home'}: it is fetched")
 
     async def _require_current(self, cached: _OpenScope) -> None:
         """Refuse to store what was made over an older state."""
@@ -442,7 +442,8 @@ class ScopeFileSync:
         actual, *different = await asyncio.to_thread(
             look_at_files, self._home, cached, notes, trusts_branch=not drops_edits
         )
-        left = cached.torn - written - listed - cached.files.keys()  # by a fetch that has not ended; removed since
+        # What a fetch that has not ended wrote, and the database has no more.
+        left = {path for path in cached.torn - written - listed if path not in cached.files}
         ours = set().union(*different) - left
         if not delta.version:
             replaced.update(cached.files)

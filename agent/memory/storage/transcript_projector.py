@@ -25,12 +25,13 @@ from agent.memory.storage.text_blobs import put_blobs
 from agent.memory.storage.transcript_lines import deleted_ids
 from agent.memory.storage.transcript_reader import read_tail
 from agent.memory.storage.transcript_writer import TranscriptWriter, entry_of
-from gateway.errors import StoreUnavailable
+from gateway.errors import ScopeBehind, StoreUnavailable
 from gateway.ports import StoredRecord, TurnRecord, TurnRecordStore
 
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE = 0.5  # seconds before a transcript that cannot be written is tried again
+_PAUSE_BEHIND = 0.1  # seconds; what another gateway has changed is fetched meanwhile
 _LONGEST_PAUSE = 30.0
 _SETTLE_POLL, _LONGEST_SETTLE = 0.05, 15.0  # seconds; others write within 0.1, and are replaced after 5
 IDLE = timedelta(minutes=1)  # without a write until a transcript is closed
@@ -77,7 +78,7 @@ class TranscriptProjector:
         self._open: OrderedDict[Path, _OpenTranscript] = OrderedDict()  # least recently used first
         self._lock = asyncio.Lock()
         self._failing: set[str] = set()
-        self._is_store_down = False
+        self._is_store_down = self._is_behind = False
         self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
         self._fetch: Callable[[str], Awaitable[object]] | None = None
         self._adopt: Callable[[TurnRecord], object] = lambda _: None
@@ -88,6 +89,8 @@ class TranscriptProjector:
         while True:
             is_clean = await self.flush()
             pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            if self._is_behind:
+                pause = _PAUSE_BEHIND
             try:
                 async with asyncio.timeout(pause or (IDLE.total_seconds() if self._open else None)):
                     await self._records.wait_unprojected()
@@ -99,8 +102,12 @@ class TranscriptProjector:
     async def flush(self) -> bool:
         """Write the records committed so far; return False if some had to stay in the journal."""
         async with self._lock:
+            self._is_behind = False
             try:
                 failed = await self._drain()
+            except ScopeBehind:
+                self._is_behind = True
+                return False
             except StoreUnavailable:
                 if not self._is_store_down:
                     log.warning("projector.store_down")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.text_blobs import digest_of
 from agent.memory.storage.transcript_projector import FlushPolicy, TranscriptProjector
 from agent.memory.storage.transcript_reader import read_all
+from gateway.errors import ScopeBehind
 from gateway.events import SessionKey
 from gateway.ports import MessageOutcome, TurnRecord
 from tests.fakes.clock import VirtualClock
@@ -338,6 +340,27 @@ async def test_run_tries_again_by_itself_and_less_and_less_often(tmp_path: Path,
         await asyncio.sleep(60)
         records.is_down = False
         await asyncio.sleep(60)
+        assert not records.stored
+        running.cancel()
+    assert turns(path_of(tmp_path)) == names(0)
+
+
+async def test_run_tries_again_at_once_when_another_gateway_was_faster(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its change is fetched by then: lines of two busy gateways waited for half a minute in the end, as for a disk."""
+    records = FakeRecords(talk(1)[0])
+    projected, behind = records.projected, [ScopeBehind("another gateway has changed the memory")] * 9
+
+    async def project(seqs: Sequence[int]) -> None:
+        if behind:
+            raise behind.pop()
+        await projected(seqs)
+
+    monkeypatch.setattr(records, "projected", project)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(TranscriptProjector(tmp_path, records).run())
+        await asyncio.sleep(2)
         assert not records.stored
         running.cancel()
     assert turns(path_of(tmp_path)) == names(0)
