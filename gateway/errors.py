@@ -26,6 +26,7 @@ ParlourError
 │   ├── ModelUnreachable     connection, 5xx; retry, or use another model
 │   ├── ModelTimeout         no answer, or silence in a stream
 │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
+│   │   └── AbilityMissing   the model or its server lacks what the request used; ask without it
 │   ├── InvalidModelReply    the reply cannot be parsed (cut JSON, too large)
 │   │   └── EmptyModelReply  the reply has no text and no tool call
 │   └── ContextOverflow      the prompt does not fit
@@ -36,6 +37,7 @@ ParlourError
 from __future__ import annotations
 
 from datetime import timedelta
+from enum import StrEnum
 
 
 class ParlourError(Exception):
@@ -151,6 +153,26 @@ class ModelRefused(ModelFailed):
         """*is_about_account*: key, quota or model name is wrong, so that any request would be refused."""
         super().__init__(message)
         self.is_about_account = is_about_account
+
+
+class ModelAbility(StrEnum):
+    """What a request uses that not every model or server has. The values are stored."""
+
+    STREAM_OPTIONS = "stream_options"
+    STREAM = "stream"
+    SYSTEM = "system"  # a message with the role `system`
+    PICTURES = "pictures"
+    TOOLS = "tools"
+    EFFORT = "effort"  # the field for how long a model thinks
+    REASONING = "reasoning"  # a model's earlier reasoning in the history
+
+
+class AbilityMissing(ModelRefused):
+    """The provider refuses a field or an ability; the same request without it may succeed."""
+
+    def __init__(self, message: str, ability: ModelAbility) -> None:
+        super().__init__(message)
+        self.ability = ability
 
 
 class InvalidModelReply(ModelFailed):
