@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from dataclasses import replace
 from datetime import datetime
 
@@ -27,6 +29,19 @@ from gateway.i18n.formats import format_moment
 from gateway.ports import InboxRow, Job, JobAdvance, MessageOutcome
 
 NOTHING = "NOTHING"  # the answer of a turn that has nothing to report
+_LONGEST_IDLE = 80  # characters of a line that says nothing
+_WORDS = re.compile(r"\w+")
+_HEADING = re.compile(r"#|.*[:：]\W*$|\*\*[^*]+\*\*$")
+# What models write behind the word. "Nothing is on your calendar" and "Nothing about Ann" are answers.
+_IDLE_WORDS = frozenset(
+    _WORDS.findall(
+        "a add all any at attention be changed changes currently do due flag for found happened has have here i"
+        " important in is it mention moment needed needs new news no note noteworthy now of or relevant report right"
+        " say see send share so tell the there this time to today update updates urgent was worth yet you"
+        " berichten heute melden neues zu comunicar hoy informar nuevo que reportar"
+    )
+)
+_IDLE_WHEN_ALONE = _IDLE_WORDS | {"else", "further", "more", "weiter", "más"}  # at the end of a report, they close it
 _MOST_LISTED = 20
 
 
@@ -122,8 +137,30 @@ def call_person(turn: Turn, message: OutboundMessage) -> OutboundMessage:
 
 
 def is_nothing(turn: Turn, answer: str) -> bool:
-    """Return True if *answer* is the word NOTHING, by which the turn of a reminder sends nothing."""
-    return is_reminder(turn.message) and answer.strip(" \n\t.`*\"'") == NOTHING
+    """Return True if the turn of a reminder sends nothing: its *answer* is NOTHING, or begins or ends with it."""
+    return is_reminder(turn.message) and is_silence(answer)
+
+
+def is_silence(answer: str) -> bool:
+    """Return True if the first or the last line of *answer* is the word NOTHING.
+
+    Case, marks around it and a few idle words behind it ("to report") do not matter. A line that says more is an
+    answer, and so is a last line in small letters below a heading: it is about what the heading names.
+    """
+    lines = [each for each in answer.splitlines() if _WORDS.search(each)]
+    if not lines:
+        return False
+    if len(lines) == 1:
+        return _is_idle(lines[0], _IDLE_WHEN_ALONE)
+    is_under_heading = _HEADING.match(lines[-2].strip()) is not None and NOTHING not in lines[-1]
+    return _is_idle(lines[0], _IDLE_WORDS) or (_is_idle(lines[-1], _IDLE_WORDS) and not is_under_heading)
+
+
+def _is_idle(line: str, idle_words: frozenset[str]) -> bool:
+    if len(line) > _LONGEST_IDLE:
+        return False
+    first, *rest = _WORDS.findall(unicodedata.normalize("NFKC", line).casefold().replace("_", " "))
+    return first == NOTHING.casefold() and idle_words.issuperset(rest)
 
 
 def failure_jobs(turn: Turn, at: datetime) -> tuple[Job, ...]:

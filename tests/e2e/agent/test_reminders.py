@@ -342,9 +342,13 @@ async def test_a_request_is_a_turn_and_nothing_sends_nothing(clock: MovableClock
         assert len(ann.texts()) == before
         request = str(ann.model.requests[-1].messages[-1]["content"])
         assert f"[reminder {set_.id}, set 22 Nov 2026] what is new?" in request
+        ann.model.queue = ["I checked the tracker.\n\n**Nothing** to report."]
+        await ann.move(days=1)
+        assert len(ann.texts()) == before
         ann.model.queue = [("remind", {"what": "again", "in_minutes": 5}), "two files are new"]
         await ann.move(days=1)
         assert ann.texts()[-1] == "two files are new"
+        assert "I checked the tracker." in str(ann.model.requests[-1].messages)  # the record has the rest
         assert len(await ann.reminders()) == 1  # no reminder from a reminder
 
 
