@@ -20,7 +20,7 @@ from gateway.errors import UserError
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
 from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
-from gateway.settings.llm import OFFLINE, LlmSettings
+from gateway.settings.llm import OFFLINE, LlmSettings, provider_of
 from gateway.settings.resolve import normalize_names
 from gateway.settings.sources import HOME, read_environment
 from gateway.text.redaction import SecretRedactor
@@ -40,7 +40,7 @@ _MOST_SHOWN = 12
 
 
 class SetupOperations(OperationGroup):
-    """The operations `setup status|model|platform|restart` and `chats list|settings|preview|change`.
+    """The operations `setup status|servers|models|model|platform|restart` and `chats list|settings|preview|change`.
 
     No answer has a secret.
     """
@@ -89,6 +89,42 @@ class SetupOperations(OperationGroup):
             "platforms": platforms,
         }
 
+    @operation("setup servers")
+    async def list_servers(self, _: Line) -> AsyncIterator[Line]:
+        """Look for model servers on this machine; yield one line per server that answers, then one per provider."""
+        from gateway.app.model_servers import PROVIDERS, find_local_servers
+
+        for each in await find_local_servers():
+            models = each.models
+            yield {"title": each.title, "api_base": models.api_base, "models": list(models.names)}
+        for provider in PROVIDERS.values():
+            has_key = bool(self._saved_key(provider.id, ""))
+            yield {"title": provider.title, "provider": provider.id, "keys": provider.keys, "has_key": has_key}
+
+    @operation("setup models")
+    async def list_models(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield the models of `provider`, or of the server at `api_base`, or the `problem` instead."""
+        from pydantic import ValidationError
+
+        from gateway.app.model_servers import PROVIDERS, list_models_at, list_provider_models
+        from gateway.settings_writer import error_lines
+
+        name, address, key = (_answer(arguments, each) for each in ("provider", "api_base", "api_key"))
+        if address and "://" not in address:
+            address = f"http://{address}"
+        try:
+            LlmSettings.model_validate({"api_base": address})
+        except ValidationError as error:
+            raise _user_error(error_lines(error, {"api_base": address}), [key]) from None
+        provider, proxy = PROVIDERS.get(name), self._app.settings.proxy_address
+        if provider is not None:
+            found = await list_provider_models(provider, key or self._saved_key(name, ""), proxy=proxy)
+        elif address:
+            found = await list_models_at(address, key or self._saved_key("", address), proxy=proxy)
+        else:
+            raise UserError(f"name the provider ({', '.join(PROVIDERS)}), or the address of a server")
+        yield {"api_base": found.api_base, "models": list(found.names), "problem": found.problem or ""}
+
     @operation("setup model")
     async def set_model(self, arguments: Line) -> AsyncIterator[Line]:
         """Call the model once and save it if it answers; `api_key` gets a secret file."""
@@ -101,11 +137,11 @@ class SetupOperations(OperationGroup):
         key = answers["api_key"]
         if not answers["model"]:
             raise UserError("name the model, such as openai/gpt-5")
-        saved, base = self._app.settings.llm.api_key, str(self._app.settings.llm.api_base or "")
-        if not key and saved is not None:
-            if answers["api_base"] != base:
+        base = str(self._app.settings.llm.api_base or "")
+        if not key and self._app.settings.llm.api_key is not None:
+            key = self._saved_key(provider_of(answers["model"]), answers["api_base"])
+            if not key:
                 raise UserError("the saved key is for another address; enter one for this (any, if it needs none)")
-            key = saved.get_secret_value()
         if answers["api_base"]:
             proxy = self._app.settings.proxy_address
             name, others = await find_name_at_address(answers["model"], answers["api_base"], key, proxy=proxy)
@@ -123,8 +159,17 @@ class SetupOperations(OperationGroup):
         changes = changes_of(("llm",), answers, secret=("api_key",))
         if base and not answers["api_base"]:
             changes.plain["llm", "api_base"] = ""
-        await self._write(changes)
+        try:
+            await self._write(changes)
+        except UserError as error:
+            raise UserError(f"{finding.text}, but {error}\n{_environment_lines(changes)}") from None
         yield {"findings": [finding.text], "needs_restart": True}
+
+    def _saved_key(self, provider: str, base: str) -> str:
+        """Return the saved key if it was saved for this address, or without one for this provider; otherwise ""."""
+        llm = self._app.settings.llm
+        is_same = base == str(llm.api_base or "") and (bool(base) or provider == provider_of(llm.model))
+        return llm.api_key.get_secret_value() if is_same and llm.api_key is not None else ""
 
     @operation("setup platform")
     async def set_platform(self, arguments: Line) -> AsyncIterator[Line]:
@@ -259,6 +304,13 @@ class SetupOperations(OperationGroup):
                 "origin": each.said_by,
                 "paste": f"chats: {{{json.dumps(str(key))}: {{{_yaml(each.name, each.value)}}}}}",
             }
+
+
+def _environment_lines(changes: SettingChanges) -> str:
+    """Return the variables to set by hand if nothing can be saved; they work in every installation."""
+    plain = [f"PARLOUR_{'__'.join(path).upper()}={value}" for path, value in changes.plain.items()]
+    secret = [f"PARLOUR_{'__'.join(path).upper()}=<the key>" for path in changes.secret]
+    return "\n".join(["Set these variables where the gateway is started, and restart it:", *plain, *secret])
 
 
 def _chat_changes(arguments: Line) -> SettingChanges:

@@ -80,13 +80,13 @@ class LlmSettings(FrozenModel):
         if found.api_base or found.api_key:
             return found
         usual = self.models.get(self.model) or ModelSettings(model=self.model or OFFLINE)
-        if _provider(found.model) != _provider(usual.model):
+        if provider_of(found.model) != provider_of(usual.model):
             return found
         if not usual.api_base and not usual.api_key:
             return found.model_copy(update={"api_base": self.api_base, "api_key": self.api_key})
         return found.model_copy(update={"api_base": usual.api_base, "api_key": usual.api_key})
 
 
-def _provider(model: str) -> str:
+def provider_of(model: str) -> str:
     """Return the provider in a model's name; "" where litellm has to know."""
     return model.partition("/")[0] if "/" in model else ""

@@ -109,6 +109,8 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "chats change": _owner("chat", "name", "value", audit=AuditRule.CALL, subject="chat"),
     "logs": _owner("after", "level", "component", "about"),
     "setup status": _owner(),
+    "setup servers": _owner(),
+    "setup models": _owner("provider", "api_base", "api_key", audit=AuditRule.CALL),
     "setup model": _owner("model", "api_base", "api_key", audit=AuditRule.CALL, subject="model"),
     "setup platform": _owner("platform", "answers", audit=AuditRule.CALL, subject="platform"),
     "setup restart": _owner(audit=AuditRule.CALL),
