@@ -241,7 +241,7 @@ class InboundMessage:
     chat_kind: ChatKind = ChatKind.DIRECT
     account: str = ""  # receiving bot account, if a channel can have several
     bot: str = ""  # our own handle there, as people type it after an @
-    revision: str = ""  # another revision of a known message_id is an edit
+    revision: str = ""  # another revision of a known message_id is an edit; it begins with the edit's time
     event_ids: tuple[str, ...] = ()  # decide only where there is no message_id
     is_ephemeral: bool = False  # a slash command: its sender alone saw it typed, and sees the answer
     is_addressed: bool = False  # mentions us, replies to us, or is in a thread we follow
@@ -262,6 +262,23 @@ class InboundMessage:
         if self.message_id:
             return f"{self.key.chat}/{self.message_id}"
         return f"event/{self.event_ids[0]}" if self.event_ids else f"event/{self.sent_at.isoformat()}"
+
+
+def edit_revision(at: str, words: str) -> str:
+    """Return the revision of an edit that made the text *words* at the time *at*, in seconds.
+
+    Some platforms count whole seconds. The digest of *words* keeps two edits within one second apart.
+    """
+    return f"{at}/{hashlib.sha256(words.encode(errors='replace')).hexdigest()[:8]}"
+
+
+def edit_time(revision: str) -> float:
+    """Return the time of *revision* in seconds since 1970; 0.0 if it names none, as an original's does not."""
+    at = revision.partition("/")[0]
+    try:
+        return float(at) if at.replace(".", "", 1).isdigit() else datetime.fromisoformat(at).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

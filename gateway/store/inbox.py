@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from gateway.events import (
     OutboundMessage,
     Role,
     SessionKey,
+    edit_time,
     turn_id,
 )
 from gateway.i18n import translate
@@ -69,6 +70,11 @@ _KNOWN = sql(
     "SELECT d.revision, d.seq, (", _COUNT_WAITING, ") FROM (SELECT ? AS name) k LEFT JOIN dedupe d USING (name)"
 )
 _REMEMBER = "INSERT INTO dedupe (name, revision, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+# It has no row of its own, and is forgotten with the newest one.
+_REMEMBER_GONE = (
+    "INSERT INTO dedupe (name, revision, seq) SELECT ?, ?, coalesce(max(seq), 0) FROM inbox WHERE true "
+    "ON CONFLICT DO NOTHING"
+)
 _INSERT = (
     "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, alone, role, accepted_at, "
     "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
@@ -203,6 +209,8 @@ def accept(database: Database, new: EncodedMessage, per_chat: int, backlog: Back
     if new.message.kind is InboundKind.DELETION:
         # The message was never accepted, or it is so old that only transcripts have it.
         has_job = _take_back(database, new)
+        if has_job:  # an edit that comes late is no new message; other chats' deletions would fill the table
+            database.execute(_REMEMBER_GONE, (new.names[0], DELETED))
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=0), has_job=has_job)
     if new.is_control:
         pending = int(database.execute(_COUNT_CONTROLS, (new.key,)).fetchone()[0])
@@ -259,8 +267,7 @@ def _insert(database: Database, new: EncodedMessage, state: str) -> int:
             quote(message.message_id),
             quote(message.album),
             new.length,
-            # A command, a button, a job and another version of an earlier message are turns of their own.
-            int(message.kind is not InboundKind.MESSAGE or bool(message.replaces)),
+            _is_alone(message),
             new.role.value,
             new.at,
             ended_at,
@@ -273,6 +280,11 @@ def _insert(database: Database, new: EncodedMessage, state: str) -> int:
     return int(seq)
 
 
+def _is_alone(message: InboundMessage) -> int:
+    """Return 1 for a command, a button, a job and another version of an earlier message: they never merge."""
+    return int(message.kind is not InboundKind.MESSAGE or bool(message.replaces))
+
+
 def _accept_known(
     database: Database, new: EncodedMessage, stored_rows: Sequence[tuple[str, int]], queued: int
 ) -> AcceptEffect:
@@ -281,9 +293,12 @@ def _accept_known(
     # An original that comes after its edit is late, not newer.
     if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in stored_rows):
         return unchanged
-    found = database.execute("SELECT state, turn, payload FROM inbox WHERE seq = ?", (seq,)).fetchone()
     database.execute(_REMEMBER, (new.names[0], new.revision, seq))
-    if found is None or found[0] == "control" or any(revision == DELETED for revision, _ in stored_rows):
+    revisions = [revision for revision, _ in stored_rows]
+    if DELETED in revisions or _is_outdated(new, map(unquote, revisions)):
+        return unchanged
+    found = database.execute("SELECT state, turn, payload FROM inbox WHERE seq = ?", (seq,)).fetchone()
+    if found is None or found[0] == "control":
         return unchanged
     state, turn, payload = found
     if state == "waiting":
@@ -297,6 +312,12 @@ def _accept_known(
         blank_ended(database, "seq = ?", seq)
         has_job = _take_back(database, new, note)
     return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NOTED, seq=seq), has_job=has_job)
+
+
+def _is_outdated(new: EncodedMessage, revisions: Iterable[str]) -> bool:
+    """Return True for an edit that was made before another one that is stored already."""
+    made_at = edit_time(new.message.revision)
+    return new.revision != DELETED and any(edit_time(each) > made_at for each in revisions)
 
 
 def _take_back(database: Database, new: EncodedMessage, note: int = 0) -> bool:
@@ -337,8 +358,8 @@ def _change_waiting(database: Database, new: EncodedMessage, seq: int, payload: 
     # Queue position and turn stay the first delivery's; the text is the edit's.
     after = replace(new.message, event_ids=tuple(read_json(payload).get("event_ids", ())))
     database.execute(
-        "UPDATE inbox SET sender = ?, payload = ?, length = ?, role = ? WHERE seq = ?",
-        (quote(after.sender.id), write_inbound(after), new.length, new.role.value, seq),
+        "UPDATE inbox SET sender = ?, payload = ?, length = ?, alone = ?, role = ? WHERE seq = ?",
+        (quote(after.sender.id), write_inbound(after), new.length, _is_alone(after), new.role.value, seq),
     )
     return AcceptEffect(AcceptResult(outcome=AcceptOutcome.EDITED, seq=seq, queued=queued))
 

@@ -125,8 +125,8 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
     workers.enlist(database, worker, now)
     if is_adopted := "adopted" in meta:
         forgive(database)
-    charged = last_charged(database)
     dead = database.dead_workers(worker.name, shares=worker.shares)
+    charged = last_charged(database, _chats_lost(database, worker, dead))
     killed_jobs = take_over(database, worker, dead, now, charges=not is_adopted)
     unclean_stops = _count_stops(meta, len(dead))
     if is_adopted:
@@ -158,7 +158,7 @@ def take_over(
 
     Return the jobs that they held. With *charges*, what was in flight counts a crash.
     """
-    is_lost = partial(_is_of, claims.held_chats(database, dead)) if worker.shares else None
+    is_lost = _chats_lost(database, worker, dead)
     for name in dead:
         workers.remove(database, name)
     killed_jobs = count_crash(database, now, is_lost) if dead and charges else []
@@ -230,23 +230,25 @@ def share_work(
 
 def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark a worker's deliberate stop: rows in flight have caused no crash."""
-    forgive(database, _chats_of(database, worker))
+    forgive(database, _chats_lost(database, worker, (worker.name,)))
     end_idle_run(database, worker)
     _set_meta(database, unclean_stops="0")
 
 
 def end_idle_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark the end of a worker that served no users. Crashes of earlier processes still count."""
-    is_lost = _chats_of(database, worker)
+    is_lost = _chats_lost(database, worker, (worker.name,))
     workers.remove(database, worker.name)
     _give_back(database, is_lost)
     if worker.shares:
         database.notify()
 
 
-def _chats_of(database: Database, worker: WorkerIdentity) -> Callable[[SessionKey], bool] | None:
-    """Return a function that says whether a chat is claimed by *worker*; None for one that has all chats."""
-    return partial(_is_of, claims.held_chats(database, (worker.name,))) if worker.shares else None
+def _chats_lost(
+    database: Database, worker: WorkerIdentity, names: Sequence[str]
+) -> Callable[[SessionKey], bool] | None:
+    """Return the test for chats that the workers *names* had claimed; None if *worker* has all chats."""
+    return partial(_is_of, claims.held_chats(database, names)) if worker.shares else None
 
 
 def _set_meta(database: Database, **values: str) -> None:

@@ -54,7 +54,7 @@ _TRIED = "SELECT seq, key FROM inbox WHERE ended_at IS NULL AND (attempts > 0 OR
 _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
 _CHARGED = "ended_at IS NULL AND attempts > 0 AND (state = 'claimed' OR state = 'control' AND turn != '')"
 _GIVE_BACK = sql("UPDATE inbox SET attempts = attempts - 1 WHERE", _CHARGED)
-_LAST_CHARGED = sql("SELECT seq FROM inbox WHERE", _CHARGED)
+_LAST_CHARGED = sql("SELECT seq, key FROM inbox WHERE", _CHARGED)
 _ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND +ended_at IS NULL AND attempts > 0"
 _FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
 AT_CLOSE = (_GIVE_BACK, _FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
@@ -128,9 +128,13 @@ def free_jobs(database: Database) -> None:
     database.execute(FREE_JOBS)
 
 
-def last_charged(database: Database) -> tuple[int, ...]:
-    """Return the rows whose counted attempt was running when the process before ended."""
-    return tuple(seq for (seq,) in database.execute(_LAST_CHARGED))
+def last_charged(database: Database, is_lost: Callable[[SessionKey], bool] | None = None) -> tuple[int, ...]:
+    """Return the rows whose counted attempt was running when the process before ended.
+
+    Of all chats, or of those that *is_lost* says: another gateway may run an attempt at the same time.
+    """
+    charged = database.execute(_LAST_CHARGED).fetchall()
+    return tuple(seq for seq, key in charged if is_lost is None or is_lost(read_key(key)))
 
 
 def acquit(database: Database, rows: tuple[int, ...]) -> None:

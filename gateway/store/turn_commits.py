@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,9 +180,10 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         )
         database.execute("UPDATE lane SET turn = ? WHERE key = ?", (record.turn, new.key))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
-    has_rest = _store(database, new) < claimed
-    if lease.notes:
-        database.executemany(_END_NOTES, [(new.at, note.seq) for note in lease.notes])
+    notes = [note.seq for note in lease.notes]
+    has_rest = _store(database, new, notes=notes) < claimed
+    if notes:
+        database.executemany(_END_NOTES, [(new.at, seq) for seq in notes])
     if has_rest:
         database.execute(_FREE_REST, (new.key,))
     if has_steps:
@@ -213,12 +214,12 @@ def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffe
     return settle_row(database, new, note)
 
 
-def _store(database: Database, new: EncodedCommit, control: int | None = None) -> int:
-    """Store everything but the lease; return the number of rows that it ended."""
+def _store(database: Database, new: EncodedCommit, control: int | None = None, *, notes: Collection[int] = ()) -> int:
+    """Store everything but the lease and its *notes*; return the number of rows that it ended."""
     record = new.commit.record
     (seq,) = database.execute(_INSERT, new.columns).fetchone()
     database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
-    ended = _end_rows(database, record, new)
+    ended = _end_rows(database, record, new, notes)
     _move_session(database, record, new)
     for message in new.commit.outbound:
         if control is None:
@@ -238,12 +239,14 @@ def _store(database: Database, new: EncodedCommit, control: int | None = None) -
     return ended
 
 
-def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit) -> int:
+def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit, notes: Collection[int]) -> int:
     turn = new.columns[0]
     # Rows outside the answer end like the first row.
     rest = MessageOutcome.MERGED if record.outcome is MessageOutcome.ANSWERED else record.outcome
     ends = [
-        ((record.outcome if place == 0 else rest).value, new.at, turn, seq) for place, seq in enumerate(record.inbox)
+        ((record.outcome if place == 0 else rest).value, new.at, turn, seq)
+        for place, seq in enumerate(record.inbox)
+        if seq not in notes  # they were never claimed, and must not be counted as if they were
     ]
     count = database.executemany(_END_ROW, ends).rowcount if ends else 0
     if record.outcome is MessageOutcome.DEAD:

@@ -15,7 +15,7 @@ from channels.slack.codec.attachments import attachments
 from channels.slack.codec.buttons import SlackButtonPress, is_press, parse_press
 from channels.slack.codec.render import command_in, mentions, plain_text, slash_command_in
 from gateway.errors import UnreadableEvent
-from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
 from gateway.ports import MembershipChange
 from gateway.text import sanitize
 
@@ -168,7 +168,9 @@ def _chat(chat: object) -> str:
 def _revision(message: Mapping[str, Any]) -> str:
     """Return when a person changed their words, "" while they stand as written. History tells it this way alone."""
     edited = message.get("edited") or {}
-    return str(edited["ts"]) if edited and edited.get("user") == message.get("user") else ""
+    if not edited or edited.get("user") != message.get("user"):
+        return ""
+    return edit_revision(str(edited["ts"]), str(message.get("text") or ""))
 
 
 def _changed(

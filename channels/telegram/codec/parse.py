@@ -12,7 +12,7 @@ from typing import Any
 
 from channels.telegram.codec.content import attachments, iter_entities, message_text, typed_command
 from gateway.errors import UnreadableEvent
-from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
 from gateway.ports import EventOrigin, MembershipChange
 from gateway.text import sanitize
 from gateway.text.text_units import safe_display_name
@@ -73,7 +73,7 @@ def _message(message: Mapping[str, Any], channel: str, bot: TelegramBotIdentity)
         sent_at=_time(message.get("edit_date", message["date"])),
         chat_kind=chat_kind,
         bot=bot.username,
-        revision=str(int(message["edit_date"])) if "edit_date" in message else "",
+        revision=_revision(message),
         is_addressed=chat_kind is ChatKind.DIRECT or _is_for_us(message, original, bot),
         album=str(message.get("media_group_id", "")),
         reply_to=str(int(original["message_id"])) if original else "",
@@ -138,12 +138,19 @@ def _added(change: Mapping[str, Any], channel: str, bot: TelegramBotIdentity) ->
     )
 
 
+def _revision(message: Mapping[str, Any]) -> str:
+    """Return the revision of an edited message, "" of another one. Telegram's clock of edits counts seconds."""
+    if "edit_date" not in message:
+        return ""
+    return edit_revision(str(int(message["edit_date"])), str(message.get("text") or message.get("caption") or ""))
+
+
 def event_id(update: Mapping[str, Any]) -> str:
     """Return an id that is the same when *update* is redelivered; update ids restart after a quiet week."""
     for field in ("message", "edited_message"):
         with suppress(KeyError, TypeError, ValueError, OverflowError):
             message = update[field]
-            revision = int(message.get("edit_date", 0)) if isinstance(message, Mapping) else 0
+            revision = _revision(message) or 0
             return f"{field}/{int(message['chat']['id'])}/{int(message['message_id'])}/{revision}"
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         return f"button/{int(update['callback_query']['id'])}"

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from gateway.errors import UnreadableEvent
-from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
+from gateway.events import (
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    OutboundKind,
+    Role,
+    Sender,
+    SessionKey,
+    edit_revision,
+    turn_id,
+)
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
 from gateway.ports.store import Store, StoreLimits
 from gateway.store import expiry
@@ -182,6 +192,61 @@ async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> N
     acceptance = await accept(store, said("", kind=InboundKind.DELETION))
     assert (acceptance.outcome, acceptance.seq) == (AcceptOutcome.DUPLICATE, 0)
     assert (await accept(store, said())).outcome is AcceptOutcome.NEW
+
+
+async def test_an_edit_behind_the_deletion_of_an_old_message_is_no_new_one(store: Store) -> None:
+    """In a chat with a conversation, a deleted message whose keys are gone is not answered through a late edit."""
+    await answer(store, said("one"))
+    await accept(store, said("", id="of-last-year", kind=InboundKind.DELETION))
+    edit = said("edit", id="of-last-year", revision="1800000000")
+    assert (await accept(store, edit)).outcome is AcceptOutcome.DUPLICATE
+    assert await store.journal.claim(ANN) is None
+
+
+@pytest.mark.parametrize("command", ["/help", "/new"])
+async def test_a_waiting_text_that_becomes_a_command_is_a_turn_of_its_own(backend: StoreBackend, command: str) -> None:
+    """Neither the sender's next messages nor a running turn take it up."""
+    store = await backend.open(StoreLimits(merge="burst"))
+    await accept(store, said("helo", id="1"))
+    for n in (2, 3):
+        await accept(store, said(f"more {n}", id=str(n), second=n))
+    edit = said(command, id="1", revision="1800000000", kind=InboundKind.COMMAND, command=command)
+    assert (await accept(store, edit)).outcome is AcceptOutcome.EDITED
+    lease = await claim(store)
+    assert [row.message.command for row in lease.rows] == [command]
+    await store.journal.commit(lease, answered(lease))
+    lease = await claim(store)
+    assert [row.message.text for row in lease.rows] == ["more 2", "more 3"]
+    for row, text in (("4", "helo"), ("5", "behind it")):
+        await accept(store, said(text, id=row, second=int(row)))
+    await accept(store, replace(edit, message_id="4"))
+    assert await store.journal.steer(lease) == ()
+
+
+async def test_a_late_older_edit_does_not_win(store: Store) -> None:
+    """Edits are compared by their time, whichever comes first, while the message waits and after its answer."""
+    await accept(store, said("one"))
+    newest, older = (said(f"at {at}", revision=edit_revision(at, at)) for at in ("1800000060", "1800000009.5"))
+    assert (await accept(store, newest)).outcome is AcceptOutcome.EDITED
+    assert (await accept(store, older)).outcome is AcceptOutcome.DUPLICATE
+    lease = await claim(store)
+    assert lease.rows[0].message.text == "at 1800000060"
+    await store.journal.commit(lease, answered(lease))
+    later = said("later", revision=edit_revision("1800000061", "later"))
+    assert (await accept(store, later)).outcome is AcceptOutcome.NOTED
+    assert (await accept(store, replace(older, revision=edit_revision("1800000060.5", "x")))).outcome is (
+        AcceptOutcome.DUPLICATE
+    )
+
+
+async def test_two_edits_within_one_second_are_both_seen(store: Store) -> None:
+    """A platform whose clock counts seconds gives both the same time; the one that comes later wins."""
+    await accept(store, said("one"))
+    for words in ("two", "three"):
+        edit = said(words, revision=edit_revision("1800000000", words))
+        assert (await accept(store, edit)).outcome is AcceptOutcome.EDITED
+        assert (await accept(store, edit)).outcome is AcceptOutcome.DUPLICATE
+    assert (await claim(store)).rows[0].message.text == "three"
 
 
 async def test_a_full_chat_is_refused_and_told_once_a_minute(backend: StoreBackend) -> None:

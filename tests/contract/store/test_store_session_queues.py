@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from gateway.store.engine import utc_now
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
-from tests.fakes.turns import ANN, BOB, accept, answered, begin_turn, claim, said
+from tests.fakes.turns import ANN, BOB, accept, answer, answered, begin_turn, claim, said
 
 LONG = "x" * 4_000
 
@@ -196,6 +197,20 @@ async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
     object.__setattr__(commit.record, "inbox", inbox)
     await store.journal.commit(lease, commit)
     assert [row.message.text for row in await store.journal.waiting_rows(ANN)] == ["4", "5"]
+
+
+async def test_what_was_steered_beside_a_note_waits_again_too(store: Store) -> None:
+    """The edit that a turn was told of is not counted as a message that it has answered."""
+    await answer(store, said("one", id="0"))
+    await accept(store, said("ONE", id="0", revision="r2"))
+    lease = await begin_turn(store, said("1", id="1", second=1))
+    await accept(store, said("2", id="2", second=2))
+    assert len(await store.journal.steer(lease)) == 1
+    (note,) = lease.notes
+    commit = answered(lease)
+    record = replace(commit.record, inbox=(*commit.record.inbox, note.seq))
+    await store.journal.commit(lease, replace(commit, record=record))
+    assert [row.message.text for row in (await claim(store)).rows] == ["2"]
 
 
 async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> None:

@@ -204,6 +204,16 @@ async def test_a_stop_forgives_nothing_in_chats_of_others(team: Workers) -> None
     assert team.server.query("SELECT crashes, attempts FROM inbox") == [(0, 0)]
 
 
+async def test_a_start_acquits_no_attempt_of_a_living_worker(team: Workers) -> None:
+    """An event that was in hand at one worker's crash says nothing about what another one tries alone."""
+    first = await first_with_chat(team)
+    team.server.query("UPDATE inbox SET crashes = 2, state = 'stamped', turn = 't'")
+    assert isinstance(await first.journal.claim_suspect(is_isolated=True), TurnLease)
+    second = await team.open()
+    await second.journal.acquit()
+    assert team.server.query("SELECT attempts, state FROM inbox") == [(1, "claimed")]
+
+
 async def test_a_missed_heartbeat_alone_is_no_death(team: Workers) -> None:
     """The lock is held: until more is missed the worker is only slow. Then its session is ended."""
     first = await first_with_chat(team)

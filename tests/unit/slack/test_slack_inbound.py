@@ -22,7 +22,7 @@ from channels.slack.codec import (
 )
 from channels.slack.codec.parse import moment
 from channels.slack.codec.render import plain_text
-from gateway.events import ChatKind, InboundKind, InboundMessage
+from gateway.events import ChatKind, InboundKind, InboundMessage, edit_revision
 
 PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"
 ME = SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
@@ -135,7 +135,11 @@ def test_a_thread_below_our_message_and_a_turn_to_somebody_else_are_seen() -> No
 def test_an_edit_is_the_same_message_with_a_revision() -> None:
     """It stays addressed when the mention is what was taken out."""
     found = message("message_changed_by_person")
-    assert (found.kind, found.message_id, found.revision) == (InboundKind.MESSAGE, TS, "1795000010.000000")
+    assert (found.kind, found.message_id, found.revision) == (
+        InboundKind.MESSAGE,
+        TS,
+        edit_revision("1795000010.000000", found.text),
+    )
     assert found.text == "hello again"
     assert found.is_addressed
 

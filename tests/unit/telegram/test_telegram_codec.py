@@ -51,7 +51,7 @@ CASES: dict[str, dict[str, Any] | None] = {
         "key": "telegram:42",
         "message_id": "17",
     },
-    "private_edited": {"text": "What time is it now?", "revision": "1763769660", "message_id": "17"},
+    "private_edited": {"text": "What time is it now?", "revision": "1763769660/1742f43b", "message_id": "17"},
     "private_voice": {"text": "", "files": [("voice", "voice.ogg", 17042, "audio/ogg")]},
     "private_document": {"text": "the report", "files": [("document", "../Q3 report.pdf", 204800, "application/pdf")]},
     "private_animation": {"text": "", "files": [("video", "wave.mp4", 3000, "video/mp4")]},
