@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from agent.llm.model_client import ModelClient
 from agent.tools.toolbox import Toolbox
-from gateway.errors import StoreUnavailable
+from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import ChatOverride, PreferenceStore
 
@@ -76,10 +76,15 @@ class ChatProfiles:
         return self.apply(key, self._overrides(key, guild))
 
     def apply(self, key: SessionKey, overrides: ChatOverride) -> ChatProfile:
-        """Return the profile of *key* with *overrides*, the operator's settings for it."""
+        """Return the profile of *key* with *overrides*, the operator's settings for it.
+
+        A model without tools has none: its prompt must not promise what it cannot do.
+        """
+        active = self.models.active_model(key, overrides.model)
+        has_tools = not active.client.lacks(ModelAbility.TOOLS)
         return ChatProfile(
-            active=self.models.active_model(key, overrides.model),
-            toolbox=self.toolbox.only(overrides.allow, overrides.deny),
+            active=active,
+            toolbox=self.toolbox.only(overrides.allow, overrides.deny) if has_tools else self.toolbox.only(()),
             persona=overrides.soul or "",
             memory_window=overrides.memory_window,
         )

@@ -163,6 +163,7 @@ class ModelAbility(StrEnum):
     SYSTEM = "system"  # a message with the role `system`
     PICTURES = "pictures"
     TOOLS = "tools"
+    TOOL_CHOICE = "tool_choice"  # that a call is forced
     EFFORT = "effort"  # the field for how long a model thinks
     REASONING = "reasoning"  # a model's earlier reasoning in the history
 

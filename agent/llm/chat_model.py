@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from gateway.errors import ModelFailed
+from gateway.errors import ModelAbility, ModelFailed
 from gateway.events import PlatformAccount
 
 Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
@@ -56,6 +56,7 @@ class ChatRequest:
     )
     max_tokens: int | None = None
     language: str = "en"  # of the chat, for a model whose words are ours (agent/llm/offline_model.py)
+    without: frozenset[ModelAbility] = frozenset()  # what the model lacks and is not sent; ModelClient sets it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,15 @@ class SupportsVision(Protocol):
 
     async def sees(self) -> bool:
         """Return True if requests may contain pictures. Does not block the event loop."""
+
+
+@runtime_checkable
+class SupportsFacts(Protocol):
+    """A model of which is kept what it has shown to take and to lack."""
+
+    @property
+    def kept_as(self) -> str:
+        """The name under which that is kept: the model's own, and a digest of its server's address."""
 
 
 @runtime_checkable

@@ -32,8 +32,8 @@ from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, parse_body
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
-from agent.llm.request_messages import offered_tools
-from gateway.errors import InvalidModelReply, SettingsError
+from agent.llm.request_messages import offered_tools, stream_options
+from gateway.errors import InvalidModelReply, ModelAbility, SettingsError
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 log = structlog.get_logger(__name__)
@@ -105,7 +105,7 @@ class LitellmModel(ProviderModel):
 
     @asynccontextmanager
     async def _open_stream(self, request: ChatRequest) -> AsyncIterator[ProviderStream]:
-        stream = await self._call(request, stream=True, stream_options={"include_usage": True})
+        stream = await self._call(request, stream=True, **stream_options(request))
         try:
             own = await _plain_stream(stream, self.name)
             yield own or _LitellmStream(stream)
@@ -117,7 +117,7 @@ class LitellmModel(ProviderModel):
             extra["tools"] = tools
             # Or litellm imports its MCP proxy for every call with tools, which needs a package that is not there.
             extra["_skip_mcp_handler"] = True
-            if request.tool_choice:
+            if request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:
                 extra["tool_choice"] = request.tool_choice
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens

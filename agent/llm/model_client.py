@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,14 +19,24 @@ from agent.llm.chat_model import (
     ChatRequest,
     Sink,
     SupportsContextWindow,
+    SupportsFacts,
     SupportsVision,
     estimate,
     usage_of_error,
 )
+from agent.llm.model_abilities import LearnedModels, is_comparable, reduce_request
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.backoff import exponential_delay
-from gateway.errors import ContextOverflow, ModelFailed, ModelRateLimited, ModelRefused
+from gateway.errors import (
+    AbilityMissing,
+    ContextOverflow,
+    EmptyModelReply,
+    ModelAbility,
+    ModelFailed,
+    ModelRateLimited,
+    ModelRefused,
+)
 from gateway.ports import MetricsRecorder, TraceSpan
 
 log = structlog.get_logger(__name__)
@@ -54,6 +64,9 @@ class ModelClient:
         Each model is called up to *attempts* times; one that refuses is called once. Each request is recorded
     before it is made and when it ends: answered, failed or cancelled. The stream of a retry starts
     again, which is harmless because a sink always gets the full text so far.
+
+    A request that is refused for an ability which the model lacks is made again without it, and later ones are made
+    without it at once (`facts`).
     """
 
     def __init__(
@@ -67,6 +80,7 @@ class ModelClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         windows: ContextWindows | None = None,
+        facts: LearnedModels | None = None,
         on_end: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """*on_end* is called after each call: True when a model answered it."""
@@ -85,6 +99,7 @@ class ModelClient:
         self._jitter = jitter
         self._on_end = on_end
         self.windows = windows or ContextWindows(None, now=now)
+        self.facts = facts or LearnedModels(now=now)
 
     async def prompt_limit(self) -> int:
         """Return the prompt budget of the first model (units: token_estimate.py)."""
@@ -101,7 +116,7 @@ class ModelClient:
         first: ModelFailed | None = None
         for model, sized_as in self._models:
             try:
-                reply = await self._persist(model, sized_as, request, sink)
+                reply = await self._ask_for_less(model, sized_as, request, sink)
             except ContextOverflow as error:
                 await self._know(model, sized_as)
                 await self.windows.note_refusal(sized_as, request.weight or estimate(request).input, error.window)
@@ -128,7 +143,13 @@ class ModelClient:
     async def sees(self) -> bool:
         """Return True if the first model accepts pictures."""
         first = self._models[0][0]
+        if self.lacks(ModelAbility.PICTURES):
+            return False
         return await first.sees() if isinstance(first, SupportsVision) else False
+
+    def lacks(self, ability: ModelAbility) -> bool:
+        """Return True if the first model has refused *ability*. Served from memory."""
+        return ability in self.facts.missing(_kept_as(self._models[0][0]))
 
     async def warm(self) -> None:
         """Warm every model, one after the other: they share what is slow."""
@@ -139,6 +160,37 @@ class ModelClient:
         """Close every model."""
         for model, _ in self._models:
             await model.close()
+
+    async def _ask_for_less(
+        self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None
+    ) -> ChatReply:
+        """Ask one model, without what it is known to lack and then without each ability that it refuses.
+
+        Each step leaves out another ability, so there are at most as many as abilities. A refusal is believed
+        when the model takes the smaller request: with another error it may not have been the reason.
+        """
+        kept_as, is_streamed = _kept_as(model), sink is not None
+        missing = self.facts.missing(kept_as)
+        if request.tool_choice and ModelAbility.TOOLS in missing:
+            raise AbilityMissing(f"{model.name}: it has no tools", ModelAbility.TOOLS)
+        smaller: ChatRequest | None = replace(request, without=request.without | missing) if missing else request
+        while smaller is not None:
+            request = smaller
+            found = {str(each): "" for each in ModelAbility if each in request.without - missing}
+            try:
+                reply = await self._persist(model, sized_as, request, sink)
+            except AbilityMissing as error:
+                smaller = reduce_request(request, error.ability, is_streamed=is_streamed)
+                if smaller is None:
+                    raise
+                log.info("model.ability_refused", model=model.name, turn=request.turn, ability=error.ability)
+            except EmptyModelReply:
+                await self.facts.learn(kept_as, found)
+                raise
+            else:
+                await self.facts.learn(kept_as, found)
+                return reply
+        raise AssertionError("unreachable")
 
     async def _persist(self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Ask one model until it answers, refuses, wants too long a pause, or has failed often enough."""
@@ -176,7 +228,7 @@ class ModelClient:
         try:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
-            if request.weight and not spent.tokens.is_estimate:
+            if request.weight and not spent.tokens.is_estimate and is_comparable(request):
                 self.windows.calibrate(sized_as, request.weight, spent.tokens.input)
         except ModelFailed as error:
             spent = usage_of_error(error)
@@ -254,6 +306,10 @@ class ModelClient:
                 self._meter.count("model_tokens", amount, direction=direction)
         if tokens.cached:
             self._meter.count("model_cache_hits")
+
+
+def _kept_as(model: ChatModel) -> str:
+    return model.kept_as if isinstance(model, SupportsFacts) else model.name
 
 
 def _content_of(request: ChatRequest, reply: ChatReply | None) -> dict[str, str]:

@@ -22,7 +22,8 @@ from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.model_table import ModelFacts, read_model_facts
 from agent.llm.provider_model import ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
-from agent.llm.request_messages import offered_tools
+from agent.llm.request_messages import offered_tools, stream_options
+from gateway.errors import ModelAbility
 
 if TYPE_CHECKING:
     from agent.llm.openai_http import OpenAIConnection
@@ -132,7 +133,7 @@ class OpenAIModel(ProviderModel):
 
     @asynccontextmanager
     async def _open_stream(self, request: ChatRequest) -> AsyncIterator[ProviderStream]:
-        body = await self._body(request, stream=True, stream_options={"include_usage": True})
+        body = await self._body(request, stream=True, **stream_options(request))
         async with self._get_connection().stream(body) as stream:
             yield stream
 
@@ -149,6 +150,6 @@ class OpenAIModel(ProviderModel):
         body |= extra
         if tools := offered_tools(request, self.name):
             body["tools"] = tools
-            if request.tool_choice:
+            if request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:
                 body["tool_choice"] = request.tool_choice
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

@@ -7,15 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import structlog
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage, attach_usage, estimate
+from agent.llm.model_abilities import reduced_messages
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder, clean
 from agent.llm.request_messages import CACHED_PURPOSE, outgoing, without_pictures
-from gateway.errors import EmptyModelReply, InvalidModelReply, ModelFailed, ModelTimeout, ModelUnreachable
+from gateway.errors import EmptyModelReply, InvalidModelReply, ModelAbility, ModelFailed, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +51,13 @@ class ProviderModel(ABC):
     def sized_as(self) -> str:
         """The name under which is kept how much the model takes: the settings' own for it."""
         return self._config.label or self.name
+
+    @property
+    def kept_as(self) -> str:
+        """The name under which is kept what it has shown: its own, with a digest of its server's address."""
+        base = self._config.api_base
+        # A digest, because an address may hold a key or a password.
+        return f"{self.name} {blake2b(base.encode(), digest_size=6).hexdigest()}" if base else self.name
 
     async def sees(self) -> bool:
         """Return True if the model accepts pictures: as configured, else as in litellm's table."""
@@ -100,9 +109,11 @@ class ProviderModel(ABC):
         await self.warm()
         gathered = self._builder()
         try:
-            if sink is None:
+            if sink is None or ModelAbility.STREAM in request.without:
                 async with asyncio.timeout(self._config.timeout):
                     gathered.take(await self._fetch(request))
+                if sink is not None and not gathered.is_empty:
+                    sink(gathered.final_text())
             else:
                 await self._streamed(request, gathered, sink)
             return self._reply(request, gathered)
@@ -151,10 +162,14 @@ class ProviderModel(ABC):
 
     async def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         """Return the messages of *request* as sent, without pictures for a model that accepts none."""
-        messages = outgoing(request.messages, self.name, marks=request.purpose == CACHED_PURPOSE)
-        if any(isinstance(message.get("content"), list) for message in messages) and not await self.sees():
+        messages = outgoing(reduced_messages(request), self.name, marks=request.purpose == CACHED_PURPOSE)
+        if any(isinstance(message.get("content"), list) for message in messages) and not await self._is_shown(request):
             return [without_pictures(message) for message in messages]
         return messages
+
+    async def _is_shown(self, request: ChatRequest) -> bool:
+        """Return True if the model gets the pictures of *request*."""
+        return ModelAbility.PICTURES not in request.without and await self.sees()
 
     def _reply(self, request: ChatRequest, builder: ReplyBuilder) -> ChatReply:
         if builder.is_empty:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.llm.chat_model import ChatRequest
+from gateway.errors import ModelAbility
 
 # Providers read a cached prefix only up to a mark when they are of this family.
 _MARKED = ("claude",)
@@ -24,8 +25,15 @@ _NO_TOOL = {
 
 def offered_tools(request: ChatRequest, model: str) -> list[dict[str, Any]]:
     """Return the tools that *model* is offered: those of *request*, or one in their place where there has to be one."""
+    if ModelAbility.TOOLS in request.without:
+        return []
     is_wanted = model.startswith(_WANTS_A_TOOL) and any(message.get("tool_calls") for message in request.messages)
     return [dict(tool) for tool in request.tools or ((_NO_TOOL,) if is_wanted else ())]
+
+
+def stream_options(request: ChatRequest) -> dict[str, Any]:
+    """Return the field that asks for the usage at the end of a stream; nothing for a server that refuses it."""
+    return {} if ModelAbility.STREAM_OPTIONS in request.without else {"stream_options": {"include_usage": True}}
 
 
 def outgoing(messages: Sequence[Mapping[str, Any]], model: str, *, marks: bool = True) -> list[dict[str, Any]]:

@@ -80,6 +80,7 @@ class ScriptedAnswer:
     is_unstreamed: bool = False  # plain JSON even where a stream was asked for
     reasoning: str = ""
     reasoning_key: str = "reasoning_content"
+    refusal: tuple[int, str] | None = None  # status and JSON, as a server sent them
 
 
 Script: TypeAlias = "Callable[[Mapping[str, Any], int], ScriptedAnswer | str] | Sequence[ScriptedAnswer | str]"
@@ -189,6 +190,9 @@ class FakeOpenAI:
     async def _serve(self, request: web.Request, body: Mapping[str, Any], answer: ScriptedAnswer) -> web.StreamResponse:
         if delay := self.latency + answer.latency:
             await asyncio.sleep(delay)
+        if answer.refusal is not None:
+            status, text = answer.refusal
+            return web.Response(text=text, status=status, content_type="application/json")
         if answer.fault in _STATUS:
             return _refusal(answer)
         if not all(map(_is_readable, _pictures(body))):

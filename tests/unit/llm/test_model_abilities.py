@@ -1,0 +1,277 @@
+"""What a model lacks is left out of the same request, and learned when that helped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from agent.llm.model_abilities import NO_TOOLS, LearnedModels, reduced_messages, uses_ability
+from agent.llm.model_client import ModelClient
+from gateway.errors import (
+    AbilityMissing,
+    EmptyModelReply,
+    ModelAbility,
+    ModelFailed,
+    ModelRateLimited,
+    ModelRefused,
+    StoreUnavailable,
+)
+from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, memory_tools, request
+from tests.fakes.strict_requests import RequestRule, violations
+from tests.fakes.turns import WallClock
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+HISTORY: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are Parlour."},
+    {"role": "user", "content": [{"type": "text", "text": "look"}, PICTURE]},
+    {"role": "assistant", "content": None, "tool_calls": [CALL, {**CALL, "id": "c2"}], "thinking": {"model": "m"}},
+    {"role": "tool", "tool_call_id": "c1", "content": "one"},
+    {"role": "tool", "tool_call_id": "c2", "content": "two"},
+    {"role": "assistant", "content": "Two things."},
+    {"role": "user", "content": "and now?"},
+]
+
+
+class LimitedModel:
+    """A model that refuses requests for what it *lacks*, one ability at a time, and then fails with *error*."""
+
+    def __init__(self, *lacks: ModelAbility, name: str = "openai/limited", error: ModelFailed | None = None) -> None:
+        self.name = name
+        self.lacks: Collection[ModelAbility] = lacks
+        self.error = error
+        self.requests: list[ChatRequest] = []
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer "ok" to a request that needs nothing which is lacking."""
+        self.requests.append(request)
+        for each in self.lacks:
+            if each not in request.without and uses_ability(request, each, is_streamed=sink is not None):
+                # As providers do: a call that cannot be forced is refused as tools are.
+                raise AbilityMissing(
+                    f"{self.name}: HTTP 400", ModelAbility.TOOLS if each is ModelAbility.TOOL_CHOICE else each
+                )
+        if self.error is not None:
+            raise self.error
+        if sink is not None:
+            sink("ok")
+        return ChatReply(text="ok", tool_calls=(), model=self.name, tokens=TokenUsage(), cost=None)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class FakeFacts:
+    """A `ModelFactStore` in memory, which may be away."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], ModelFact] = {}
+        self.is_away = False
+
+    def facts(self) -> Mapping[tuple[str, str], ModelFact]:
+        """Return the rows."""
+        return self.rows
+
+    async def change(self, put: Collection[ModelFact], remove: Collection[tuple[str, str]] = ()) -> None:
+        """Store and remove, unless it is away."""
+        if self.is_away:
+            raise StoreUnavailable("away")
+        self.rows |= {(each.model, each.name): each for each in put}
+        for place in remove:
+            self.rows.pop(place, None)
+
+
+async def no_pause(_: float) -> None:
+    """Wait for nothing."""
+
+
+def client(*models: LimitedModel, facts: LearnedModels | None = None) -> ModelClient:
+    """Return a client over *models*."""
+    return ModelClient(models, recorder=FakeUsageRecorder(), meter=SummingMeter(), pause=no_pause, facts=facts)
+
+
+def full_request() -> ChatRequest:
+    """Return a request that uses every ability."""
+    return replace(request(tools=memory_tools().schemas), messages=HISTORY)
+
+
+def show_nothing(_: str) -> None:
+    """Show nothing."""
+
+
+async def test_a_model_that_lacks_everything_is_asked_for_less_until_it_answers() -> None:
+    """Each step leaves out what was refused, every request is recorded, and the next one is small at once."""
+    model = LimitedModel(*ModelAbility)
+    usages = FakeUsageRecorder()
+    asked = ModelClient([model], recorder=usages, meter=SummingMeter(), pause=no_pause)
+    shown: list[str] = []
+    assert (await asked.complete(full_request(), sink=shown.append)).text == "ok"
+    assert shown == ["ok"]
+    refused = set(ModelAbility) - {ModelAbility.TOOL_CHOICE, ModelAbility.STREAM}  # the second: its options came first
+    assert model.requests[-1].without >= refused
+    assert len(model.requests) == usages.closed <= len(ModelAbility) + 1
+    before = len(model.requests)
+    await asked.complete(full_request(), sink=shown.append)
+    assert len(model.requests) == before + 1
+
+
+@pytest.mark.parametrize("ability", [each for each in ModelAbility if each is not ModelAbility.TOOL_CHOICE])
+async def test_one_refusal_costs_one_request(ability: ModelAbility) -> None:
+    """What was learned is of this model alone."""
+    model, other = LimitedModel(ability), LimitedModel(name="openai/other")
+    learned = LearnedModels()
+    await client(model, facts=learned).complete(full_request(), sink=show_nothing)
+    await client(other, facts=learned).complete(full_request(), sink=show_nothing)
+    assert [each.without for each in model.requests] == [frozenset(), {ability}]
+    assert learned.missing(model.name) == {ability}
+    assert [each.without for each in other.requests] == [frozenset()]
+
+
+@pytest.mark.parametrize(
+    "error", [ModelRefused("m: HTTP 401", is_about_account=True), ModelRateLimited("m: HTTP 429"), ModelFailed("m")]
+)
+async def test_a_smaller_request_that_fails_too_teaches_nothing(error: ModelFailed) -> None:
+    """Its error is the one that counts: the refusal may have been about something else."""
+    model = LimitedModel(ModelAbility.TOOLS, error=error)
+    asked = client(model)
+    with pytest.raises(type(error), match=str(error)):
+        await asked.complete(full_request())
+    assert asked.facts.facts() == []
+    assert not asked.lacks(ModelAbility.TOOLS)
+
+
+async def test_a_retry_of_the_smaller_request_repeats_no_refused_one() -> None:
+    """A rate limit between two steps does not begin the ladder again."""
+    model = LimitedModel(ModelAbility.TOOLS, error=ModelRateLimited("m"))
+    with pytest.raises(ModelRateLimited):
+        await client(model).complete(full_request())
+    assert [bool(each.without) for each in model.requests] == [False, True, True]
+
+
+async def test_a_refusal_of_what_was_not_asked_for_is_an_error() -> None:
+    """A server that names tools where there are none, or names them again, is not asked for ever."""
+    model = LimitedModel(error=AbilityMissing("m", ModelAbility.TOOLS))
+    with pytest.raises(AbilityMissing):
+        await client(model).complete(request("hi"))
+    assert len(model.requests) == 1
+    with pytest.raises(AbilityMissing):
+        await client(model).complete(full_request())
+    assert len(model.requests) == 3
+
+
+async def test_an_empty_answer_proves_that_the_request_was_taken() -> None:
+    """The model thought and said nothing; its server took the smaller request."""
+    asked = client(LimitedModel(ModelAbility.STREAM_OPTIONS, error=EmptyModelReply("m")))
+    with pytest.raises(EmptyModelReply):
+        await asked.complete(request("hi"), sink=show_nothing)
+    assert asked.lacks(ModelAbility.STREAM_OPTIONS)
+
+
+async def test_a_call_that_cannot_be_forced_is_left_to_the_model() -> None:
+    """It is no lack of tools: chats keep them."""
+    model = LimitedModel(ModelAbility.TOOL_CHOICE)
+    asked = client(model)
+    forced = replace(full_request(), tool_choice="required")
+    await asked.complete(forced)
+    assert asked.facts.missing(model.name) == {ModelAbility.TOOL_CHOICE}
+    assert not asked.lacks(ModelAbility.TOOLS)
+
+
+async def test_a_question_for_a_call_is_not_asked_of_a_model_without_tools() -> None:
+    """Its caller asks for JSON instead; once that is known, no request is spent on it."""
+    model = LimitedModel(ModelAbility.TOOLS)
+    asked = client(model)
+    forced = replace(full_request(), tool_choice="required")
+    with pytest.raises(AbilityMissing):
+        await asked.complete(forced)
+    assert len(model.requests) == 2
+    await asked.complete(full_request())
+    before = len(model.requests)
+    with pytest.raises(AbilityMissing, match="tools"):
+        await asked.complete(forced)
+    assert len(model.requests) == before
+
+
+async def test_what_was_learned_is_tried_again_after_a_month() -> None:
+    """A model that has got the ability is asked with it, and one that still lacks it costs one request."""
+    wall = WallClock()
+    model, learned = LimitedModel(ModelAbility.TOOLS), LearnedModels(now=wall.now)
+    asked = client(model, facts=learned)
+    await asked.complete(full_request())
+    wall.advance(days=(FACTS_EXPIRE + timedelta(days=1)).days)
+    await asked.complete(full_request())
+    assert len(model.requests) == 4
+    wall.advance(days=(FACTS_EXPIRE + timedelta(days=1)).days)
+    model.lacks = ()
+    await asked.complete(full_request())
+    assert len(model.requests) == 5
+    assert not asked.lacks(ModelAbility.TOOLS)
+
+
+async def test_facts_outlive_a_store_that_is_away() -> None:
+    """They hold in memory, and are stored with the next ones."""
+    store = FakeFacts()
+    learned = LearnedModels(store)
+    store.is_away = True
+    await learned.learn("m", {ModelAbility.TOOLS: ""})
+    assert store.rows == {}
+    assert learned.missing("m") == {ModelAbility.TOOLS}
+    store.is_away = False
+    await learned.learn("m", {"window": "8192 1.0"}, forget=[ModelAbility.TOOLS])
+    assert learned.missing("m") == frozenset()
+    assert [name for _, name in store.rows] == ["window"]
+    store.rows.clear()  # another gateway has removed it
+    assert learned.facts() == []
+
+
+def sent(*without: ModelAbility) -> dict[str, Any]:
+    """Return the body for a model that lacks *without*."""
+    asked = replace(full_request(), without=frozenset(without))
+    tools = [] if ModelAbility.TOOLS in without else asked.tools
+    return {"messages": reduced_messages(asked), "tools": tools}
+
+
+def test_calls_are_text_for_a_model_without_tools() -> None:
+    """No call and no result is left, roles alternate, and the model is told that there are no tools."""
+    body = sent(ModelAbility.TOOLS)
+    assert violations(body, {RequestRule.TOOLS, RequestRule.ROLES, RequestRule.CONTENT}) == []
+    system, _, called, results, *_ = body["messages"]
+    assert system["content"].endswith(NO_TOOLS)
+    assert called["content"].count("look") == 2
+    assert results["content"] == "(result of look: one)\n(result of look: two)"
+    without_tools = replace(full_request(), tools=(), without=frozenset({ModelAbility.TOOLS}))
+    assert reduced_messages(without_tools)[0] == HISTORY[0]  # the prompt promises none
+
+
+def test_the_system_text_goes_into_the_first_message_of_the_user() -> None:
+    """Pictures stay beside it, and a later system text goes into the message behind it."""
+    body = sent(ModelAbility.SYSTEM, ModelAbility.TOOLS)
+    assert violations(body, {RequestRule.SYSTEM, RequestRule.ROLES}) == []
+    first = body["messages"][0]
+    assert [part["type"] for part in first["content"]] == ["text", "text", "image_url"]
+    later = [*HISTORY, {"role": "assistant", "content": "x"}, {"role": "system", "content": "news"}]
+    asked = replace(full_request(), messages=later, without=frozenset({ModelAbility.SYSTEM}))
+    assert reduced_messages(asked)[-1] == {"role": "user", "content": "news"}
+
+
+def test_reasoning_is_left_out_where_it_is_refused() -> None:
+    """Nothing of it is in the history."""
+    assert all("thinking" not in each for each in sent(ModelAbility.REASONING)["messages"])
+
+
+@pytest.mark.parametrize("ability", list(ModelAbility))
+def test_a_longer_history_is_sent_behind_the_same_bytes(ability: ModelAbility) -> None:
+    """What a provider has cached of a prompt is cached of the next one, whatever is left out."""
+    asked = replace(full_request(), without=frozenset({ability}))
+    longer = replace(asked, messages=[*HISTORY, {"role": "assistant", "content": "so"}, *HISTORY[1:]])
+    before = list(reduced_messages(asked))
+    assert list(reduced_messages(longer))[: len(before)] == before
