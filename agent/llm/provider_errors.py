@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
+from agent.llm.provider_refusals import missing_ability, parse_refusal
 from gateway.errors import (
+    AbilityMissing,
     ContextOverflow,
     InvalidModelReply,
     ModelFailed,
@@ -80,6 +82,8 @@ def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFail
         return ContextOverflow(said, context_limit(text))
     if _GARBLED & names and _HTTP_ERROR not in names:
         return InvalidModelReply(said)
+    if (status is not None) and (ability := missing_ability(parse_refusal(text), status)) is not None:
+        return AbilityMissing(f"{said}, no {ability}", ability)
     if status in {408, 504} or names & {"Timeout", "TimeoutException", "APITimeoutError"}:
         return ModelTimeout(said)
     if status == 429 and _QUOTA.search(text):
