@@ -1,8 +1,8 @@
-"""The one table of what providers say when they refuse a request: wordings, statuses, and what they mean.
+"""The table of refusals of providers: wordings, statuses and their meanings.
 
 Providers share neither codes nor statuses: the same fault is a 400 here, a 413, 429 or 500 there, and an event of a
-stream elsewhere. A row is a wording that was seen, with its source. The first row that matches decides, so that what
-is narrower stands before what is wider. Nothing of a text gets out of this module but a meaning and a number.
+stream elsewhere. A row is a wording that was seen, with its source. The first row that matches decides, so narrower
+rows come first. Nothing of a text leaves this module except a meaning and numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Meaning = TypeVar("Meaning")
 
 @dataclass(frozen=True, slots=True)
 class RefusalText:
-    """What of a refusal is searched: its words, the fields of the request that it names, and its numbers."""
+    """The searched parts of a refusal: its words, the fields of the request that it names, and its numbers."""
 
     words: str
     fields: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class RefusalRow(Generic[Meaning]):
 
 
 def parse_refusal(text: str) -> RefusalText:
-    """Return what is searched of *text*, the body of a refusal or the words of an exception that quotes one."""
+    """Return the searched parts of *text*: the body of a refusal, or an exception's words that quote one."""
     text = text[: 4 * MOST_CHARS]
     body = _find_json(text)
     if body is None:
@@ -268,7 +268,8 @@ _QUOTED_FIELD = re.compile(
 )
 _UNKNOWN_FIELD = re.compile(
     r"unsupported|not supported|unknown|unrecogni[sz]ed|unexpected|extra|not permitted|not allowed|forbidden"
-    r"|not available|unavailable|does(?: not|n[’']t) (?:support|accept|exist)|not implemented|disabled|no such|invalid parameter",
+    r"|not available|unavailable|does(?: not|n[’']t) (?:support|accept|exist)|not implemented|disabled"
+    r"|no such|invalid parameter",
     re.IGNORECASE,
 )
 # What follows lists what would have been right, and names every field there is.
@@ -276,9 +277,12 @@ _ALTERNATIVES = re.compile(
     r",? (?:expected one of|did you mean|supported (?:fields|parameters)|allowed (?:fields|values))\b.*",
     re.IGNORECASE | re.DOTALL,
 )
-# The opposite of a field that is not taken, and faults of a value that the model's author must mend.
+# The opposite of a field that is not taken.
 _WANTED_FIELD = re.compile(
-    r"must be (?:passed|provided|sent|included)|is (?:missing|required)|missing (?:a |the )?[`'\"]?\w", re.IGNORECASE
+    r"must be (?:passed|provided|sent|included)"
+    r"|missing (?:a |the |required )?[`'\"]?(?:reasoning|thinking|thought|extra)"
+    r"|(?:reasoning|thinking|thought)\w*[`'\"]? is (?:missing|required)",
+    re.IGNORECASE,
 )
 _ABILITY_PATTERNS = tuple((row, re.compile(row.pattern, re.IGNORECASE | re.DOTALL)) for row in ABILITY_ROWS)
 # "reasoning" there is no field of the request, though it is named like one.
@@ -287,10 +291,10 @@ _FIELD_PATTERNS = tuple((ability, re.compile(pattern, re.IGNORECASE)) for abilit
 
 
 def missing_ability(refusal: RefusalText, status: int | None) -> ModelAbility | None:
-    """Return the ability whose absence *refusal* tells, or None. *status* is None in a stream.
+    """Return the ability that the provider says it lacks, or None.
 
-    A field that is named decides before the words do. A refused `tool_choice` is no missing ability: the same tools
-    work where the model may choose.
+    A named field decides before the words do. A refused `tool_choice` does not count: the same tools work where the
+    model may choose. In a stream there may be no *status*.
     """
     if status in _NO_ABILITY_STATUS:
         return None
