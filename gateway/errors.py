@@ -19,6 +19,7 @@ ParlourError
 ├── SendFailed
 │   ├── RetryLater           not sent; send the same part after *delay*
 │   ├── SendRefused          not sent and never will be; dead-letter it
+│   │   └── PlaceGone         the thread or chat takes no message from us; try its parent chat
 │   ├── FormatRefused        the platform cannot parse the formatting; send the same part as plain text, once
 │   └── OutcomeUnknown       perhaps sent; look it up by the part's key, else mark the resend
 ├── ModelFailed
@@ -114,6 +115,10 @@ class RetryLater(SendFailed):
 
 class SendRefused(SendFailed):
     """The platform will never take this part (blocked, chat gone, 400)."""
+
+
+class PlaceGone(SendRefused):
+    """The thread or chat takes no message of the bot: deleted, closed, locked, or without the right to write."""
 
 
 class FormatRefused(SendFailed):

@@ -377,6 +377,7 @@ class MessagePart:
     settles: bool = False
     calls: str = ""  # as in OutboundMessage; the channel writes the mention before the text
     calls_name: str = ""
+    moved_to: str = ""  # chat of `key`, if it is not the message's: that place is gone
 
     @property
     def turn(self) -> str:

@@ -356,6 +356,10 @@ class DiscordChannel:
         elif not activity.on:
             await self._activity.stop(activity.key)
 
+    def remove_reactions(self, key: SessionKey) -> None:
+        """Remove the reactions of the messages of *key* that have ended; see `SupportsReactions`."""
+        self._reactions.acks.settle(key)
+
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
         await self._reactions.acks.close()

@@ -18,7 +18,7 @@ from discord.http import MultipartParameters, Route, handle_message_parameters
 
 from channels.discord.gateway_client import LONGEST_WINDOW, DiscordGatewayClient
 from channels.discord.settings import MOST_SHARDS
-from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.errors import FormatRefused, OutcomeUnknown, PlaceGone, RetryLater, SendFailed, SendRefused
 
 _PAGE = 100  # messages of one request, Discord's most
 _FOR_ONE = 1 << 6 | 1 << 2  # ephemeral, without embeds
@@ -27,6 +27,8 @@ _FOR_ONE = 1 << 6 | 1 << 2  # ephemeral, without embeds
 # docs.discord.com/developers/topics/opcodes-and-status-codes, JSON error codes
 _CANNOT_REPLY = 160002  # without the right to read the history
 _INVALID_BODY = 50035
+# Unknown channel or guild, no access or permission, no text channel, an archived thread, a locked one.
+_PLACE_GONE = frozenset({10003, 10004, 50001, 50008, 50013, 50024, 50083, 160005})
 _TOO_LARGE = 40005
 _TOKEN_OF_INTERACTION = 50027  # invalid webhook token: its fifteen minutes are over
 _UNREACHABLE_FOR = timedelta(seconds=5)
@@ -41,6 +43,10 @@ class DiscordRefusal(SendRefused):
         super().__init__(reason)
         self.code = code
         self.status = status
+
+
+class DiscordPlaceGone(DiscordRefusal, PlaceGone):
+    """Discord takes no message of the bot in the channel or thread."""
 
 
 @contextmanager
@@ -77,7 +83,8 @@ def describe_refusal(error: discord.HTTPException) -> SendFailed:
         return FormatRefused(reason)
     if error.code == _TOO_LARGE or error.status == 413:
         return DiscordRefusal("the file is larger than Discord allows there", _TOO_LARGE)
-    return DiscordRefusal(reason, error.code, error.status)
+    kind = DiscordPlaceGone if error.code in _PLACE_GONE else DiscordRefusal
+    return kind(reason, error.code, error.status)
 
 
 def _bounded(seconds: float) -> timedelta:

@@ -288,6 +288,10 @@ class SlackChannel:
         """Show or clear a status in a thread; Slack has none elsewhere."""
         await self._activity.show(activity)
 
+    def remove_reactions(self, key: SessionKey) -> None:
+        """Remove the reactions of the messages of *key* that have ended; see `SupportsReactions`."""
+        self._reactions.acks.settle(key)
+
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
         await self._reactions.acks.close()

@@ -14,7 +14,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
+from gateway.errors import FormatRefused, OutcomeUnknown, PlaceGone, RetryLater, SendRefused
 from gateway.net.aiohttp_proxy import connector
 
 _TIMEOUT = 30.0  # seconds for a whole call
@@ -27,6 +27,15 @@ _TOKEN = timedelta(minutes=1)
 _DOUBTFUL = frozenset({"fatal_error", "internal_error", "service_unavailable", "request_timeout", "team_added_to_org"})
 _BUSY = frozenset({"ratelimited", "rate_limited", "message_limit_exceeded"})
 _FORMAT = frozenset({"invalid_blocks", "invalid_blocks_format", "invalid_attachments"})
+# docs.slack.dev/reference/methods/chat.postMessage, errors about the conversation
+_PLACE_GONE = frozenset(
+    {
+        *("thread_not_found", "cannot_reply_to_message", "channel_not_found", "is_archived", "not_in_channel"),
+        *("user_not_in_channel", "restricted_action", "restricted_action_read_only_channel"),
+        *("restricted_action_thread_locked", "restricted_action_thread_only_channel"),
+        *("restricted_action_non_threadable_channel", "team_access_not_granted", "access_denied"),
+    }
+)
 _TOKENS = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "not_allowed_token_type"}
 )
@@ -39,6 +48,10 @@ class SlackRefusal(SendRefused):
         super().__init__(f"{code}, needs {needed}" if needed else code)
         self.code = code
         self.needed = needed
+
+
+class SlackPlaceGone(SlackRefusal, PlaceGone):
+    """Slack takes no message of the app in the channel or thread."""
 
 
 class SlackTokenRejected(RetryLater):
@@ -175,6 +188,8 @@ def map_api_error(error: SlackApiError) -> Exception:
         return SlackTokenRejected(code)
     if code in _FORMAT:
         return FormatRefused(code)
+    if code in _PLACE_GONE:
+        return SlackPlaceGone(code)
     return SlackRefusal(code, str(response.data.get("needed") or ""))
 
 

@@ -224,6 +224,10 @@ class TelegramChannel:
         """Show or stop typing and status."""
         await self._outbound.show(activity)
 
+    def remove_reactions(self, key: SessionKey) -> None:
+        """Remove the reactions of the messages of *key* that have ended; see `SupportsReactions`."""
+        self._reactions.acks.settle(key)
+
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
         await self._reactions.acks.close()

@@ -34,6 +34,7 @@ from gateway.errors import (
     FormatRefused,
     LoginRefused,
     OutcomeUnknown,
+    PlaceGone,
     RetryLater,
     SendFailed,
     SendRefused,
@@ -48,6 +49,13 @@ _CONNECTIONS = 32
 _UNREACHED = timedelta(seconds=2)
 _TOKEN_REFUSED = timedelta(seconds=60)
 
+# No list of these texts is published; they are as the Bot API and the MTProto errors behind it write them.
+_PLACE_GONE = (
+    *("thread not found", "topic_closed", "topic_deleted", "topic_id_invalid", "topic closed", "topic deleted"),
+    *("chat not found", "chat was deactivated", "chat_write_forbidden", "chat_restricted", "channel_private"),
+    *("not enough rights to send text", "have no rights to send", "need administrator rights", "chat_admin_required"),
+    *("chat_send_plain_forbidden", "peer_id_invalid", "user_banned_in_channel", "channel_invalid"),
+)
 _FORMAT_WORDS = ("can't parse entities", "can't find end", "entity", "entities", "unsupported start tag")
 
 
@@ -116,14 +124,11 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
     if isinstance(error, RetryAfter):
         return RetryLater(retry_after(error))
     if isinstance(error, Forbidden):
-        return SendRefused(describe_error(error))
+        return PlaceGone(describe_error(error))
     if isinstance(error, ChatMigrated):
         return SendRefused("the group became a supergroup twice in a row")
     if isinstance(error, BadRequest):
-        text = error.message.lower()
-        if is_formatted and any(word in text for word in _FORMAT_WORDS):
-            return FormatRefused(describe_error(error))
-        return SendRefused(describe_error(error))
+        return _bad_request(error, is_formatted=is_formatted)
     if isinstance(error, InvalidToken | EndPointNotFound):
         # The token may be corrected; the poller logs how.
         return RetryLater(_TOKEN_REFUSED, "Telegram rejects the token")
@@ -134,6 +139,13 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
     if isinstance(error.__cause__, NEVER_SENT):
         return RetryLater(_UNREACHED, f"Telegram cannot be reached: {type(error.__cause__).__name__}")
     return OutcomeUnknown(describe_error(error))
+
+
+def _bad_request(error: BadRequest, *, is_formatted: bool) -> SendFailed:
+    text, reason = error.message.lower(), describe_error(error)
+    if is_formatted and any(word in text for word in _FORMAT_WORDS):
+        return FormatRefused(reason)
+    return PlaceGone(reason) if any(words in text for words in _PLACE_GONE) else SendRefused(reason)
 
 
 def describe_error(error: TelegramError) -> str:

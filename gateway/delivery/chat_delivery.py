@@ -13,10 +13,19 @@ import structlog
 from gateway.backoff import exponential_delay
 from gateway.delivery.delivery_context import AttachmentLost, DeliveryContext, backoff
 from gateway.delivery.part_planner import PartPlanner, shown_name
-from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, RetryLater, SendFailed, SendRefused
-from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, SessionKey
+from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, PlaceGone, RetryLater, SendFailed, SendRefused
+from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Channel, DelayedDelivery, OutboxPart, PartState, PendingDelivery, SupportsSendTurns, TraceSpan
+from gateway.ports import (
+    Channel,
+    DelayedDelivery,
+    OutboxPart,
+    PartState,
+    PendingDelivery,
+    SupportsReactions,
+    SupportsSendTurns,
+    TraceSpan,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +82,7 @@ class ChatDeliveryWorker:
         row = rows[current]
         # A file cannot take the preview's place; where nothing else comes first, a pointer was cut.
         preview = delivery.preview if current == 0 and row.part.file is None else None
-        return await self._deliver(row, preview, rows[current + 1 :])
+        return await self._deliver(delivery.message, row, preview, rows[current + 1 :])
 
     async def _next(self) -> PendingDelivery | None:
         delivery = await self._ask_outbox()
@@ -137,7 +146,9 @@ class ChatDeliveryWorker:
 
     # -- one part ------------------------------------------------------------------------------
 
-    async def _deliver(self, row: OutboxPart, preview: OutboxPart | None, later: Sequence[OutboxPart]) -> bool:
+    async def _deliver(
+        self, message: OutboundMessage, row: OutboxPart, preview: OutboxPart | None, later: Sequence[OutboxPart]
+    ) -> bool:
         """Try to send a part; False when the chat has nothing more."""
         part = row.part
         if self._part != part.id:
@@ -149,11 +160,15 @@ class ChatDeliveryWorker:
             pass
         except RetryLater as error:
             await self._put_off(part, error)
+        except PlaceGone as error:
+            await self._move(message, part, later, error)
         except SendRefused as error:
             await self._bury(part, str(error), 1 + len(later))
         except SendFailed as error:
             await self._failed(part, error, 1 + len(later))
         else:
+            if part.moved_to:
+                self._remove_reactions()  # the channel knows the chat that the part went to
             return await self._delivered(receipt, later)
         return True
 
@@ -233,8 +248,47 @@ class ChatDeliveryWorker:
         note = outbox.mark_uncertain if self._part_sender.is_doubtful else outbox.mark_unsent
         await self._context.retry_store(lambda: note(part, reason))
 
+    async def _move(
+        self, message: OutboundMessage, part: MessagePart, later: Sequence[OutboxPart], error: PlaceGone
+    ) -> None:
+        """Send the message to another chat, or dead-letter it without one.
+
+        The new parts have new numbers and so new send keys, and replace the old ones in one transaction: after a kill
+        they are sent to the new chat.
+        """
+        outbox = self._context.outbox
+        question = await self._context.retry_store(lambda: outbox.question(message.turn))
+        planned = [] if question is None else self._cutter.plan_moved(message, part, question)
+        if question is None or not planned or await self._was_asker_told(message, planned):
+            await self._bury(part, str(error), 1 + len(later))
+            return
+        last = int((later[-1].part if later else part).id.rpartition(".")[2])
+        moved = [replace(each, id=f"{message.id}.{last + n}") for n, each in enumerate(planned, 1)]
+        if await self._context.retry_store(lambda: outbox.move(message, part, moved, question)):
+            is_line = moved[0].moved_to != message.key.parent.chat
+            log.warning(
+                "delivery.moved",
+                channel=self._channel.name,
+                part=part.id,
+                to="asker" if is_line else "parent",
+                reason=str(error),
+            )
+
+    async def _was_asker_told(self, message: OutboundMessage, planned: Sequence[MessagePart]) -> bool:
+        """Return True if *planned* is the line to the asker, and another message of the turn has brought it."""
+        if planned[0].moved_to == message.key.parent.chat:
+            return False
+        turn = await self._context.retry_store(lambda: self._context.outbox.messages_of(message.turn))
+        parts = [row.part for each in turn for row in each.parts if each.message.id != message.id]
+        return any(part.moved_to == planned[0].moved_to for part in parts)
+
+    def _remove_reactions(self) -> None:
+        if isinstance(self._channel, SupportsReactions):
+            self._channel.remove_reactions(self._key)
+
     async def _bury(self, part: MessagePart, reason: str, parts: int) -> None:
         await self._context.retry_store(lambda: self._context.outbox.dead_letter(part, reason))
+        self._remove_reactions()
         self.delayed = None
         self._context.meter.count("delivery_dead", parts, channel=self._channel.name)
         log.error("delivery.dead", channel=self._channel.name, part=part.id, parts=parts, reason=reason)
@@ -265,7 +319,7 @@ def placeholder(part: MessagePart, language: str) -> MessagePart:
 
 
 class PartCancelled(ParlourError):
-    """The part was cancelled between the look at it and its sending; the chat goes on with what is next."""
+    """The part was cancelled before it was sent; the chat continues with the next one."""
 
 
 class PartSender:
@@ -402,6 +456,8 @@ class PartSender:
         """Send a file, or, when it is lost or not taken, the line that says so; dead is only what refuses both."""
         try:
             return await self._ask(part, self._channel.send(part, may_be_duplicate=may_be_duplicate))
+        except PlaceGone:
+            raise
         except (SendRefused, FormatRefused) as error:
             sentence = "delivery.file_lost" if isinstance(error, AttachmentLost) else "delivery.file_refused"
             log.warning("delivery.file_not_sent", channel=self._channel.name, part=part.id, reason=str(error))

@@ -10,7 +10,17 @@ from datetime import timedelta
 import structlog
 
 from gateway.delivery.delivery_context import DeliveryContext
-from gateway.events import AnswerSource, Attachment, ChatKind, MessagePart, OutboundKind, OutboundMessage
+from gateway.events import (
+    AnswerSource,
+    Attachment,
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    MessagePart,
+    OutboundKind,
+    OutboundMessage,
+    SessionKey,
+)
 from gateway.i18n import command_prefix, translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import Channel, OutboxPart, PartState
@@ -38,6 +48,8 @@ PLAIN_WHOLE = "answer.txt"  # if not all of its addresses may be links
 PLACED_PARTS = 3  # texts of one answer that are placed: six calls, a few seconds
 _STANDS = (PartState.SENT, PartState.SENDING, PartState.UNKNOWN)
 _LONGEST_NAME = 64
+_MARKS = frozenset("\\`*_{}[]()<>#+-.!|~$&:@=")
+_LONGEST_QUESTION = 200  # characters of a question that a moved answer quotes
 
 
 class PartPlanner:
@@ -76,6 +88,26 @@ class PartPlanner:
             parts = _with_choices(parts, message)
         named = zip(parts, (f"{message.id}.{n}" for n in range(1, len(parts) + 1)), strict=True)
         return [part if part.id == name else replace(part, id=name) for part, name in named]
+
+    def plan_moved(self, message: OutboundMessage, part: MessagePart, question: InboundMessage) -> list[MessagePart]:
+        """Return the parts that *message* becomes elsewhere, because *part* was refused where it should go.
+
+        A thread's answer goes to the parent chat, whole and below its question. If that is refused too,
+        or the thread is private, its asker gets one line. Returns no parts if that was tried, or if the chat is the
+        asker's own.
+        """
+        asker, parent = question.sender.id, message.key.parent
+        if not part.moved_to and parent != message.key and not question.is_private:
+            text = f"{_quote_question(question)}{message.text}"
+            there = replace(message, key=parent, text=text, reply_to="", settles=False)
+            return [replace(each, moved_to=parent.chat) for each in self.plan_parts(there, None)]
+        is_own = message.chat_kind is ChatKind.DIRECT or not asker or message.key.parent.chat == asker
+        if is_own or part.moved_to == asker:
+            return []
+        key = SessionKey(message.key.channel, asker)
+        notice = translate("delivery.place_gone", self._context.language(message.key))
+        to_asker = OutboundMessage(id=message.id, key=key, text=notice, kind=OutboundKind.NOTICE, visible_to=asker)
+        return [replace(each, moved_to=asker) for each in self.plan_parts(to_asker, None)]
 
     # -- texts ---------------------------------------------------------------------------------
 
@@ -196,6 +228,18 @@ def _with_choices(parts: list[MessagePart], message: OutboundMessage) -> list[Me
         )
         for n, part in enumerate(parts)
     ]
+
+
+def _quote_question(question: InboundMessage) -> str:
+    """Return the beginning of a question as a Markdown quote; nothing for jobs and for messages without text."""
+    line = " ".join(sanitize(question.text).split())
+    if question.kind is InboundKind.JOB or not line:
+        return ""
+    line = line if len(line) <= _LONGEST_QUESTION else f"{line[:_LONGEST_QUESTION]}…"
+    name = safe_display_name(question.sender.name)
+    # As entities, so that no sign of it is read as Markdown.
+    literal = "".join(f"&#{ord(each)};" if each in _MARKS else each for each in line)
+    return f"> {name}: {literal}\n\n" if name else f"> {literal}\n\n"
 
 
 def shown_name(file: Attachment) -> str:

@@ -33,6 +33,7 @@ from gateway.ports.channel_support import HistoryReader as HistoryReader
 from gateway.ports.channel_support import SupportsCommandPrefix as SupportsCommandPrefix
 from gateway.ports.channel_support import SupportsFiles as SupportsFiles
 from gateway.ports.channel_support import SupportsHistory as SupportsHistory
+from gateway.ports.channel_support import SupportsReactions as SupportsReactions
 from gateway.ports.channel_support import SupportsReplay as SupportsReplay
 from gateway.ports.channel_support import SupportsSenderLookup as SupportsSenderLookup
 from gateway.ports.channel_support import SupportsSendTurns as SupportsSendTurns

@@ -120,6 +120,17 @@ class SupportsSendTurns(Protocol):
 
 
 @runtime_checkable
+class SupportsReactions(Protocol):
+    """A channel that acknowledges messages by a reaction, which goes when their answer is delivered."""
+
+    def remove_reactions(self, key: SessionKey) -> None:
+        """Remove the reactions of the messages of *key* that have ended, although nothing was sent there.
+
+        Returns at once; failures are logged.
+        """
+
+
+@runtime_checkable
 class SupportsLogin(Protocol):
     """A channel that people log in to."""
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 
 LinkFinder = Callable[[str], tuple[str, ...]]  # returns the addresses in a Markdown text that may be links, comparable
@@ -103,6 +103,17 @@ class Outbox(Protocol):
 
     async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Dead-letter *part* and the later parts of its message."""
+
+    async def question(self, turn: str) -> InboundMessage | None:
+        """Return the first message of *turn*; None if its words have expired."""
+
+    async def move(
+        self, message: OutboundMessage, part: MessagePart, parts: Sequence[MessagePart], question: InboundMessage
+    ) -> bool:
+        """Replace *part* and the later parts of *message* by *parts*, which go to another chat.
+
+        Returns False, without effect, if *part* is finished, or if an erasure changed *message* or *question*.
+        """
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Store the turn's row 0 as sending, before its first send; a second call returns the stored row."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gateway.errors import StoreUnavailable
-from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
+from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
 from gateway.store.adoption import AdoptedRange, is_uncertain
@@ -19,6 +19,7 @@ from gateway.store.row_codec import (
     micros,
     moment,
     quote,
+    read_inbound,
     read_json,
     read_key,
     read_outbound,
@@ -114,6 +115,20 @@ class SqlOutbox:
         now = self._engine.now()
         await self._engine.writer.submit(lambda database: bury(database, part.id, reason, now))
 
+    async def question(self, turn: str) -> InboundMessage | None:
+        """Return the first message of *turn*; None if its words have expired."""
+        return await self._engine.writer.submit(lambda database: question_of(database, turn), group=turn)
+
+    async def move(
+        self, message: OutboundMessage, part: MessagePart, parts: Sequence[MessagePart], question: InboundMessage
+    ) -> bool:
+        """Replace *part* and the later parts of *message* by *parts*, which go to another chat."""
+        now = self._engine.now()
+        cut = [(part_place(each.id)[1], write_part(each)) for each in parts]
+        return await self._engine.writer.submit(
+            lambda database: move(database, message, part.id, cut, question, now), group=_turn_of(part.id)
+        )
+
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Write the turn's row 0 as sending, once."""
         engine, now, payload = self._engine, self._engine.now(), write_part(part)
@@ -191,6 +206,13 @@ _BURY = sql(
     "UPDATE part SET state = 'dead', reason = ?, at = ? WHERE",
     _OF_MESSAGE,
     "AND n >= ? AND",
+    _IS_UNFINISHED,
+    "RETURNING n",
+)
+_QUESTION = "SELECT key, message_id, sent_at, sender, payload FROM inbox WHERE seq = ?"
+_UNMOVED = sql("SELECT payload, seq FROM outbox WHERE id = ? AND +open IS NOT NULL", LOCKED)
+_MOVED = sql(
+    "UPDATE part SET state = 'cancelled', reason = 'moved', at = ? WHERE message = ? AND n >= ? AND",
     _IS_UNFINISHED,
     "RETURNING n",
 )
@@ -363,6 +385,39 @@ def bury(database: Database, part: str, reason: str, at: int) -> None:
         [(f"{id_}.{number}", turn, key, quote(reason), at) for (number,) in buried],
     )
     _finish(database, id_, at)
+
+
+def question_of(database: Database, turn: str) -> InboundMessage | None:
+    """Return the first message of *turn*, which has ended; None if its row has expired."""
+    found = database.execute("SELECT inbox FROM record WHERE turn = ?", (quote(turn),)).fetchone()
+    rows = read_json(found[0]) if found is not None else []
+    found = database.execute(_QUESTION, (rows[0],)).fetchone() if rows else None
+    if found is None:
+        return None
+    key, message_id, sent_at, sender, payload = found
+    return read_inbound(read_key(key), unquote(message_id), sent_at, unquote(sender), payload)
+
+
+def move(
+    database: Database,
+    message: OutboundMessage,
+    part: str,
+    cut: Sequence[tuple[int, str]],
+    question: InboundMessage,
+    at: int,
+) -> bool:
+    """Replace *part* and what follows it by parts with new numbers; False if it is finished, or words were erased."""
+    id_, n = part_place(part)
+    found = database.execute(_UNMOVED, (id_,)).fetchone()
+    if found is None or read_outbound(message.id, message.key, found[0]) != message:
+        return False
+    if question_of(database, message.turn) != question:
+        return False
+    if not database.execute(_MOVED, (at, found[1], n)).fetchall():
+        return False
+    state = PartState.PENDING.value
+    database.executemany(_INSERT_PART, [(found[1], number, state, 0, at, payload) for number, payload in cut])
+    return True
 
 
 def _finish(database: Database, id_: str, at: int) -> bool:

@@ -276,7 +276,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
 
 
 def write_part(part: MessagePart) -> str:
-    """Return the payload column of a part; id and key have their own columns."""
+    """Return the payload column of a part; its id and its message's key have their own columns."""
     fields: dict[str, Any] = {"text": part.payload} if part.payload or not part.plain else {}
     if part.plain != part.payload:
         fields["plain"] = part.plain
@@ -290,16 +290,18 @@ def write_part(part: MessagePart) -> str:
         fields["file"] = _attachment_fields(part.file)
     if part.is_placed:
         fields["is_placed"] = True
+    if part.moved_to:
+        fields["moved_to"] = part.moved_to
     return write_json({**fields, **_button_fields(part)})
 
 
 def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
     """Undo `write_part`."""
     fields = read_json(payload)
-    text = fields.get("text", "")
+    text, moved_to = fields.get("text", ""), fields.get("moved_to", "")
     return MessagePart(
         id=id_,
-        key=key,
+        key=SessionKey(key.channel, moved_to) if moved_to else key,
         payload=text,
         plain=fields.get("plain", text),
         reply_to=fields.get("reply_to", ""),
@@ -309,6 +311,7 @@ def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
         is_placed=fields.get("is_placed", False),
         choices=_choices(fields),
         settles=fields.get("settles", False),
+        moved_to=moved_to,
         **_call_fields(fields),
     )
 

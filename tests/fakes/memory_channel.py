@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
-from gateway.errors import FileUnavailable, FormatRefused, OutcomeUnknown, RetryLater, SendRefused
+from gateway.errors import FileUnavailable, FormatRefused, OutcomeUnknown, PlaceGone, RetryLater, SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities, ChatActivity
@@ -39,6 +39,7 @@ class ChannelFault(Enum):
 
     LATER = auto()  # 429 with Retry-After; nothing happens
     REFUSED = auto()  # 400, 403
+    GONE = auto()  # the thread or chat takes nothing any more
     FORMAT = auto()  # "can't parse entities"; plain text would be taken
     LOST = auto()  # it happens, but the reply never comes
     DROPPED = auto()  # it does not happen, and the reply never comes
@@ -152,6 +153,8 @@ class MemoryPlatform:
                 raise RetryLater(timedelta(seconds=planned.seconds))
             case ChannelFault.REFUSED:
                 raise SendRefused("403 blocked")
+            case ChannelFault.GONE:
+                raise PlaceGone("400 message thread not found")
             case ChannelFault.FORMAT:
                 raise FormatRefused("400 can't parse entities")
             case ChannelFault.LOST:
@@ -216,6 +219,7 @@ class FakeChannel:
         self.activities: list[ChatActivity] = []
         self.watched = True
         self.breaks_rendering = False
+        self.without_reactions: list[SessionKey] = []
 
     async def run(self) -> None:
         """Hear nothing."""
@@ -303,6 +307,10 @@ class FakeChannel:
     async def show(self, activity: ChatActivity) -> None:
         """Note what is shown."""
         self.activities.append(activity)
+
+    def remove_reactions(self, key: SessionKey) -> None:
+        """Note the chats without reactions."""
+        self.without_reactions.append(key)
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -98,6 +98,17 @@ class DeliveryGateway:
         outbound = tuple(replace(message, **fields) for message in commit.outbound)
         await self.store.journal.commit(lease, replace(commit, outbound=outbound))
 
+    async def commit_to(self, lease: TurnLease, *texts: str) -> None:
+        """End a turn with *texts* as messages to the readers of its chat."""
+        await self.commit(lease, *texts, chat_kind=lease.rows[0].message.chat_kind)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when *holds* holds, looked at every tenth of a virtual second, or after an hour."""
+        for _ in range(36_000):
+            if holds():
+                return
+            await asyncio.sleep(0.1)
+
     def preview(self, lease: TurnLease) -> Preview:
         """Open the turn's preview."""
         return self.deliverer.open(lease, "en")

@@ -91,6 +91,17 @@ class CrashingOutbox:
         """Bury or die."""
         await self._death.around(lambda: self._outbox.dead_letter(part, reason))
 
+    async def question(self, turn: str) -> InboundMessage | None:
+        """Reading changes nothing."""
+        return await self._outbox.question(turn)
+
+    async def move(
+        self, message: OutboundMessage, part: MessagePart, parts: Sequence[MessagePart], question: InboundMessage
+    ) -> bool:
+        """Move or die."""
+        is_moved: bool = await self._death.around(lambda: self._outbox.move(message, part, parts, question))
+        return is_moved
+
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Write or die."""
         row: OutboxPart = await self._death.around(lambda: self._outbox.preview(lease, part))

@@ -167,13 +167,16 @@ async def test_a_preview_that_nobody_can_find_marks_the_answer(opens: OpensGatew
     assert gateway.platform.texts(ANN) == [WORDS, f"{MARK}\nThe answer"]
 
 
+REFUSALS = (ChannelFault.REFUSED, ChannelFault.GONE)
+
+
 @pytest.mark.parametrize("fault", list(ChannelFault))
 @pytest.mark.parametrize("what", ["send", "edit"])
 async def test_no_fault_of_a_preview_fails_its_turn(opens: OpensGateway, fault: ChannelFault, what: str) -> None:
     """Whatever happens to a preview, the answer arrives unmarked, once, and typing is over."""
     gateway = await opens()
     # A second refusal would be the answer's own.
-    gateway.platform.fail(fault, what=what, seconds=3, calls=1 if fault is ChannelFault.REFUSED else 2)
+    gateway.platform.fail(fault, what=what, seconds=3, calls=1 if fault in REFUSALS else 2)
     lease, preview = await gateway.begin_preview()
     for n in range(8):
         preview.show(f"{WORDS} {n}")
