@@ -52,10 +52,15 @@ class LearnedModels:
         """Return the abilities that *model* lacks."""
         return frozenset(each for each in ModelAbility if self.find(model, each) is not None)
 
-    async def learn(self, model: str, facts: Mapping[str, str], *, forget: Collection[str] = ()) -> None:
-        """Keep *facts*, values by name, and remove those called *forget*. While the store is down, in memory."""
+    async def learn(
+        self, model: str, facts: Mapping[str, str], *, forget: Collection[str] = (), at: datetime | None = None
+    ) -> None:
+        """Keep *facts*, values by name, learned *at* (now), and remove those called *forget*.
+
+        While the store is down, they are in memory alone, and are stored with the next ones.
+        """
         gone = [(model, name) for name in forget if self.find(model, name) is not None]
-        put = [ModelFact(model=model, name=name, value=value, at=self._now()) for name, value in facts.items()]
+        put = [ModelFact(model=model, name=name, value=value, at=at or self._now()) for name, value in facts.items()]
         if not put and not gone:
             return
         log.warning("model.learned", model=model, facts=sorted(facts), forgotten=sorted(name for _, name in gone))

@@ -26,7 +26,7 @@ from agent.llm.chat_model import (
 )
 from agent.llm.model_abilities import LearnedModels, is_comparable, reduce_request
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import format_time, parse_time
+from agent.memory.storage.transcript_lines import parse_time
 from gateway.backoff import exponential_delay
 from gateway.errors import (
     AbilityMissing,
@@ -98,8 +98,8 @@ class ModelClient:
         self._pause = pause
         self._jitter = jitter
         self._on_end = on_end
-        self.windows = windows or ContextWindows(None, now=now)
         self.facts = facts or LearnedModels(now=now)
+        self.windows = windows or ContextWindows(self.facts)
 
     async def prompt_limit(self) -> int:
         """Return the prompt budget of the first model (units: token_estimate.py)."""
@@ -136,9 +136,8 @@ class ModelClient:
     async def _know(self, model: ChatModel, sized_as: str) -> None:
         """Look up the model's window, once."""
         if not self.windows.is_known(sized_as):
-            self.windows.set_window(
-                sized_as, await model.window() if isinstance(model, SupportsContextWindow) else None
-            )
+            window = await model.window() if isinstance(model, SupportsContextWindow) else None
+            self.windows.set_window(sized_as, window, kept_as=_kept_as(model))
 
     async def sees(self) -> bool:
         """Return True if the first model accepts pictures."""
@@ -146,6 +145,10 @@ class ModelClient:
         if self.lacks(ModelAbility.PICTURES):
             return False
         return await first.sees() if isinstance(first, SupportsVision) else False
+
+    def names(self) -> Sequence[tuple[str, str]]:
+        """Return of each model the settings' name and the name of its facts."""
+        return [(sized_as, _kept_as(model)) for model, sized_as in self._models]
 
     def lacks(self, ability: ModelAbility) -> bool:
         """Return True if the first model has refused *ability*. Served from memory."""
@@ -371,12 +374,12 @@ class UsageRecorder(Protocol):
 DEFAULT_WINDOW = 65_536  # tokens; of a model that nobody knows and that has refused nothing yet
 SMALLEST_WINDOW = 1_000
 LARGEST_RESERVE = 8_192  # tokens kept free for the answer, at most
-LAPSES = timedelta(days=30)  # what was learned is tried anew then: providers change
 _LEAST = 200  # tokens: a smaller prompt teaches nothing
 _PLAUSIBLE = (0.2, 5.0)  # figures outside of it are a proxy's fancy, or a test's
 _UP, _DOWN = 0.3, 0.1  # how quickly the factor follows
 _LARGEST_FACTOR = 4.4  # a token is at least a byte, and we reckon four to one
 _CREDIBLE = 2_000  # tokens: that less is too long for a large window is believed only with a limit
+WINDOW = "window"  # the fact
 _HARDER = 0.8  # of what was refused is tried next, where the model did not say its limit
 
 
@@ -402,28 +405,19 @@ class PromptBudget:
         return self.window - self.reserve - self.safety
 
 
-@dataclass(frozen=True, slots=True)
-class _LearnedWindow:
-    window: int
-    factor: float  # tokens of the provider for one of ours
-    at: str
-
-
 class ContextWindows:
-    """Known limits of every model. Call it on the event loop; it writes its file in a thread."""
+    """Known limits of every model. What a refusal has shown is a fact about the model."""
 
-    def __init__(self, path: Path | None, *, now: Callable[[], datetime]) -> None:
-        """Keep what is learned in the file *path*; None = in memory alone."""
-        self._path = path
-        self._now = now
-        self._disk = Disk()
+    def __init__(self, facts: LearnedModels) -> None:
+        self._facts = facts
         self._known: dict[str, int] = {}
+        self._kept_as: dict[str, str] = {}
         self._factors: dict[str, float] = {}
-        self._learned = self._load()
 
-    def set_window(self, model: str, window: int | None) -> None:
-        """Set the window that the settings or litellm's table have for *model*."""
+    def set_window(self, model: str, window: int | None, *, kept_as: str = "") -> None:
+        """Set the window that the settings or litellm's table have for *model*, and the name of its facts."""
         self._known[model] = window or DEFAULT_WINDOW
+        self._kept_as[model] = kept_as or model
 
     def is_known(self, model: str) -> bool:
         """Return True if `set_window` was called for *model*."""
@@ -432,8 +426,8 @@ class ContextWindows:
     def window(self, model: str) -> int:
         """Return the context window of *model* in tokens, prompt and answer together."""
         window = self._known.get(model, DEFAULT_WINDOW)
-        learned = self._learned.get(model)
-        return min(window, learned.window) if learned is not None and self._is_fresh(learned) else window
+        learned = self._learned(model)
+        return min(window, learned[0]) if learned is not None else window
 
     def budget(self, model: str) -> int:
         """Return the prompt budget of *model*, in the units of agent/memory/messages/token_estimate.py."""
@@ -441,8 +435,10 @@ class ContextWindows:
 
     def factor(self, model: str) -> float:
         """Return the provider's tokens per estimated token."""
-        learned = self._learned.get(model)
-        return self._factors.get(model, learned.factor if learned is not None else 1.0)
+        if (known := self._factors.get(model)) is not None:
+            return known
+        learned = self._learned(model)
+        return learned[1] if learned is not None else 1.0
 
     def calibrate(self, model: str, weight: int, tokens: int) -> None:
         """Say that a prompt reckoned at *weight* was *tokens* by the provider's own figures."""
@@ -468,31 +464,42 @@ class ContextWindows:
             log.warning("model.refused_little", model=model, weight=weight)
             return
         self._factors[model] = factor
-        self._learned[model] = _LearnedWindow(window, round(factor, 3), format_time(self._now()))
         log.warning("model.window_learned", model=model, window=window, factor=round(factor, 2), told=bool(limit))
-        if self._path is not None:
-            try:
-                await asyncio.to_thread(self._save, self._path)
-            except OSError as error:
-                log.warning("model.window_not_kept", error=error.strerror)
+        await self._facts.learn(self._kept_as.get(model, model), {WINDOW: format_window(window, factor)})
 
-    def _load(self) -> dict[str, _LearnedWindow]:
-        data = self._disk.load(self._path) if self._path is not None else None
-        try:
-            found = json.loads(data or b"{}")
-            return {str(name): _read(each) for name, each in found.items()}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return {}  # it is learned again, at the cost of a refused request
-
-    def _is_fresh(self, entry: _LearnedWindow) -> bool:
-        at = parse_time(entry.at)
-        return at is not None and self._now() - at < LAPSES
-
-    def _save(self, path: Path) -> None:
-        text = json.dumps({name: asdict(each) for name, each in self._learned.items()}, indent=1)
-        self._disk.replace(path, text.encode() + b"\n")
+    def _learned(self, model: str) -> tuple[int, float] | None:
+        fact = self._facts.find(self._kept_as.get(model, model), WINDOW)
+        return parse_window(fact.value) if fact is not None else None
 
 
-def _read(line: Mapping[str, Any]) -> _LearnedWindow:
-    factor = min(max(float(line["factor"]), _PLAUSIBLE[0]), _LARGEST_FACTOR)
-    return _LearnedWindow(max(int(line["window"]), SMALLEST_WINDOW), factor, str(line["at"]))
+def format_window(window: int, factor: float) -> str:
+    """Return the value of the fact: the window and the provider's tokens for one of ours, within what is possible."""
+    factor = min(max(factor, _PLAUSIBLE[0]), _LARGEST_FACTOR)
+    return f"{max(window, SMALLEST_WINDOW)} {factor:.3f}"
+
+
+def parse_window(value: str) -> tuple[int, float]:
+    """Return the window and the factor of the value of the fact."""
+    window, _, factor = value.partition(" ")
+    return int(window), float(factor)
+
+
+async def take_over_windows(path: Path, facts: LearnedModels, kept_as: Mapping[str, str]) -> None:
+    """Keep the windows in the file *path*, which earlier versions wrote, as facts, and remove the file.
+
+    *kept_as* has the names of facts by the names that the file uses. A file that cannot be read is left out: a window
+    is learned again, at the cost of a refused request.
+    """
+    disk = Disk()
+    data = await asyncio.to_thread(disk.load, path)
+    if data is None:
+        return
+    try:
+        for name, line in json.loads(data).items():
+            at = parse_time(str(line["at"]))
+            if name in kept_as and at is not None and facts.find(kept_as[name], WINDOW) is None:
+                value = format_window(int(line["window"]), float(line["factor"]))
+                await facts.learn(kept_as[name], {WINDOW: value}, at=at)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        log.warning("model.windows_unreadable", error=type(error).__name__)
+    await asyncio.to_thread(path.unlink, missing_ok=True)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from agent.commands import CommandRouter
+from agent.llm.model_abilities import LearnedModels
 from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
@@ -186,7 +187,13 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     memory = build_memory(context, projector, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(
-        settings, context.plugins, usage.recorder, context.meter, now=now, on_end=model_health.note_call_end
+        settings,
+        context.plugins,
+        usage.recorder,
+        context.meter,
+        now=now,
+        facts=LearnedModels(store.models, now=now),
+        on_end=model_health.note_call_end,
     )
     models = await stack.enter_async_context(open_models(factory))
     profiles = build_profiles(context, models.catalog)

@@ -10,7 +10,8 @@ from datetime import datetime
 from agent.chat_profiles import ModelCatalog
 from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.litellm_model import close_litellm
-from agent.llm.model_client import ContextWindows, ModelClient, UsageRecorder
+from agent.llm.model_abilities import LearnedModels
+from agent.llm.model_client import ContextWindows, ModelClient, UsageRecorder, take_over_windows
 from agent.llm.model_registry import open_model
 from gateway.app.context import ExtraPlugins
 from gateway.ports import MetricsRecorder
@@ -27,6 +28,10 @@ class ModelServices:
     memory: ModelClient  # of summaries, notes and flushes: the default one, unless `memory.model` names another
     dream: ModelClient  # the default one, unless `dream.model_override` names another
 
+    def all(self) -> tuple[ModelClient, ...]:
+        """Return every client once."""
+        return tuple(dict.fromkeys((self.default, *self.catalog.every(), self.memory, self.dream)))
+
 
 @dataclass(slots=True, eq=False)
 class ModelFactory:
@@ -38,11 +43,12 @@ class ModelFactory:
     meter: MetricsRecorder
     _: KW_ONLY
     now: Callable[[], datetime]
+    facts: LearnedModels = field(default_factory=LearnedModels)  # from answers of the models
     on_end: Callable[[bool], None] = lambda _: None  # called after each model call: True when a model answered it
     _windows: ContextWindows = field(init=False)
 
     def __post_init__(self) -> None:
-        self._windows = ContextWindows(self.settings.home / "windows.json", now=self.now)
+        self._windows = ContextWindows(self.facts)
 
     def build_default(self) -> ModelClient:
         """Return the client of `llm.model` and its fallbacks, or of the caller's plugins."""
@@ -98,6 +104,7 @@ class ModelFactory:
             meter=self.meter,
             now=self.now,
             windows=self._windows,
+            facts=self.facts,
             on_end=self.on_end,
         )
 
@@ -113,6 +120,8 @@ async def open_models(factory: ModelFactory) -> AsyncIterator[ModelServices]:
     default = factory.build_default()
     background = (factory.build_memory(default), factory.build_dream(default))
     services = ModelServices(default, factory.build_catalog(default), *background)
+    names = {name: kept_as for each in services.all() for name, kept_as in each.names()}
+    await take_over_windows(factory.settings.home / "windows.json", factory.facts, names)
     try:
         yield services
     finally:

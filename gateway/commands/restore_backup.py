@@ -47,7 +47,7 @@ _USUAL = {
     "blobs": "prompt texts",
     "files": "files that you put there",
     "exports": "unfinished exports",
-    "windows.json": "learned context windows of models",
+    "windows.json": "learned context windows of models, of an earlier version",
     "docs": "documents of projects",
     "quarantine": "quarantined platform events",
     "uploads": "files uploaded on the page",

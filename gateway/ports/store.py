@@ -14,6 +14,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
+from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
@@ -53,6 +54,7 @@ class Store(Protocol):
     links: AccountLinkStore
     access: AccessStore
     alerts: AlertStore
+    models: ModelFactStore
     erasing: ErasureStore
     scope_files: ScopeFileStore | None  # None = the files of the home are what is true of its scopes
     connections: ConnectionClaims | None  # None = this process has every connection

@@ -65,6 +65,7 @@ class CachedRows(StrEnum):
     ACCESS = "access"
     LINKS = "links"
     CHOICES = "choices"
+    MODELS = "models"  # facts about models
     NOTES = "notes"  # of channels, those that `ChannelState.cached` returns
 
 

@@ -324,9 +324,16 @@ ALTER TABLE scope_file ADD COLUMN object TEXT NOT NULL DEFAULT '';
 CREATE TABLE unused_object (name TEXT PRIMARY KEY, due INTEGER NOT NULL) WITHOUT ROWID;
 """
 
+# What models have shown to take and to lack (agent/llm/model_abilities.py).
+_MODEL_FACTS = """
+CREATE TABLE model_fact (
+    model TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (model, name)
+) WITHOUT ROWID;
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
     *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
-    *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS)),
+    *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS, _MODEL_FACTS)),
 )

@@ -1,9 +1,9 @@
 """Rows that every worker keeps in memory, and the editions by which it learns that another worker has changed them.
 
-Access, links of accounts and the choices of people are read at every message, and logins of the page at every request,
-so they are served from memory. A transaction that changes them writes a new edition. Every transaction of a worker
-begins with a look at the editions, in the statement that is its fence, and reads rows of a new edition again: a
-transaction's result is therefore never newer than the caches (docs/adr/0086-editions.md).
+Access, links of accounts, the choices of people and facts about models are read at every message, and logins of the
+page at every request, so they are served from memory. A transaction that changes them writes a new edition. Every
+transaction of a worker begins with a look at the editions, in the statement that is its fence, and reads rows of a new
+edition again: a transaction's result is therefore never newer than the caches (docs/adr/0086-editions.md).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gateway.store import access, account_links
 from gateway.store.access import AccessSnapshot
 from gateway.store.account_links import LinkSnapshot
 from gateway.store.database import SET_META, CachedRows, Database
+from gateway.store.model_facts import FactsByName, load_facts
 from gateway.store.row_codec import quote, unquote
 
 EDITIONS = "SELECT string_agg(name || ' ' || value, ',' ORDER BY name) FROM meta WHERE name LIKE 'edition.%'"
@@ -31,6 +32,7 @@ class CachedSnapshot:
     links: LinkSnapshot | None
     choices: dict[str, dict[str, str]] | None
     notes: dict[str, dict[str, str]] | None
+    models: FactsByName | None
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ def read_again(database: Database, changed: Collection[str]) -> CachedSnapshot:
         links=account_links.load(database) if CachedRows.LINKS in changed else None,
         choices=load_choices(database) if CachedRows.CHOICES in changed else None,
         notes=load_notes(database) if CachedRows.NOTES in changed else None,
+        models=load_facts(database) if CachedRows.MODELS in changed else None,
     )
 
 

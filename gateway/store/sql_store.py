@@ -23,6 +23,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
+from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
@@ -49,6 +50,7 @@ from gateway.store.erasure import SqlErasure
 from gateway.store.jobs import SqlJobs
 from gateway.store.journal import SqlJournal
 from gateway.store.migrations import MIGRATIONS
+from gateway.store.model_facts import FactsByName, SqlModelFacts, load_facts, prune_facts
 from gateway.store.outbox import SqlOutbox
 from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
@@ -104,6 +106,7 @@ class RecoveryState:
     links: account_links.LinkSnapshot
     access: access.AccessSnapshot
     notes: dict[str, dict[str, str]]
+    model_facts: FactsByName
     killed_jobs: list[KilledJob]
     last_charged: tuple[int, ...]
 
@@ -146,6 +149,7 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
         links=account_links.load(database),
         access=access.load(database),
         notes=load_notes(database),
+        model_facts=load_facts(database),
         killed_jobs=killed_jobs,
         last_charged=charged,
     )
@@ -279,6 +283,7 @@ class SqlStore:
         self.links: AccountLinkStore = account_links.SqlAccountLinks(engine, state.links, state.preferences)
         self.access: AccessStore = access.SqlAccess(engine, state.access)
         self.alerts: AlertStore = SqlAlerts(engine)
+        self.models: ModelFactStore = SqlModelFacts(engine, state.model_facts)
         self.erasing: ErasureStore = SqlErasure(engine)
         self._cached = state
         self._notes = ChannelNotes(state.notes)
@@ -299,6 +304,9 @@ class SqlStore:
             self._cached.preferences.update(snapshot.choices)
         if snapshot.notes is not None:
             self._notes.replace(snapshot.notes)
+        if snapshot.models is not None:
+            self._cached.model_facts.clear()
+            self._cached.model_facts.update(snapshot.models)
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
@@ -360,6 +368,7 @@ class SqlStore:
         name: str | None = "" if newest_gone else None
         while name is not None:
             name = await submit(partial(expiry.prune_keys, after=name, newest_gone=newest_gone))
+        count += await submit(lambda database: prune_facts(database, now))
         return count + await submit(lambda database: expiry.finish_prune(database, times, zone=limits.zone))
 
     async def close(self, *, has_served: bool = True) -> None:

@@ -125,7 +125,9 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
                 assert said.startswith("answer ")
             await wait_jobs_done(parlour)
             assert 1 <= narrow.refused <= 3
-            assert json.loads((home / "windows.json").read_text())["openai/test"]["window"] == WINDOW
+            [fact] = parlour.app.models.usual.facts.facts()
+            assert (fact.name, fact.value.partition(" ")[0]) == ("window", str(WINDOW))
+            assert not (home / "windows.json").exists()
             assert (await parlour.channel.ask(CHAT, "giant " * 10_000)).startswith("answer ")
             assert (await parlour.channel.ask(CHAT, "please look it up")).startswith("answer ")
             await wait_jobs_done(parlour)

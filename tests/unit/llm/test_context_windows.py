@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,17 +10,27 @@ import pytest
 
 from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel
-from agent.llm.model_client import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, ContextWindows, ModelClient, PromptBudget
+from agent.llm.model_abilities import LearnedModels
+from agent.llm.model_client import (
+    DEFAULT_WINDOW,
+    SMALLEST_WINDOW,
+    ContextWindows,
+    ModelClient,
+    PromptBudget,
+    take_over_windows,
+)
 from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
+from agent.memory.storage.transcript_lines import format_time
 from gateway.errors import ContextOverflow
+from gateway.ports.model_facts import FACTS_EXPIRE
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, request
 from tests.fakes.turns import WallClock
 
 
-def windows(path: Path | None = None) -> ContextWindows:
+def windows(facts: LearnedModels | None = None) -> ContextWindows:
     """Return windows on a clock that stands still."""
-    return ContextWindows(path, now=lambda: NOW)
+    return ContextWindows(facts or LearnedModels(now=lambda: NOW))
 
 
 @pytest.mark.parametrize(("window", "tokens"), [(8_192, 5_735), (65_536, 54_068), (200_000, 181_808)])
@@ -38,19 +49,21 @@ def test_a_window_is_as_configured_else_as_looked_up_else_stated() -> None:
     assert (known.window("a"), known.window("b")) == (8_192, DEFAULT_WINDOW)
 
 
-async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
-    """The limit a model named stands in a private file, for this model alone, and is tried anew after a month."""
-    path = tmp_path / "windows.json"
-    first = windows(path)
-    first.set_window("a", 128_000)
-    await first.note_refusal("a", 20_000, limit=16_384)
-    assert path.stat().st_mode & 0o777 == 0o600
+async def test_what_was_learned_is_learned_once() -> None:
+    """The limit a model named is a fact about this model at this address alone, and is tried again after a month."""
     wall = WallClock()
-    again = ContextWindows(path, now=wall.now)
-    again.set_window("a", 128_000)
+    facts = LearnedModels(now=wall.now)
+    first = windows(facts)
+    first.set_window("a", 128_000, kept_as="openai/a ab12")
+    await first.note_refusal("a", 20_000, limit=16_384)
+    again = windows(facts)
+    again.set_window("a", 128_000, kept_as="openai/a ab12")
     again.set_window("b", 128_000)
     assert (again.window("a"), again.window("b")) == (16_384, 128_000)
-    wall.advance(days=(LAPSES + timedelta(days=1)).days)
+    again.set_window("a", 128_000, kept_as="openai/a cd34")  # at another address
+    assert again.window("a") == 128_000
+    again.set_window("a", 128_000, kept_as="openai/a ab12")
+    wall.advance(days=(FACTS_EXPIRE + timedelta(days=1)).days)
     assert again.window("a") == 128_000
 
 
@@ -67,9 +80,9 @@ async def test_after_a_refusal_the_room_is_smaller_than_what_was_refused(told: i
         weight = known.budget("a")
 
 
-async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> None:
+async def test_a_refusal_that_cannot_be_true_teaches_nothing() -> None:
     """A small prompt that is "too long" for a large window is somebody's mistake, and spoils no month."""
-    known = windows(tmp_path / "w.json")
+    known = windows()
     before = known.budget("a")
     await known.note_refusal("a", 300)
     assert known.budget("a") == before
@@ -77,12 +90,34 @@ async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> 
     assert known.factor("a") == 1.0
 
 
+async def test_a_file_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    """Each window keeps its time, becomes a fact of the configured model, and the file goes."""
+    path = tmp_path / "windows.json"
+    line = {"window": 16_384, "factor": 1.25, "at": format_time(NOW - timedelta(days=29))}
+    path.write_text(json.dumps({"small": line, "gone": line, "known": line}))
+    wall = WallClock()
+    facts = LearnedModels(now=wall.now)
+    await facts.learn("openai/known", {"window": "8192 1.000"})
+    await take_over_windows(path, facts, {"small": "openai/a ab12", "known": "openai/known"})
+    assert not path.exists()
+    known = ContextWindows(facts)
+    for name, kept_as in (("small", "openai/a ab12"), ("known", "openai/known"), ("gone", "gone")):
+        known.set_window(name, None, kept_as=kept_as)
+    assert [known.window(name) for name in ("small", "known", "gone")] == [16_384, 8_192, DEFAULT_WINDOW]
+    assert known.factor("small") == 1.25
+    wall.advance(days=2)
+    assert known.window("small") == DEFAULT_WINDOW
+
+
 async def test_a_damaged_file_is_an_empty_one(tmp_path: Path) -> None:
     """It costs one refused request, not a start."""
-    path = tmp_path / "windows.json"
-    for text in ('{"a": 3}', "[", '{"a": {"window": "x", "factor": 1, "at": ""}}'):
+    path, facts = tmp_path / "windows.json", LearnedModels(now=lambda: NOW)
+    await take_over_windows(path, facts, {"a": "a"})  # there is none
+    for text in ('{"a": 3}', "[", "[]", '{"a": {"window": "x", "factor": 1, "at": ""}}'):
         path.write_text(text)
-        assert windows(path).window("a") == DEFAULT_WINDOW
+        await take_over_windows(path, facts, {"a": "a"})
+        assert facts.facts() == []
+        assert not path.exists()
 
 
 def test_the_providers_figures_correct_ours() -> None:
