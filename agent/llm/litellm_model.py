@@ -271,6 +271,7 @@ def _load() -> Any:
     list(litellm.completion(**own, stream=True))
     litellm.token_counter(model="openai/warm", text=".")
     _send_as_given()
+    _raise_refusals()
     log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm
 
@@ -292,6 +293,23 @@ def _send_as_given() -> None:
         return {name: value for name, value in data.items() if is_given(value)}
 
     completions.async_maybe_transform = as_given
+
+
+def _raise_refusals() -> None:
+    """Have litellm raise an HTTP 422 of a server as it does other errors.
+
+    It sends the request again by itself, without fields that it believes were refused, and returns None after that.
+    """
+    try:
+        handler: Any = importlib.import_module("litellm.llms.openai.openai")
+    except ImportError:  # another version of litellm: such a refusal is an unreadable answer
+        log.info("model.library_as_it_is", library="litellm")
+        return
+
+    def raise_refusal(error: Exception, _data: object) -> dict[str, Any]:
+        raise error
+
+    handler.drop_params_from_unprocessable_entity_error = raise_refusal
 
 
 def route_through_proxy(litellm: Any, proxy: str) -> None:

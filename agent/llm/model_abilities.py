@@ -94,7 +94,7 @@ class LearnedModels:
 
 
 def reduce_request(request: ChatRequest, ability: ModelAbility, *, is_streamed: bool) -> ChatRequest | None:
-    """Return *request* without *ability*, which was refused; None if there is no smaller one.
+    """Return *request* without *ability*, which was refused; None if nothing smaller can be asked.
 
     A refusal of tools may mean that a call cannot be forced: that is left out first. A request whose purpose is a call
     is not sent without tools; its caller has another question for such models.

@@ -406,7 +406,7 @@ class PromptBudget:
 
 
 class ContextWindows:
-    """Known limits of every model. What a refusal has shown is a fact about the model."""
+    """Known limits of every model. A window that a refusal has shown is kept as a fact about the model."""
 
     def __init__(self, facts: LearnedModels) -> None:
         self._facts = facts
@@ -426,7 +426,7 @@ class ContextWindows:
     def window(self, model: str) -> int:
         """Return the context window of *model* in tokens, prompt and answer together."""
         window = self._known.get(model, DEFAULT_WINDOW)
-        learned = self._learned(model)
+        learned = self._learned_window(model)
         return min(window, learned[0]) if learned is not None else window
 
     def budget(self, model: str) -> int:
@@ -437,7 +437,7 @@ class ContextWindows:
         """Return the provider's tokens per estimated token."""
         if (known := self._factors.get(model)) is not None:
             return known
-        learned = self._learned(model)
+        learned = self._learned_window(model)
         return learned[1] if learned is not None else 1.0
 
     def calibrate(self, model: str, weight: int, tokens: int) -> None:
@@ -467,13 +467,13 @@ class ContextWindows:
         log.warning("model.window_learned", model=model, window=window, factor=round(factor, 2), told=bool(limit))
         await self._facts.learn(self._kept_as.get(model, model), {WINDOW: format_window(window, factor)})
 
-    def _learned(self, model: str) -> tuple[int, float] | None:
+    def _learned_window(self, model: str) -> tuple[int, float] | None:
         fact = self._facts.find(self._kept_as.get(model, model), WINDOW)
         return parse_window(fact.value) if fact is not None else None
 
 
 def format_window(window: int, factor: float) -> str:
-    """Return the value of the fact: the window and the provider's tokens for one of ours, within what is possible."""
+    """Return the value of the fact: window and factor, within their bounds."""
     factor = min(max(factor, _PLAUSIBLE[0]), _LARGEST_FACTOR)
     return f"{max(window, SMALLEST_WINDOW)} {factor:.3f}"
 

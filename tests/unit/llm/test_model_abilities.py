@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage
 from agent.llm.model_abilities import NO_TOOLS, LearnedModels, reduced_messages, uses_ability
 from agent.llm.model_client import ModelClient
+from agent.llm.openai_model import OpenAIModel
 from gateway.errors import (
     AbilityMissing,
     EmptyModelReply,
@@ -231,6 +232,18 @@ async def test_facts_outlive_a_store_that_is_away() -> None:
     assert [name for _, name in store.rows] == ["window"]
     store.rows.clear()  # another gateway has removed it
     assert learned.facts() == []
+
+
+def test_facts_are_kept_by_model_and_address() -> None:
+    """Another address is another model; a key or a password in an address is in no name."""
+    names = [
+        OpenAIModel(ModelConfig(model=model, api_base=base)).kept_as
+        for model in ("openai/a", "openai/b")
+        for base in ("", "http://one/v1", "http://me:secret@one/v1", "http://one/v1?key=secret")
+    ]
+    assert len(set(names)) == len(names)
+    assert names[0] == "openai/a"
+    assert not any("secret" in each or "one" in each for each in names)
 
 
 def sent(*without: ModelAbility) -> dict[str, Any]:
