@@ -65,6 +65,7 @@ class WebChannel(FrameChannel):
         self.conversations = context.conversations
         self.panels = context.panels
         self._allowed_commands = context.allowed_commands
+        self._is_console_owner = context.is_console_owner
         if self.conversations is not None:
             self.conversations.watch(self._note_title)
         self.searches = KeyedSlots(1, waiting_limit=2)
@@ -132,6 +133,10 @@ class WebChannel(FrameChannel):
         if self._allowed_commands is None:
             return command_names()
         return self._allowed_commands(SessionKey(self.name, visitor.who), visitor.who)
+
+    def is_owner(self, visitor: WebVisitor) -> bool:
+        """Return True if the visitor may use the console of this page as an owner."""
+        return self._is_console_owner is not None and self._is_console_owner(visitor.who)
 
     async def close_windows(self, login: StoredLogin) -> None:
         """End *login*, and close what it has open."""

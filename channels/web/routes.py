@@ -56,6 +56,7 @@ _TYPES = {
     "app.js": "text/javascript",
     "attachments.js": "text/javascript",
     "chat.js": "text/javascript",
+    "connect.js": "text/javascript",
     "conversations.js": "text/javascript",
     "help.js": "text/javascript",
     "markdown.js": "text/javascript",
@@ -215,9 +216,13 @@ async def _refuse_upload(body: AsyncIterator[bytes], why: UploadRefusalReason, l
 
 async def _session(channel: WebChannel, visitor: WebVisitor, _: Request) -> Response:
     commands = list(channel.allowed_commands(visitor))
+    is_owner = channel.is_owner(visitor)
+    key = SessionKey(channel.name, visitor.who)
     return JSONResponse(
         {
             "who": visitor.who,
+            "is_owner": is_owner,
+            "needs_model": is_owner and channel.panels is not None and channel.panels.models(key).is_offline,
             "can_leave": visitor.login is not None,
             "can_record": channel.can_record,
             "commands": commands,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.routing import BaseRoute
@@ -110,6 +111,7 @@ async def open_channels(
     blobs: BlobStore,
     *,
     allowed_commands: Callable[[SessionKey, str], Collection[str]],
+    is_console_owner: Callable[[str, str], bool],
 ) -> AsyncIterator[ConfiguredChannels]:
     """Build every enabled channel, and close them on exit; nothing connects yet."""
     async with AsyncExitStack() as stack:
@@ -133,6 +135,7 @@ async def open_channels(
                     conversations=conversations,
                     panels=panels,
                     allowed_commands=allowed_commands,
+                    is_console_owner=partial(is_console_owner, name),
                     has_transcription=bool(settings.llm.transcription_model),
                     open_messages=open_messages,
                     language=context.locales.language,

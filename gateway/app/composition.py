@@ -35,7 +35,7 @@ from gateway.app.channels import (
     platforms_of,
 )
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
-from gateway.app.console import build_console
+from gateway.app.console import build_console, is_console_owner
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_recorder, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import join_local_accounts, settle_scopes
@@ -201,6 +201,10 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     blobs = AttachmentBlobStore(context.home.path)
     pages = ToolResultPages(context.home.path)
     channels = ConfiguredChannels({})
+
+    def is_owner_of_console(channel: str, who: str) -> bool:
+        return is_console_owner(context, channels, access, channel, who)
+
     if has_channels:
         channels = await stack.enter_async_context(
             open_channels(
@@ -217,6 +221,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
                     now,
                     has_one_memory=settings.memory.isolation == "shared",
                 ),
+                is_console_owner=is_owner_of_console,
             )
         )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)

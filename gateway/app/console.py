@@ -17,7 +17,7 @@ from gateway.app.access import AccessServices
 from gateway.app.channels import ConfiguredChannels, accounts_of_user
 from gateway.app.context import AppContext
 from gateway.app.role_resolver import RoleResolver
-from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey
+from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow
 from gateway.ports.access import AccessChange, AuditEntry
 from gateway.settings.channel_blocks import PAGE
@@ -47,11 +47,9 @@ class SupportsVisitors(Protocol):
 
 def build_console(context: AppContext, channels: ConfiguredChannels, access: AccessServices) -> WebConsole | None:
     """Return the console of the page; None where no page is enabled."""
-    named = sorted(channels.channels.items(), key=lambda item: item[0] != PAGE)
-    pages = [channel for _, channel in named if isinstance(channel, SupportsVisitors)]
-    if not pages:
+    page = _find_page(channels)
+    if page is None:
         return None
-    page = pages[0]
 
     async def visitor(connection: HTTPConnection) -> str | None:
         found = await page.visitor(connection)
@@ -60,6 +58,27 @@ def build_console(context: AppContext, channels: ConfiguredChannels, access: Acc
     resolver = RoleResolver(access.judge, channels.channels)
     visitors = PageVisitors(page.name, context, access, resolver, now=context.now)
     return WebConsole(visitor, visitors, prefix="" if page.name == PAGE else f"/{page.name}")
+
+
+def is_console_owner(
+    context: AppContext, channels: ConfiguredChannels, access: AccessServices, channel: str, who: str
+) -> bool:
+    """Return True if the console is at the page *channel*, and its user *who* is an owner, by any of their accounts."""
+    page = _find_page(channels)
+    return page is not None and page.name == channel and _is_owner(context, access, channel, who)
+
+
+def _find_page(channels: ConfiguredChannels) -> SupportsVisitors | None:
+    """Return the page that has the console: the block named `web`, or else the first one."""
+    named = sorted(channels.channels.items(), key=lambda item: item[0] != PAGE)
+    return next((channel for _, channel in named if isinstance(channel, SupportsVisitors)), None)
+
+
+def _is_owner(context: AppContext, access: AccessServices, channel: str, who: str) -> bool:
+    roster = access.roster
+    return roster.is_owner(channel, who) or roster.is_owner_of(
+        accounts_of_user(context.store.links, roster.account(channel, who))
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -83,8 +102,7 @@ class PageVisitors:
 
     def is_owner(self, who: str) -> bool:
         """Return True if the user *who* of the page is an owner, also by another of their accounts."""
-        roster = self.access.roster
-        return roster.is_owner(self.channel, who) or roster.is_owner_of(self._other_accounts(who))
+        return _is_owner(self.context, self.access, self.channel, who)
 
     async def is_admin(self, who: str, chat: str) -> bool:
         """Return True if *who* administers the shared chat *chat* now; its platform is asked, as for a command."""
@@ -112,9 +130,6 @@ class PageVisitors:
             id=f"o{secrets.token_hex(8)}", at=self.now(), by=self.account(who), where="", what=what, whom=whom
         )
         await self.context.store.access.change(AccessChange(line=entry))
-
-    def _other_accounts(self, who: str) -> Sequence[PlatformAccount]:
-        return accounts_of_user(self.context.store.links, self.access.roster.account(self.channel, who))
 
     async def _is_shared_chat(self, key: SessionKey) -> bool:
         """Return True if *key* is a shared chat with sessions, and no thread of one."""

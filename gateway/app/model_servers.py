@@ -90,16 +90,19 @@ class LocalServer:
 
 
 async def find_local_servers() -> Sequence[LocalServer]:
-    """Return the servers at the usual ports of this machine, from a container those of its host. Takes a second."""
-    host = "host.docker.internal" if in_container(os.environ) else "127.0.0.1"
-    titles = list(LOCAL_SERVERS)
-    bases = [f"http://{host}:{LOCAL_SERVERS[title]}/v1" for title in titles]
-    found = await asyncio.gather(*(_fetch_list(base, {}, proxy="", seconds=_LOCAL_SECONDS) for base in bases))
-    return [
-        LocalServer(title, models)
-        for title, models in zip(titles, found, strict=True)
+    """Return the servers at the usual ports of this machine, from a container also those of its host.
+
+    Takes at most a second. Of a server that answers at both addresses, the nearer one is returned.
+    """
+    hosts = ["host.docker.internal", "127.0.0.1"] if in_container(os.environ) else ["127.0.0.1"]
+    places = [(title, f"http://{host}:{port}/v1") for host in hosts for title, port in LOCAL_SERVERS.items()]
+    lists = await asyncio.gather(*(_fetch_list(base, {}, proxy="", seconds=_LOCAL_SECONDS) for _, base in places))
+    found = {
+        title: models
+        for (title, _), models in zip(places, lists, strict=True)
         if models.problem in (None, ListProblem.EMPTY)
-    ]
+    }
+    return [LocalServer(title, found[title]) for title in LOCAL_SERVERS if title in found]
 
 
 async def list_provider_models(provider: KnownProvider, key: str, *, proxy: str = "") -> ModelList:

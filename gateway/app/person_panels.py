@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agent.chat_profiles import ChatProfiles
 from agent.commands.memory_lists import format_source
+from agent.llm.offline_model import is_offline
 from agent.reminders.reminder import reminders_in
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import AppContext
@@ -63,7 +64,8 @@ class GatewayPersonPanels:
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the model that answers in the chat, and those that it can choose."""
-        return ModelOffer(self._profiles.of(key).active.name, list(self._profiles.models.models.offered))
+        name = self._profiles.of(key).active.name
+        return ModelOffer(name, list(self._profiles.models.models.offered), is_offline(name))
 
     def _scope(self, key: SessionKey) -> str:
         return self._scopes(key)[0]

@@ -37,6 +37,7 @@ class ModelOffer:
 
     current: str
     offered: Sequence[str]
+    is_offline: bool = False  # no model is configured: the built-in one answers
 
 
 class PersonPanels(Protocol):

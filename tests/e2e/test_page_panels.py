@@ -145,7 +145,7 @@ async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
     async with gateway(model=HeldScriptModel(), environment=environment) as up:
         page = await open_chat(chromium, up.app.web.url)
         await button(page, "settings").click()
-        choice = page.get_by_label(translate("web.model_choice"))
+        choice = page.locator("#settings").get_by_label(translate("web.model_choice"))
         await expect(choice.locator("option")).to_have_text(["stage", "large", "small"])
         await choice.select_option("small")
         await expect(page.locator(".line.notice")).to_contain_text("small")

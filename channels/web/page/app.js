@@ -2,6 +2,7 @@
 
 import { Attachments } from "./attachments.js";
 import { Chat, LOCALE } from "./chat.js";
+import { ModelCard } from "./connect.js";
 import { Conversations } from "./conversations.js";
 import { CommandMenu, listenForHelp } from "./help.js";
 import { Panels } from "./panels.js";
@@ -23,6 +24,7 @@ const panels = new Panels(words, submit);
 const drafts = new Map(); // conversation -> what was typed in it and not sent
 const menu = new CommandMenu(words, fit);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
+const card = new ModelCard(words, () => wire.hurry());
 const recorder = new Recorder(words, {
   recorded: (file) => attachments.add([file], true),
   trouble: showTrouble,
@@ -41,6 +43,7 @@ const wire = new Wire({
     pending.conversation = conversations.current;
     menu.allow(session.commands);
     recorder.allow(session.can_record);
+    card.allow(session);
     conversations.load();
     by("leave").hidden = !session.can_leave;
     if (by("login").open) by("login").close();
@@ -303,6 +306,7 @@ by("leave").addEventListener("click", async () => {
   }
   by("leave").hidden = true;
   recorder.allow(false);
+  card.allow({});
   pending?.write([]);
   conversations.forget();
   panels.close();

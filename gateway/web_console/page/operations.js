@@ -1,5 +1,8 @@
 // Calls of the operator API over the login of the page.
 
+const ASK_AGAIN = 500; // milliseconds
+const LONGEST_RESTART = 180_000; // milliseconds: running answers are finished first
+
 export class CallError extends Error {
   constructor(text, status) {
     super(text);
@@ -27,6 +30,26 @@ export async function call(name, argumentsOfCall = {}, { signal, onLine = () => 
   const failed = messages.find((message) => "error" in message);
   if (failed) throw new CallError(failed.error, response.status);
   return messages.map((message) => message.line);
+}
+
+/** Restart the gateway, whose start *run* names, and return when another start of it answers. */
+export async function restart(run) {
+  try {
+    await call("setup restart");
+  } catch (failure) {
+    if (!(failure instanceof CallError) || failure.status === 400) throw failure; // else it stops already
+  }
+  const end = Date.now() + LONGEST_RESTART;
+  while (Date.now() < end) {
+    await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN));
+    try {
+      const [status] = await call("setup status");
+      if (status.run !== run) return;
+    } catch (failure) {
+      if (!(failure instanceof CallError) || failure.status === 401) throw failure;
+    }
+  }
+  throw new CallError("The gateway has not come back within three minutes; look at its log.", 0);
 }
 
 /** Return who the visitor is: `who`, `role` and `chats`; null without a login. */

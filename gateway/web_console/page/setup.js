@@ -1,10 +1,7 @@
 // The set-up assistant: a model and platforms, tried by real calls before they are saved.
 
 import { button, h, mark, section } from "./elements.js";
-import { call, CallError } from "./operations.js";
-
-const ASK_AGAIN = 500; // milliseconds
-const LONGEST_RESTART = 180_000; // milliseconds: running answers are finished first
+import { call, CallError, restart } from "./operations.js";
 
 export async function setup({ act, again }) {
   const [status] = await call("setup status");
@@ -49,30 +46,12 @@ export async function setup({ act, again }) {
   ];
 }
 
-async function restart(run) {
-  try {
-    await call("setup restart");
-  } catch (failure) {
-    if (!(failure instanceof CallError) || failure.status === 400) throw failure; // else it stops already
-  }
-  const end = Date.now() + LONGEST_RESTART;
-  while (Date.now() < end) {
-    await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN));
-    try {
-      const [status] = await call("setup status");
-      if (status.run !== run) return;
-    } catch (failure) {
-      if (!(failure instanceof CallError) || failure.status === 401) throw failure;
-    }
-  }
-  throw new CallError("The gateway has not come back within three minutes; look at its log.", 0);
-}
-
 function model(status, save) {
   const state = h("div", {});
   const answers = (form) => Object.fromEntries(new FormData(form));
   return [
     h("p", {}, status.model ? [mark("good", "answers: "), h("code", {}, status.model)] : mark("wait", "none yet; the built-in offline model answers, from memory only")),
+    h("p", {}, h("a", { href: "./#connect" }, "Connect a model"), " finds servers on this machine and lists the models of a provider. Or type the names here:"),
     h(
       "form",
       { class: "setup", "aria-label": "The model", onsubmit: save("setup model", answers, state) },

@@ -29,11 +29,10 @@ def listing(*names: object, **more: Any) -> RequestHandler:
 
 
 def use_ports(monkeypatch: pytest.MonkeyPatch, servers: Mapping[str, str]) -> None:
-    """Look for the local servers at these places instead of their usual ports; the tests may run in a container."""
+    """Look for the local servers at these places instead of their usual ports."""
     monkeypatch.setattr(
         model_servers, "LOCAL_SERVERS", {name: int(at.rpartition(":")[2]) for name, at in servers.items()}
     )
-    monkeypatch.setattr(model_servers, "in_container", lambda _: False)
 
 
 async def test_the_usual_places_are_the_published_ports_of_loopback() -> None:
@@ -69,18 +68,20 @@ async def test_servers_that_answer_are_found_beside_those_that_do_not(monkeypatc
     ]
 
 
-async def test_in_a_container_its_host_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loopback of a container is the container itself."""
+@pytest.mark.parametrize("is_contained", [True, False])
+async def test_nothing_but_this_machine_is_asked(monkeypatch: pytest.MonkeyPatch, *, is_contained: bool) -> None:
+    """Loopback, and in a container, whose loopback is its own, the host as well."""
     asked: list[str] = []
 
     async def fetch(base: str, *_: object, **__: object) -> model_servers.ModelList:
         asked.append(base)
         return model_servers.ModelList(base, problem=ListProblem.UNREACHABLE)
 
-    monkeypatch.setattr(model_servers, "in_container", lambda _: True)
+    monkeypatch.setattr(model_servers, "in_container", lambda _: is_contained)
     monkeypatch.setattr(model_servers, "_fetch_list", fetch)
     assert list(await find_local_servers()) == []
-    assert asked == [f"http://host.docker.internal:{port}/v1" for port in (11434, 1234, 8080)]
+    hosts = ["host.docker.internal", "127.0.0.1"] if is_contained else ["127.0.0.1"]
+    assert asked == [f"http://{host}:{port}/v1" for host in hosts for port in (11434, 1234, 8080)]
 
 
 async def test_a_redirect_is_not_followed() -> None:
