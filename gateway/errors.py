@@ -129,10 +129,45 @@ class OutcomeUnknown(SendFailed):
     """The connection broke after the request left: perhaps sent, perhaps not."""
 
 
+class FailureCause(StrEnum):
+    """Reasons for a failure that a person can repair. The names are stable: catalogue, alerts and links use them."""
+
+    KEY = "key"  # rejected or missing
+    RIGHTS = "rights"  # the key may not use this model
+    ACCOUNT = "account"  # no money or no quota is left
+    MODEL = "model"  # there is none of this name, or no longer
+    ADDRESS = "address"  # the server has nothing at this path
+    FILTERED = "filtered"  # the content is refused
+    CERTIFICATE_EXPIRED = "certificate_expired"
+    CERTIFICATE_NAME = "certificate_name"  # it is for another host
+    CERTIFICATE_SELF_SIGNED = "certificate_self_signed"
+    CERTIFICATE_ISSUER = "certificate_issuer"  # nobody trusts who has signed it
+    TLS = "tls"  # the server speaks none, or another version
+    HOST = "host"  # there is none of this name
+    CONNECTION = "connection"  # nothing listens there
+    PROXY = "proxy"  # our proxy cannot be reached, or refuses
+    PROXY_UNUSED = "proxy_unused"  # the machine names a proxy that we are not told of
+
+    @property
+    def is_permanent(self) -> bool:
+        """True if every request fails until a person has repaired it; owners are notified at once."""
+        return self in _PERMANENT
+
+
+_PERMANENT = frozenset(
+    {FailureCause.KEY, FailureCause.RIGHTS, FailureCause.ACCOUNT, FailureCause.MODEL, FailureCause.ADDRESS}
+    | {each for each in FailureCause if each.startswith(("certificate", "tls"))}
+)
+
+
 class ModelFailed(ParlourError):
     """A model gave no usable answer. Its text is the operator's, never a person's."""
 
     spent: object = None  # tokens of the failed call; read by agent.llm.chat_model.usage_of_error
+
+    def __init__(self, message: str = "", cause: FailureCause | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class ModelRateLimited(ModelFailed):
@@ -154,10 +189,10 @@ class ModelTimeout(ModelFailed):
 class ModelRefused(ModelFailed):
     """The provider refuses this request for good (bad key, unknown model, bad request)."""
 
-    def __init__(self, message: str, *, is_about_account: bool = False) -> None:
-        """*is_about_account*: key, quota or model name is wrong, so that any request would be refused."""
-        super().__init__(message)
-        self.is_about_account = is_about_account
+    @property
+    def is_about_account(self) -> bool:
+        """True if key, quota, model or address is wrong, so that any request would be refused."""
+        return self.cause is not None and self.cause.is_permanent
 
 
 class ModelAbility(StrEnum):

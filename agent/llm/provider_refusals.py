@@ -2,48 +2,20 @@
 
 Providers share neither codes nor statuses: the same fault is a 400 here, a 413, 429 or 500 there, and an event of a
 stream elsewhere. A row is a wording that was seen, with its source. The first row that matches decides, so narrower
-rows come first. Nothing of a text leaves this module except a meaning and numbers.
+rows come first. Nothing of a text leaves this module except a meaning.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from enum import StrEnum
+from typing import Generic, TypeVar
 
+from agent.llm.refusal_text import RefusalText
 from gateway.errors import ModelAbility
 
-MOST_CHARS = 8_000  # of a refusal; what follows is a quoted prompt or a page
-_MOST_NODES = 400  # values of a body that are looked at
-# Keys whose strings are the provider's own words. A validator's `input` is what we had sent.
-_WORDS = (
-    "message",
-    "msg",
-    "detail",
-    "details",
-    "error",
-    "errors",
-    "error_message",
-    "status_msg",
-    "description",
-    "title",
-)
-_LABELS = ("code", "type", "status", "reason", "error_code", "error_type", "quotaId", "innererror")
-_NESTED = ("metadata", "raw", "base_resp", "violations", "body")
-_FIELDS = ("param", "loc", "field", "property")
-_LARGE_NUMBERS = ("n_ctx", "max_context_length", "context_length", "max_model_len", "max_tokens_allowed")
 Meaning = TypeVar("Meaning")
-
-
-@dataclass(frozen=True, slots=True)
-class RefusalText:
-    """The searched parts of a refusal: its words, the fields of the request that it names, and its numbers."""
-
-    words: str
-    fields: tuple[str, ...] = ()
-    numbers: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,58 +25,6 @@ class RefusalRow(Generic[Meaning]):
     meaning: Meaning
     pattern: str
     source: str
-
-
-def parse_refusal(text: str) -> RefusalText:
-    """Return the searched parts of *text*: the body of a refusal, or an exception's words that quote one."""
-    text = text[: 4 * MOST_CHARS]
-    body = _find_json(text)
-    if body is None:
-        return RefusalText(text[:MOST_CHARS])
-    words, fields, numbers = list[str](), list[str](), list[tuple[str, int]]()
-    for n, (key, value) in enumerate(_walk(body)):
-        if n >= _MOST_NODES:
-            break
-        if value is None:
-            continue
-        if key in _FIELDS:
-            fields.append(".".join(map(str, value)) if isinstance(value, list) else str(value))
-        elif key in _LARGE_NUMBERS and isinstance(value, int) and not isinstance(value, bool):
-            numbers.append((key, value))
-        elif isinstance(value, str | int):
-            words.append(str(value))
-    before = text[: text.index("{")] if "{" in text else ""
-    return RefusalText(f"{before[:1000]} {' | '.join(words)}"[:MOST_CHARS], tuple(fields[:20]), tuple(numbers))
-
-
-def _find_json(text: str) -> Any:
-    for start in sorted(start for start in (text.find("["), text.find("{")) if start >= 0):
-        try:
-            found, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict) or (isinstance(found, list) and any(isinstance(each, dict) for each in found)):
-            return found
-    return None
-
-
-def _walk(body: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of a body that are the provider's own words, outermost first."""
-    if depth > 8:
-        return
-    if key == "loc" or not isinstance(body, Mapping | list):
-        if key == "" or key in _WORDS + _LABELS + _NESTED + _FIELDS + _LARGE_NUMBERS:
-            yield key, body
-        return
-    if isinstance(body, list):
-        for each in body:
-            yield from _walk(each, key, depth + 1)
-        return
-    for name, value in body.items():
-        if isinstance(value, Mapping | list) or name in _WORDS + _LABELS + _NESTED + _FIELDS + _LARGE_NUMBERS:
-            if name in ("input", "ctx", "messages", "headers"):
-                continue
-            yield from _walk(value, name, depth + 1)
 
 
 # -- abilities -------------------------------------------------------------------------------------
@@ -254,7 +174,8 @@ _ABILITY_FIELDS = (
     (ModelAbility.STREAM, r"(?:body\.)?stream"),
     (
         ModelAbility.EFFORT,
-        r"(?:body\.)?(?:reasoning|thinking|think|effort|enable_thinking|output_config)\b.*|(?:.*\.)?reasoning_?effort",
+        r"(?:body\.)?(?:reasoning|thinking|think|effort|enable_thinking|output_config)\b.*"
+        r"|(?:.*\.)?reasoning_?effort",
     ),
     (ModelAbility.TOOLS, r"(?:body\.)?(?:tools|functions|parallel_tool_calls)"),
     (ModelAbility.PICTURES, r"messages?\b.*\bimage(?:_url)?\b.*"),
@@ -316,3 +237,206 @@ def _ability_of_field(field: str) -> ModelAbility | None:
         if pattern.fullmatch(field):
             return ability
     return None
+
+
+# -- meanings --------------------------------------------------------------------------------------
+
+
+class RefusalMeaning(StrEnum):
+    """The meanings of refusals that are about the prompt, the account, the model or the moment."""
+
+    OVERFLOW = "overflow"
+    RATE_LIMIT = "rate_limit"
+    OVERLOADED = "overloaded"
+    ACCOUNT = "account"  # its money or its quota is used up
+    KEY = "key"
+    MODEL = "model"  # there is none of this name
+    FILTERED = "filtered"  # the content is refused
+
+
+_NOT_FOUND = (
+    r"(?:not[ _]found|(?:does|did) not exist|not exist|doesn[’']t exist|is unknown|unknown|not available|不存在)"
+)
+
+REFUSAL_ROWS = (
+    RefusalRow(
+        RefusalMeaning.ACCOUNT,
+        r"insufficient_(?:quota|balance|credits?|funds)|billing_hard_limit|billing_not_active|budget_exceeded"
+        r"|\barrearage\b",
+        "codes of OpenAI, DeepSeek, LiteLLM and DashScope",
+    ),
+    RefusalRow(
+        RefusalMeaning.ACCOUNT,
+        r"credit balance is too low|insufficient (?:account )?(?:balance|credits?|funds)|(?:balance"
+        r"|credits?) (?:is |are )?"
+        r"(?:insufficient|exhausted|depleted|not enough)|credit limit exceeded|requires more credits"
+        r"|out of credits|no credits?\b",
+        "Anthropic; DeepSeek; OpenRouter; MiniMax 1008; SiliconFlow 30001; Together",
+    ),
+    RefusalRow(
+        RefusalMeaning.ACCOUNT,
+        r"used all available credits|monthly (?:spending limit|included credits)|exceeded_current_quota_error"
+        r"|please recharge"
+        r"|account is suspended|account is in good standing|budget has been exceeded|free allocated quota exceeded",
+        "xAI; Hugging Face; Moonshot; GLM 1113; DashScope; LiteLLM",
+    ),
+    RefusalRow(RefusalMeaning.ACCOUNT, r"账户已欠费|余额不足|欠费", "GLM 1113; SiliconFlow; MiniMax"),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"context_length_exceeded|exceed_context_size|tokens_limit_reached|model_max_prompt_tokens_exceeded"
+        r"|request_too_large"
+        r"|contextwindowexceeded|string_above_max_length|context_window_exceeded",
+        "codes of OpenAI, llama.cpp, GitHub Models, Copilot, Anthropic and LiteLLM",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"maximum (?:context|prompt|model|input|sequence)[ -]?(?:length|size|window)|model maximum context",
+        "OpenAI; xAI; DeepSeek; OpenRouter; vLLM; text-generation-webui",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"(?:exceed(?:s|ed|ing)?|larger than|longer than|greater than|over|beyond|fit into|overflows?|larger"
+        r"|reached) [^.|]{0,60}"
+        r"(?:context(?: \w+)?(?: length| size| window| limit)|context the|max_seq_len|max_model_len|n_ctx|kv size"
+        r"|token limit|limit of \d+|maximum (?:allowed )?(?:length|number of tokens)"
+        r"|max(?:imum)? (?:message )?tokens)",
+        "llama.cpp#16026; LM Studio; Ollama; OpenAI; Moonshot; SGLang; TabbyAPI#426; SiliconFlow; Copilot",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"context (?:length|size|window|limit)[^.|]{0,20}(?:exceed|overflow|reached|too small)"
+        r"|context[ _]overflow|when context the overflows",
+        "llama.cpp: Context size has been exceeded; MiniMax 2013; LM Studio",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"(?:prompt|input|request|messages?|query|content)s?\b[^.|]{0,60}\b(?:is |are |was )?too (?:long|large"
+        r"|big|many tokens)|prompt 超长"
+        r"|too many (?:input |prompt )?tokens|too large for model",
+        "Anthropic; Fireworks; Bedrock; Mistral: too large for model with; GLM 1261; llama.cpp; Cohere",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"reduce (?:the length of )?(?:your |the )?(?:messages?|prompt|input)(?: (?:size|length))?|shorten your"
+        r"|use a shorter (?:input|prompt)",
+        "Groq; Cerebras; OpenAI; SGLang",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"(?:inputs?|prompt|tokens?)[`'\" ]{0,3}[^.|]{0,60}(?:must have less than \d|must be <= ?\d"
+        r"|must be less than|cannot exceed"
+        r"|no more than \d|only supports? up to \d)",
+        "TGI; Together; Cohere; SiliconFlow; Vertex; Yandex; watsonx",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"(?:input|prompt)(?: token)?(?: (?:count|length|size))?s?\b[^.|]{0,40} exceeds?|input tokens? exceed"
+        r"|prompt exceeds max"
+        r"|exceeds? (?:the |max(?:imum)? )?(?:prompt|input) ?(?:length|size|token)|range of input length"
+        r"|max input characters",
+        "Gemini; OpenAI: Input tokens exceed the configured limit; GLM; DashScope; DeepInfra; Qianfan",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"long context requests|body (?:is )?too large|payload too large|entity too large",
+        "Anthropic; proxies",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
+        r"(?:输入|上下文|提示词?|token)[^。|]{0,16}(?:超出|超过|超长|过长)",
+        "GLM; Qianfan; DashScope",
+    ),
+    RefusalRow(
+        RefusalMeaning.FILTERED,
+        r"content[ _]?filter|content_policy|responsibleaipolicy|content management policy"
+        r"|data_?inspection_?failed|content exists risk",
+        "Azure; OpenAI; DashScope; DeepSeek; Anthropic",
+    ),
+    RefusalRow(
+        RefusalMeaning.FILTERED,
+        r"prohibited_content|inappropriate content|violat\w+ (?:our|the) (?:usage )?polic|was flagged"
+        r"|considered high risk|new_sensitive"
+        r"|不安全或敏感|sensitive content|blocked by (?:safety|moderation)",
+        "Gemini; DashScope; OpenAI; OpenRouter; Moonshot; MiniMax 1026; GLM 1301",
+    ),
+    RefusalRow(
+        RefusalMeaning.KEY,
+        r"invalid[_ ]api[_ ]?key|api[_ ]key[_ ]invalid|incorrect api key|api key (?:is )?(?:not valid|expired"
+        r"|missing|invalid|not found)"
+        r"|authentication_error|invalid x-api-key|invalid (?:bearer )?token\b|身份验证失败|api key 无效"
+        r"|no auth credentials",
+        "OpenAI; Gemini (HTTP 400); xAI (HTTP 400); Anthropic; OpenRouter; GLM 1000; MiniMax 1004",
+    ),
+    RefusalRow(
+        RefusalMeaning.MODEL,
+        r"model_not_found|model_decommissioned|model_not_available|unknown_model|deploymentnotfound"
+        r"|model_not_supported|modelnotfound"
+        r"|model[_ ]?not[_ ]?exist",
+        "codes of OpenAI, Groq, GitHub Models, Azure, DeepSeek and DashScope",
+    ),
+    RefusalRow(
+        RefusalMeaning.MODEL,
+        rf"\bmodels?\b[:/ ]?[^|\n]{{0,120}}?{_NOT_FOUND}|(?:unknown|invalid) model\b|not a valid model|模型不存在"
+        rf"|not found the model",
+        "OpenAI; vLLM; Ollama; OpenRouter; Mistral 1500; Together; Fireworks; Moonshot; GLM 1211; Perplexity; Cohere",
+    ),
+    RefusalRow(
+        RefusalMeaning.MODEL,
+        r"\bmodels?\b[^.|]{0,80}(?:decommissioned|deprecated|retired|been shut ?down|discontinued"
+        r"|not supported by any provider)"
+        r"|invalid model name|provided model identifier is invalid|unable to access model|no models? (?:is "
+        r"|are )?loaded",
+        "Groq; Hugging Face; LiteLLM; Bedrock; Together; LM Studio",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERLOADED,
+        r"overloaded|at capacity|capacity exceeded|loading model|currently loading|is being loaded"
+        r"|server (?:is )?busy|maximum pending requests"
+        r"|no available (?:server|channel)|no healthy upstream|try again later|temporarily unavailable"
+        r"|\bunavailable\b",
+        "Anthropic; Mistral; llama.cpp; Hugging Face; Ollama; GLM 1305; Gemini; Moonshot",
+    ),
+    RefusalRow(
+        RefusalMeaning.RATE_LIMIT,
+        r"rate[_ -]?limit|too many requests|resource_exhausted|throttl|requests? per (?:minute|day|second)"
+        r"|tokens per|quota exceeded"
+        r"|并发|速率限制|请求过于频繁|访问量过大",
+        "OpenAI; Groq; Gemini; Bedrock; DashScope; GLM 1302; GitHub Models; MiniMax 1002",
+    ),
+    # Gemini says so of a minute's limit as well; `refusal_meaning` tells them apart.
+    RefusalRow(RefusalMeaning.ACCOUNT, r"exceeded (?:your|the) current quota", "OpenAI"),
+)
+_PERMANENT_QUOTA = re.compile(r"exceeded (?:your|the) current quota", re.IGNORECASE)
+_OF_A_WHILE = re.compile(
+    r"retry in|try again in|retrydelay|quota exceeded for metric|resource_exhausted|per[_ ]?(?:minute|day)",
+    re.IGNORECASE,
+)
+# Gemini: the account's plan does not have the model.
+_NEVER_ALLOWED = re.compile(r"quota exceeded for metric[^\n|]*\blimit: 0\b", re.IGNORECASE)
+_REFUSAL_PATTERNS = tuple((row, re.compile(row.pattern, re.IGNORECASE | re.DOTALL)) for row in REFUSAL_ROWS)
+# Statuses whose plain meaning is not overruled by words for a prompt that is too long.
+_ACCOUNT_STATUS = frozenset({401, 402, 403})
+_ONLY_RATE = re.compile(r"^(?!.*request too large).*(?:rate[_ ]limit|per min|tpm|rpm)", re.IGNORECASE | re.DOTALL)
+_RATE_FIGURES = re.compile(r"limit:? ([\d,]+)(?:,? used:? ([\d,]+))?,? requested:? ([\d,]+)", re.IGNORECASE)
+
+
+def refusal_meaning(refusal: RefusalText, status: int | None) -> RefusalMeaning | None:
+    """Return the meaning of *refusal* by its words alone; None if no row knows them.
+
+    A rate limit that is smaller than the request is an overflow. In a stream there may be no *status*.
+    """
+    words = refusal.words
+    if figures := _RATE_FIGURES.search(words):
+        limit, requested = (int(figures[n].replace(",", "") or 0) for n in (1, 3))
+        return RefusalMeaning.OVERFLOW if 0 < limit < requested else RefusalMeaning.RATE_LIMIT
+    if _NEVER_ALLOWED.search(words):
+        return RefusalMeaning.ACCOUNT
+    if _PERMANENT_QUOTA.search(words) and not _OF_A_WHILE.search(words):
+        return RefusalMeaning.ACCOUNT
+    for row, pattern in _REFUSAL_PATTERNS:
+        is_overflow = row.meaning is RefusalMeaning.OVERFLOW
+        if is_overflow and (status in _ACCOUNT_STATUS or (status == 429 and _ONLY_RATE.search(words))):
+            continue
+        if pattern.search(words):
+            return row.meaning
+    return RefusalMeaning.OVERFLOW if refusal.limits else None

@@ -16,6 +16,7 @@ from agent.llm.openai_model import OpenAIModel
 from gateway.errors import (
     AbilityMissing,
     EmptyModelReply,
+    FailureCause,
     ModelAbility,
     ModelFailed,
     ModelRateLimited,
@@ -138,7 +139,7 @@ async def test_one_refusal_costs_one_request(ability: ModelAbility) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ModelRefused("m: HTTP 401", is_about_account=True), ModelRateLimited("m: HTTP 429"), ModelFailed("m")]
+    "error", [ModelRefused("m: HTTP 401", FailureCause.KEY), ModelRateLimited("m: HTTP 429"), ModelFailed("m")]
 )
 async def test_a_smaller_request_that_fails_too_teaches_nothing(error: ModelFailed) -> None:
     """Its error is the one that counts: the refusal may have been about something else."""

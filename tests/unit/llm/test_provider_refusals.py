@@ -6,12 +6,24 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from agent.llm.provider_refusals import ABILITY_ROWS, missing_ability, parse_refusal
-from gateway.errors import ModelAbility
+from agent.llm.provider_errors import ProviderHttpError, map_provider_error
+from agent.llm.provider_refusals import ABILITY_ROWS, REFUSAL_ROWS, missing_ability
+from agent.llm.refusal_text import parse_duration, parse_refusal
+from gateway.errors import (
+    ContextOverflow,
+    FailureCause,
+    ModelAbility,
+    ModelFailed,
+    ModelRateLimited,
+    ModelRefused,
+    ModelUnreachable,
+)
+from tests.fakes.llm_context import NOW
 
 
 def openai(message: str, param: str | None = None, code: object = None, kind: str = "invalid_request_error") -> str:
@@ -193,3 +205,192 @@ def test_a_huge_refusal_is_read_in_part() -> None:
     assert missing_ability(parse_refusal(deep), 400) is None
     wide = json.dumps({"error": [{"message": "y" * 50}] * 500})
     assert len(parse_refusal(wide).words) <= 10_000
+
+
+# An error in a stream without a code is HTTP 500 to us.
+OVERFLOWS: list[tuple[str, int, str, int]] = [
+    ("openai", 400, openai("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", code="context_length_exceeded"), 8_192),
+    ("openai completion", 400, openai("This model's maximum context length is 4097 tokens, however you requested 4130 tokens (130 in your prompt; 4000 for the completion). Please reduce your prompt."), 4_097),
+    ("openai limit", 400, openai("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens."), 272_000),
+    ("openai window", 400, openai("Your input exceeds the context window of this model. Please adjust your input and try again."), 0),
+    ("openai rate", 429, openai("Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 60000. The input or output tokens must be reduced in order to run successfully.", code="rate_limit_exceeded"), 30_000),
+    ("groq rate", 413, openai("Request too large for model `m` in organization `org_x` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 9123, please reduce your message size and try again.", code="rate_limit_exceeded"), 6_000),
+    ("groq", 400, openai("Please reduce the length of the messages or completion.", code="context_length_exceeded"), 0),
+    ("anthropic", 400, '{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 208310 tokens > 200000 maximum"}}', 200_000),
+    ("anthropic sum", 400, openai("input length and `max_tokens` exceed context limit: 198000 + 8192 > 200000, decrease input length"), 200_000),
+    ("anthropic bytes", 413, '{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}', 0),
+    ("gemini", 400, '[{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}]', 1_048_576),
+    ("vertex", 400, openai("Unable to submit request because the input token count is 40000 but model only supports up to 32767. Reduce the input token count."), 32_767),
+    ("mistral", 400, '{"object":"error","message":"Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768 maximum context length","type":"invalid_request_prompt"}', 32_768),
+    ("openrouter", 400, openai("This endpoint's maximum context length is 32768 tokens. However, you requested about 40000 tokens (38000 of text input, 2000 in the output)."), 32_768),
+    ("together", 422, openai("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens and 1000 `max_new_tokens`"), 8_193),
+    ("tgi", 422, openai("Input validation error: `inputs` must have less than 4096 tokens. Given: 6000"), 4_096),
+    ("fireworks", 400, openai("The prompt is too long: 20000, model maximum context length: 16383"), 16_383),
+    ("deepinfra", 400, openai("Requested input length 40000 exceeds maximum input length 32768"), 32_768),
+    ("cerebras", 400, '{"message":"Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192","code":"context_length_exceeded"}', 8_192),
+    ("github", 413, openai("Request body too large for gpt-4o model. Max size: 8000 tokens.", code="tokens_limit_reached"), 8_000),
+    ("copilot", 400, openai("prompt token count of 70000 exceeds the limit of 64000", code="model_max_prompt_tokens_exceeded"), 64_000),
+    ("cohere", 400, '{"message":"too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 4292. Try using a shorter prompt."}', 4_081),
+    ("xai", 400, '{"code":"Client specified an invalid argument","error":"This model\'s maximum prompt length is 131072 but the request contains 140000 tokens."}', 131_072),
+    ("moonshot", 400, openai("Invalid request: Your request exceeded model token limit: 8192 (requested: 12000)"), 8_192),
+    ("glm", 400, '{"error":{"code":"1261","message":"Prompt exceeds max length"}}', 0),
+    ("glm in chinese", 400, '{"error":{"code":"1261","message":"Prompt 超长"}}', 0),
+    ("dashscope", 400, openai("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"), 30_720),
+    ("minimax", 400, openai("invalid params, context window exceeds limit (2013)"), 0),
+    ("siliconflow", 400, '{"code":20015,"message":"length of prompt_tokens (40000) must be less than max_seq_len (32768).","data":null}', 32_768),
+    ("vllm", 400, openai("You passed 6000 input tokens and requested 100 output tokens. However, the model's context length is only 4096 tokens, resulting in a maximum input length of 3996 tokens."), 4_096),
+    ("vllm decoder", 400, openai("The decoder prompt (length 21535) is longer than the maximum model length of 16384. Make sure that `max_model_len` is no smaller than the number of text tokens."), 16_384),
+    ("vllm long", 400, openai("The prompt (total length 6000) is too long to fit into the model (context length 4096)."), 4_096),
+    ("vllm engine", 400, openai("The engine prompt length 12345 exceeds the max_model_len 4096. Please reduce prompt."), 4_096),
+    ("vllm answer", 400, openai("'max_tokens' or 'max_completion_tokens' is too large: 8192. This model's maximum context length is 4096 tokens and your request has 3000 input tokens"), 4_096),
+    ("sglang", 400, openai("The input (6000 tokens) is longer than the model's context length (4096 tokens)."), 4_096),
+    ("sglang input", 400, openai("Input length (6000 tokens) exceeds the maximum allowed length (4091 tokens). Use a shorter input or enable --allow-auto-truncate."), 4_091),
+    ("sglang total", 400, openai("Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 6000 tokens: 5000 tokens from the input messages and 1000 tokens for the completion."), 4_096),
+    ("llama.cpp", 400, openai("the request exceeds the available context size (4096 tokens), try increasing it"), 4_096),
+    ("llama.cpp new", 400, openai("request (6000 tokens) exceeds the available context size (4096 tokens), try increasing it"), 4_096),
+    ("llama.cpp fields", 500, '{"error":{"code":500,"message":"it does not fit","type":"exceed_context_size_error","n_prompt_tokens":6000,"n_ctx":4096}}', 4_096),
+    ("llama.cpp size", 500, openai("Context size has been exceeded.", kind="server_error", code=500), 0),
+    ("llama.cpp input", 500, openai("input is too large to process. increase the physical batch size", kind="server_error"), 0),
+    ("llama.cpp old", 500, openai("Input prompt is too big compared to KV size"), 0),
+    ("lm studio", 500, openai("The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 6000>= n_ctx: 4096). Try to load the model with a larger context length"), 4_096),
+    ("lm studio without figures", 500, '{"message":"The number of tokens to keep from the initial prompt is greater than the context length. Try to load the model with a larger context length, or provide a shorter input"}', 0),
+    ("lm studio trying", 400, openai("Trying to keep the first 5394 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough."), 4_096),
+    ("lm studio reached", 400, openai("Reached context length of 4096 tokens with this model"), 4_096),
+    ("ollama", 500, openai("the input length exceeds the context length", kind="api_error"), 0),
+    ("ollama prompt", 400, '{"error":"prompt too long; exceeded max context length by 123 tokens"}', 0),
+    ("tabby", 400, '{"detail":"Context length 6000 is greater than max_seq_len 4096"}', 4_096),
+    ("text-generation-webui", 400, openai("This model maximum context length is 2048 tokens. However, your messages resulted in over 3000 tokens."), 2_048),
+    ("bedrock", 400, '{"message":"Input is too long for requested model."}', 0),
+    ("bedrock tokens", 400, '{"message":"Too many input tokens"}', 0),
+    ("watsonx", 400, openai("the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model"), 4_096),
+    ("ark", 400, openai("Total tokens of image and text exceed max message tokens"), 0),
+    ("ark input", 400, openai("Input length 40000 exceeds the maximum length 32768"), 32_768),
+    ("qianfan", 400, openai("the max input characters is 20000", code="336007"), 0),
+    ("yandex", 400, openai("number of input tokens must be no more than 8192, got 9000"), 8_192),
+    ("litellm proxy", 400, openai("litellm.ContextWindowExceededError: ContextWindowExceededError: OpenAIException - maximum context length is 4,096 tokens"), 4_096),
+    ("a list", 400, '[{"error":{"message":"This model\'s maximum context length is 8192 tokens."}}]', 8_192),
+    ("long context", 429, openai("Extra usage is required for long context requests."), 0),
+    ("text", 400, "prompt is too long", 0),
+    ("chinese", 400, openai("输入长度超出限制"), 0),
+    ("a proxy's page", 413, "", 0),
+    ("unknown words of 413", 413, '{"oops": true}', 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "limit"), [each[1:] for each in OVERFLOWS], ids=[each[0] for each in OVERFLOWS]
+)
+def test_a_prompt_that_is_too_long_is_recognised(status: int, body: str, limit: int) -> None:
+    """Whatever the status and the words: it is an overflow with the limit that was named, never with what was sent."""
+    for text in (body, f"litellm.BadRequestError: OpenAIException - {body}"):
+        failed = map_provider_error(ProviderHttpError(status, text, {}), "m", NOW)
+        assert isinstance(failed, ContextOverflow), failed
+        assert failed.window == limit
+
+
+MEANINGS: list[tuple[str, int, str, type[ModelFailed], FailureCause | None]] = [
+    ("quota", 429, openai("You exceeded your current quota, please check your plan and billing details.", code="insufficient_quota"), ModelRefused, FailureCause.ACCOUNT),
+    ("quota without a code", 429, openai("You exceeded your current quota, please check your plan and billing details."), ModelRefused, FailureCause.ACCOUNT),
+    ("gemini never", 429, '[{"error":{"code":429,"message":"You exceeded your current quota. \\n* Quota exceeded for metric: x/free_tier_requests, limit: 0, model: m\\nPlease retry in 1.5s.","status":"RESOURCE_EXHAUSTED"}}]', ModelRefused, FailureCause.ACCOUNT),
+    ("anthropic credit", 400, openai("Your credit balance is too low to access the Anthropic API."), ModelRefused, FailureCause.ACCOUNT),
+    ("deepseek", 402, openai("Insufficient Balance"), ModelRefused, FailureCause.ACCOUNT),
+    ("openrouter", 402, openai("This request requires more credits, or fewer max_tokens. You requested up to 4096 tokens, but can only afford 100."), ModelRefused, FailureCause.ACCOUNT),
+    ("moonshot", 429, openai("Your account is suspended, please check your plan and billing details", kind="exceeded_current_quota_error"), ModelRefused, FailureCause.ACCOUNT),
+    ("glm", 429, '{"error":{"code":"1113","message":"余额不足或无可用资源包,请充值。"}}', ModelRefused, FailureCause.ACCOUNT),
+    ("siliconflow", 403, '{"code":30001,"message":"Sorry, your account balance is insufficient"}', ModelRefused, FailureCause.ACCOUNT),
+    ("xai", 429, openai("Your team x has either used all available credits or reached its monthly spending limit."), ModelRefused, FailureCause.ACCOUNT),
+    ("litellm budget", 400, openai("Budget has been exceeded! Current cost: 1.0, Max budget: 1.0", kind="budget_exceeded"), ModelRefused, FailureCause.ACCOUNT),
+    ("dashscope arrears", 400, openai("Access denied, please make sure your account is in good standing.", code="Arrearage"), ModelRefused, FailureCause.ACCOUNT),
+    ("key", 401, openai("Incorrect API key provided: sk-SECRET.", code="invalid_api_key"), ModelRefused, FailureCause.KEY),
+    ("gemini key", 400, '[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT","details":[{"reason":"API_KEY_INVALID"}]}}]', ModelRefused, FailureCause.KEY),
+    ("xai key", 400, '{"code":"Client specified an invalid argument","error":"Incorrect API key provided: xa***SECRET"}', ModelRefused, FailureCause.KEY),
+    ("no words", 401, "", ModelRefused, FailureCause.KEY),
+    ("rights", 403, openai("Project does not have access"), ModelRefused, FailureCause.RIGHTS),
+    ("openai model", 404, openai("The model `gpt-9` does not exist or you do not have access to it.", code="model_not_found"), ModelRefused, FailureCause.MODEL),
+    ("ollama model", 404, openai('model "llama9.1:8b" not found, try pulling it first'), ModelRefused, FailureCause.MODEL),
+    ("openrouter model", 400, openai("foo/bar is not a valid model ID"), ModelRefused, FailureCause.MODEL),
+    ("groq model", 400, openai("The model `m` has been decommissioned", code="model_decommissioned"), ModelRefused, FailureCause.MODEL),
+    ("mistral model", 400, '{"object":"error","message":"Invalid model: m","code":"1500"}', ModelRefused, FailureCause.MODEL),
+    ("litellm model", 400, openai("/chat/completions: Invalid model name passed in model=m. Call `/v1/models`"), ModelRefused, FailureCause.MODEL),
+    ("glm model", 400, '{"error":{"code":"1211","message":"模型不存在，请检查模型代码。"}}', ModelRefused, FailureCause.MODEL),
+    ("deepseek model", 400, openai("Model Not Exist"), ModelRefused, FailureCause.MODEL),
+    ("no models", 400, openai("No models loaded. Please load a model in the developer page."), ModelRefused, FailureCause.MODEL),
+    ("address", 404, "404 page not found", ModelRefused, FailureCause.ADDRESS),
+    ("azure filter", 400, openai("The response was filtered due to the prompt triggering Azure OpenAI's content management policy.", code="content_filter"), ModelRefused, FailureCause.FILTERED),
+    ("deepseek filter", 400, openai("Content Exists Risk"), ModelRefused, FailureCause.FILTERED),
+    ("dashscope filter", 400, openai("Input data may contain inappropriate content.", code="data_inspection_failed"), ModelRefused, FailureCause.FILTERED),
+    ("openrouter filter", 403, openai("m requires moderation. Your input was flagged"), ModelRefused, FailureCause.FILTERED),
+    ("gemini filter", 400, openai("PROHIBITED_CONTENT"), ModelRefused, FailureCause.FILTERED),
+    ("overloaded", 529, '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', ModelRateLimited, None),
+    ("overloaded in a stream", 500, '{"type":"overloaded_error","message":"Overloaded"}', ModelRateLimited, None),
+    ("loading", 503, openai("Loading model", kind="unavailable_error"), ModelRateLimited, None),
+    ("capacity", 429, openai("Service tier capacity exceeded for this model."), ModelRateLimited, None),
+    ("moonshot busy", 429, openai("The engine is currently overloaded, please try again later", kind="engine_overloaded_error"), ModelRateLimited, None),
+    ("limit as 400", 400, '{"__type":"ThrottlingException","message":"Too many requests, please wait"}', ModelRateLimited, None),
+    ("google's 403", 403, openai("Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'"), ModelRateLimited, None),
+    ("glm busy", 429, '{"error":{"code":"1302","message":"您的账户已达到速率限制，请您控制请求频率"}}', ModelRateLimited, None),
+    ("answer too long", 400, openai("max_tokens is too large: 100000. This model supports at most 16384 completion tokens", param="max_tokens"), ModelRefused, None),
+    ("unknown", 400, openai("Invalid value"), ModelRefused, None),
+    ("broken", 500, openai("internal error"), ModelUnreachable, None),
+    ("gateway", 502, "", ModelUnreachable, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "cause"), [each[1:] for each in MEANINGS], ids=[each[0] for each in MEANINGS]
+)
+def test_the_meaning_of_a_refusal(status: int, body: str, error: type[ModelFailed], cause: FailureCause | None) -> None:
+    """What a person must mend is told from what passes by itself, and nothing of the text is in the error."""
+    failed = map_provider_error(ProviderHttpError(status, body, {}), "m", NOW)
+    assert (type(failed), failed.cause) == (error, cause)
+    assert "SECRET" not in str(failed)
+
+
+WAITS: list[tuple[str, dict[str, str], str, float | None]] = [
+    ("header", {"Retry-After": "2"}, openai("try again in 7s"), 2),
+    ("milliseconds", {"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
+    ("date", {"Retry-After": "Sat, 21 Nov 2026 21:01:00 GMT"}, "", 60),
+    ("groq", {}, openai("Rate limit reached for model `m` on tokens per minute (TPM): Limit 6000, Used 5034, Requested 1443. Please try again in 4.77s. Need more tokens? Upgrade at https://console.groq.com/settings/billing"), 4.77),
+    ("minutes", {}, openai("Rate limit reached. Please try again in 1m2.5s."), 62.5),
+    ("short", {}, openai("Rate limit reached. Please try again in 250ms."), 0.25),
+    ("azure", {}, openai("Requests have exceeded call rate limit. Please retry after 34 seconds."), 34),
+    ("gemini", {}, '[{"error":{"code":429,"message":"You exceeded your current quota, please check your plan and billing details.\\n* Quota exceeded for metric: x, limit: 10, model: m\\nPlease retry in 1.5s.","status":"RESOURCE_EXHAUSTED","details":[{"retryDelay":"1.5s"}]}}]', 1.5),
+    ("gemini field", {}, '{"error":{"code":429,"message":"Resource has been exhausted (e.g. check quota).","status":"RESOURCE_EXHAUSTED","details":[{"retryDelay":"12s"}]}}', 12),
+    ("field", {}, '{"error":{"message":"rate limit","retry_after":3.5}}', 3.5),
+    ("github", {}, openai("Rate limit of 10 per 60s exceeded for UserByModelByMinute. Please wait 17 seconds before retrying."), 17),
+    ("reset", {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m6s", "x-ratelimit-reset-tokens": "6ms", "x-ratelimit-remaining-tokens": "100"}, "", 66),
+    ("openrouter", {"X-RateLimit-Reset": str(int((NOW.timestamp() + 9) * 1000)), "X-RateLimit-Remaining": "0"}, "", 9),
+    ("anthropic", {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": (NOW + timedelta(seconds=30)).isoformat()}, "", 30),
+    ("negative", {"Retry-After": "-3"}, "", None),
+    ("infinite", {"Retry-After": "inf"}, "", None),
+    ("endless", {"Retry-After": "1e300"}, "", 1e6),
+    ("endless text", {}, openai("try again in 999999999999999999999h"), 1e6),
+    ("nothing", {}, openai("Rate limit reached"), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "body", "seconds"), [each[1:] for each in WAITS], ids=[each[0] for each in WAITS])
+def test_the_wait_that_a_provider_names(headers: dict[str, str], body: str, seconds: float | None) -> None:
+    """It is read from a header, a date, a field or the text; it is never negative and never without end."""
+    failed = map_provider_error(ProviderHttpError(429, body, headers), "m", NOW)
+    assert isinstance(failed, ModelRateLimited), failed
+    if seconds is None:
+        assert failed.delay is None
+    else:
+        assert failed.delay is not None
+        assert failed.delay.total_seconds() == pytest.approx(seconds, abs=0.01)
+
+
+def test_each_row_of_a_meaning_was_seen() -> None:
+    """No row is without words that it matches."""
+    bodies = [*(each[2] for each in OVERFLOWS), *(each[2] for each in MEANINGS), *(each[2] for each in WAITS)]
+    texts = [parse_refusal(body).words for body in bodies]
+    for row in REFUSAL_ROWS:
+        assert row.source
+        assert any(re.search(row.pattern, text, re.IGNORECASE | re.DOTALL) for text in texts), row.pattern
+
+
+@pytest.mark.parametrize("text", ["", "s", "1x", "4 s later", "-1s", "1h-2s"])
+def test_a_duration_that_is_none(text: str) -> None:
+    """What is no duration as a whole is not read in part."""
+    assert parse_duration(text) is None

@@ -14,7 +14,7 @@ from agent.memory.jobs.job_runner import Handler
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import NOTE, SUMMARISE, flush_job
 from agent.memory.scopes import scope_folder
-from gateway.errors import ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
+from gateway.errors import FailureCause, ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
 from gateway.ports import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin, handlers_of
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
@@ -23,7 +23,7 @@ OUTAGES = [
     ModelUnreachable("m: InternalServerError, HTTP 500"),
     ModelRateLimited("m: RateLimitError, HTTP 429"),
     ModelTimeout("m: no answer in time"),
-    ModelRefused("m: AuthenticationError, HTTP 401", is_about_account=True),
+    ModelRefused("m: AuthenticationError, HTTP 401", FailureCause.KEY),
 ]
 
 
