@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -36,6 +36,7 @@ class ZooAct(StrEnum):
     """What a mark asks of the server."""
 
     QUESTION = "question"
+    SILENCE = "silence"  # a question that the model thinks about
     CALL = "call"  # one call of the tool
     CALLS = "calls"  # two calls in one answer
     LIMIT = "limit"  # a rate limit first
@@ -49,6 +50,7 @@ class ZooRequest:
     profile: str
     name: str  # of the mark
     body: Mapping[str, Any]  # in OpenAI's form
+    tokens: int = 0  # of the prompt
     refusal: str = ""
 
 
@@ -59,6 +61,7 @@ class ModelZoo:
     profiles: Mapping[str, ModelProfile]
     window: int
     host: str = ""
+    windows: dict[str, int] = field(default_factory=dict)  # of a profile, where it is not `window`
     requests: list[ZooRequest] = field(default_factory=list)
     _free_at: dict[tuple[str, str], float] = field(default_factory=dict)  # when a rate limit is over
     _written: set[tuple[str, str]] = field(default_factory=set)  # marks whose call was written as text
@@ -76,6 +79,9 @@ class ModelZoo:
         """Return the requests to one server, of one mark if *name* is given."""
         return [each for each in self.requests if each.profile == profile.name and name in ("", each.name)]
 
+    def _window(self, profile: ModelProfile) -> int:
+        return self.windows.get(profile.name, self.window)
+
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer whatever comes to any of the servers."""
         profile = self.profiles.get(request.path.split("/")[1])
@@ -92,12 +98,14 @@ class ModelZoo:
         act, name = _mark(asked)
         tokens = _weigh(asked)
         why, refusal = self._refusal(profile, request, asked, act, name, tokens)
-        self.requests.append(ZooRequest(profile=profile.name, name=name, body=asked, refusal=why))
+        self.requests.append(ZooRequest(profile=profile.name, name=name, body=asked, tokens=tokens, refusal=why))
         if refusal is not None:
             return await self._refuse(request, profile, refusal, tokens, is_streamed=is_streamed)
         answer = self._answer(profile, asked, act, name, tokens)
         if is_streamed:
-            return await self._stream(request, profile, answer, body, act)
+            with suppress(ConnectionError):  # the client has left
+                return await self._stream(request, profile, answer, body, act)
+            return web.Response()
         is_plain = profile.protocol is Protocol.OPENAI
         return web.json_response((openai_wire if is_plain else native_wire).completion(profile, answer))
 
@@ -110,7 +118,7 @@ class ModelZoo:
         if broken := violations(body, profile.refuses.keys()):
             rule = next(each for each in profile.refuses if broken[0].startswith(f"{each}:"))
             return broken[0], profile.refuses[rule]
-        if tokens > self.window and profile.overflow is not None:
+        if tokens > self._window(profile) and profile.overflow is not None:
             return "overflow", profile.overflow
         if act == ZooAct.LIMIT and profile.limit is not None:
             now = time.monotonic()
@@ -126,7 +134,7 @@ class ModelZoo:
         self, request: web.Request, profile: ModelProfile, refusal: Refusal, tokens: int, *, is_streamed: bool
     ) -> web.StreamResponse:
         text = refusal.body if isinstance(refusal.body, str) else json.dumps(refusal.body, ensure_ascii=False)
-        figures = {"window": str(self.window), "tokens": str(tokens), "key": self.key(profile)}
+        figures = {"window": str(self._window(profile)), "tokens": str(tokens), "key": self.key(profile)}
         for name, value in figures.items():
             text = text.replace(f"%{name}%", value)
         if refusal.form is not ErrorForm.STATUS and is_streamed:
@@ -158,6 +166,8 @@ class ModelZoo:
             said = "I cannot look things up"
         if _has_picture(body):
             said = "I see a picture"
+        elif "cannot see" in _words(body["messages"][_last_user(body)]):
+            said = "I cannot see the picture"
         text = f"Answer {name}: {said}." if said else f"Answer {name}."
         return ZooAnswer(text=text, reasoning=THOUGHT, prompt_tokens=tokens)
 
@@ -176,18 +186,18 @@ class ModelZoo:
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         await response.write(form.head)
-        if act == ZooAct.QUESTION and form.silence:
-            end = time.monotonic() + form.silence
-            while time.monotonic() < end:
-                await response.write(form.keepalive)
-                await asyncio.sleep(_BEAT)
         if profile.protocol is Protocol.OPENAI:
             has_usage = bool((body.get("stream_options") or {}).get("include_usage"))
             events = openai_wire.events(profile, answer, has_usage=has_usage)
         else:
             events = native_wire.events(profile, answer)
-        for event in events:
+        for n, event in enumerate(events):
             await response.write(event)
+            if not n and act == ZooAct.SILENCE:
+                end = time.monotonic() + form.silence
+                while time.monotonic() < end:
+                    await response.write(form.keepalive)
+                    await asyncio.sleep(_BEAT)
         await response.write_eof()
         return response
 
