@@ -231,7 +231,8 @@ class AgentLoop:
             context.draft.streamed = text if text.strip() else context.draft.streamed
             context.preview.show(text, links)
 
-        reply = await turn.profile.model.complete(request, sink=show if context.is_watched else None)
+        async with context.running.pause():
+            reply = await turn.profile.model.complete(request, sink=show if context.is_watched else None)
         text = self._redact(reply.text)
         return reply if text == reply.text else replace(reply, text=text)
 

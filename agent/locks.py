@@ -35,16 +35,20 @@ class KeyLocks:
 
 
 class WorkerSlots:
-    """N slots for turns, served first in, first out, with any number of jobs beside them; or one exclusive holder."""
+    """N slots for turns, served first in, first out, with any number of jobs beside them.
+
+    Turns work in phases, which end while they wait for a model. Any number of usual phases run side by side, or one
+    lone phase.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = asyncio.Semaphore(count)
         self._demand = 0  # slots that are held or waited for
         self._jobs = 0
-        # One exclusive holder acquires at a time, or two would deadlock with half of the slots each.
-        self._acquiring_all = asyncio.Lock()
-        self._is_less = asyncio.Event()  # set when one of the two counts falls
+        self._phases = 0  # usual ones
+        self._lone = asyncio.Lock()  # one lone phase runs or waits
+        self._changed = asyncio.Event()  # set when one of the counts falls, or a lone phase has ended
         self._admits_jobs = asyncio.Event()
         self._admits_jobs.set()
 
@@ -57,10 +61,10 @@ class WorkerSlots:
                 yield
         finally:
             self._demand -= 1
-            self._is_less.set()
+            self._changed.set()
 
     async def wait_for_jobs(self) -> None:
-        """Return when jobs may start: at once, unless an exclusive holder runs or waits."""
+        """Return when jobs may start: at once, unless `without_jobs` runs or waits."""
         await self._admits_jobs.wait()
 
     @contextmanager
@@ -71,33 +75,45 @@ class WorkerSlots:
             yield
         finally:
             self._jobs -= 1
-            self._is_less.set()
+            self._changed.set()
 
     @asynccontextmanager
-    async def exclusive(self, max_wait: timedelta) -> AsyncIterator[bool]:
-        """Hold every slot and let no job start; the context value is True if no job runs.
+    async def without_jobs(self, max_wait: timedelta) -> AsyncIterator[None]:
+        """Let no job start. Turns that want a slot go first, and running jobs may end: *max_wait* each."""
+        await self._wait_until(lambda: not self._demand, max_wait)
+        self._admits_jobs.clear()
+        try:
+            await self._wait_until(lambda: not self._jobs, max_wait)
+            yield
+        finally:
+            self._admits_jobs.set()
 
-        Turns that want a slot go first, and running jobs may end: *max_wait* each.
-        """
-        async with self._acquiring_all:
-            await self._wait_until(lambda: not self._demand, max_wait)
-            self._admits_jobs.clear()
-            held = 0
-            try:
-                await self._wait_until(lambda: not self._jobs, max_wait)
-                for _ in range(self.count):
-                    await self._free.acquire()
-                    held += 1
-                yield not self._jobs
-            finally:
-                for _ in range(held):
-                    self._free.release()
-                self._admits_jobs.set()
+    @asynccontextmanager
+    async def phase(self, max_wait: timedelta) -> AsyncIterator[None]:
+        """Run a phase of a usual turn: beside no lone one, unless that lasts longer than *max_wait*."""
+        if self._lone.locked():
+            await self._wait_until(lambda: not self._lone.locked(), max_wait)
+        self._phases += 1
+        try:
+            yield
+        finally:
+            self._phases -= 1
+            self._changed.set()
+
+    @asynccontextmanager
+    async def lone_phase(self, max_wait: timedelta) -> AsyncIterator[bool]:
+        """Run a phase by itself, once others have ended; the value is False if some last longer than *max_wait*."""
+        try:
+            async with self._lone:
+                await self._wait_until(lambda: not self._phases and not self._jobs, max_wait)
+                yield not self._phases and not self._jobs
+        finally:
+            self._changed.set()
 
     async def _wait_until(self, condition: Callable[[], bool], max_wait: timedelta) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(max_wait.total_seconds()):
                 while not condition():
-                    self._is_less.clear()
-                    await self._is_less.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
                     await asyncio.sleep(0)  # a session whose turn has ended asks for its next slot first

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -92,6 +93,31 @@ _MOST_STAGE_TIMES = 2_000  # turns
 _STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
 
 
+class TurnPhases:
+    """The phases in which a turn does its own work, one after the other; see `WorkerSlots`."""
+
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        """*start* returns the context of one phase."""
+        self._start = start
+        self._running = AsyncExitStack()
+
+    async def __aenter__(self) -> TurnPhases:
+        await self._running.enter_async_context(self._start())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._running.aclose()
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """End the phase for the block, and start another one behind it."""
+        await self._running.aclose()
+        try:
+            yield
+        finally:
+            await self._running.enter_async_context(self._start())
+
+
 @dataclass(slots=True)
 class RunningTurn:
     """The mutable state of a claimed turn."""
@@ -103,6 +129,11 @@ class RunningTurn:
     draft: TurnDraft | None = field(default=None, repr=False)  # None until the prompt is assembled
     stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+    phases: TurnPhases | None = field(default=None, repr=False)
+
+    def pause(self) -> AbstractAsyncContextManager[None]:
+        """Return the context in which the turn waits for a model."""
+        return nullcontext() if self.phases is None else self.phases.pause()
 
     def is_told(self, sender: str, before: int) -> bool:
         """Return True if a /stop for *sender*, or for all if empty, in the inbox row *before* means this turn."""

@@ -2,26 +2,38 @@
 
     journal.ready_sessions() ──▶ one task per session ──▶ session lock ──▶ worker slot ──▶ claim ──▶ one turn
     journal.control_rows() ──▶ one task per control command (/stop, /status, buttons)
-    journal.wait_suspect() ──▶ all slots, no job ──▶ claim the next suspect ──▶ run it in isolation
+    journal.wait_suspect() ──▶ no job ──▶ worker slot ──▶ claim the next suspect ──▶ run it in lone phases
 
 A session's task runs one turn and goes to the back of the queue for slots, so a flooded chat does not delay others.
-A suspect may be the message that crashes the process (`gateway/store/suspects.py`): it runs when no turn wants a slot.
+A suspect may be the message that crashes the process (`gateway/store/suspects.py`): it starts when no turn wants a
+slot, and nothing else runs while it does its own work.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
-from agent.turn import RunningTurn, RunningTurns
+from agent.turn import RunningTurn, RunningTurns, TurnPhases
 from gateway.errors import LeaseLost, ScopeReplaced, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
-from gateway.ports import TURN_SPAN, InboxRow, Journal, MessageOutcome, MetricsRecorder, TraceSpan, TurnLease
+from gateway.ports import (
+    TURN_SPAN,
+    InboxRow,
+    Journal,
+    MessageOutcome,
+    MetricsRecorder,
+    Suspect,
+    TraceSpan,
+    TurnLease,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +43,10 @@ _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot 
 _ATTEMPTS = 3  # of a turn or a control command that ends the process
 _CONTROLS_AT_ONCE = 4  # per chat; more would delay every turn that starts
 _ENDINGS = frozenset(MessageOutcome)  # other outcomes leave the turn to the next attempt
-_SUSPECT_WAIT = timedelta(seconds=30)  # that a suspect waits for other turns under constant load
+_SUSPECT_WAIT = timedelta(seconds=30)  # that suspects wait for other turns under constant load, and for jobs
+_PHASE_WAIT = timedelta(seconds=3)  # that a phase waits for others to end
+_SENT_PAUSE = timedelta(seconds=0.05)  # between looks at whether an answer is delivered
+_NONE = timedelta(0)
 
 
 class TurnHandler(Protocol):
@@ -75,7 +90,9 @@ class WorkerPool:
         self.turns = turns
         self._again: set[SessionKey] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._suspect_waiting: asyncio.Task[Any] | None = None  # while it gathers the slots
+        self._suspect_waiting: asyncio.Task[Any] | None = None  # while nothing is claimed by it
+        self._tried: set[str] = set()  # turns of suspects that have ended
+        self._send_wait = _PHASE_WAIT  # that is left for their answers to be delivered: a platform may be away
         self._controls = KeyLocks(_CONTROLS_AT_ONCE)
         self._earlier = dict[int, SessionKey]()  # commands of the last run that are not done, and their chats
         self._earlier_done = asyncio.Condition()
@@ -156,48 +173,94 @@ class WorkerPool:
             return
         if lease.more:
             self._again.add(key)
-        await self._run_turn(lease)
+        async with TurnPhases(partial(self._slots.phase, _PHASE_WAIT)) as phases:
+            await self._run_turn(lease, phases)
 
     # -- suspects ------------------------------------------------------------------------------
 
     async def _watch_suspects(self, tasks: asyncio.TaskGroup) -> None:
         while not self._draining:
             await self._journal.wait_suspect()
-            is_left = True
-            while is_left and not self._draining:
-                task = self._spawn(self._claim_suspect(), tasks, "suspect")
-                await asyncio.wait([task])
-                is_left = task.cancelled() or task.result()
+            if not self._draining:
+                await asyncio.wait([self._spawn(self._run_suspects(tasks), tasks, "suspects")])
 
-    async def _claim_suspect(self) -> bool:
-        """Run one suspect in isolation; return False if no suspect is queued."""
-        self._suspect_waiting = asyncio.current_task()
-        try:
-            async with self._slots.exclusive(_SUSPECT_WAIT) as is_alone:
+    async def _run_suspects(self, tasks: asyncio.TaskGroup) -> None:
+        """Run suspects until none is queued, as many side by side as the journal lets be in flight."""
+        running: set[asyncio.Task[Any]] = set()
+        self._suspect_waiting, self._send_wait = asyncio.current_task(), _PHASE_WAIT
+        async with self._slots.without_jobs(_SUSPECT_WAIT):
+            while True:
+                suspect = await self._start_suspect(tasks, running)
+                if suspect is None and not running:
+                    return
+                if suspect is None or suspect.is_alone:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    running = {task for task in running if not task.done()}
+
+    async def _start_suspect(self, tasks: asyncio.TaskGroup, running: set[asyncio.Task[Any]]) -> Suspect | None:
+        """Claim the next suspect, add its task to *running* and return it; None if none may start now."""
+        async with AsyncExitStack() as slot:
+            await slot.enter_async_context(self._slots.acquire())
+            try:
+                suspect = None if self._draining else await self._journal.claim_suspect(beside=len(running))
+            except StoreUnavailable:
+                log.warning("pool.store_down", key="")
+                return None  # the journal announces it again
+            if suspect is not None:
                 self._suspect_waiting = None
-                suspect = None if self._draining else await self._journal.claim_suspect(is_isolated=is_alone)
-                if suspect is None:
-                    return False
-                await self._run_suspect(suspect)
-        except StoreUnavailable:
-            log.warning("pool.store_down", key="")
-            return False  # the journal announces it again
-        finally:
-            self._suspect_waiting = None
-        return True
+                running.add(self._spawn(self._run_suspect(suspect, slot.pop_all()), tasks, "suspect"))
+            return suspect
 
-    async def _run_suspect(self, suspect: TurnLease | InboxRow) -> None:
-        key = suspect.key if isinstance(suspect, TurnLease) else suspect.message.key
-        log.warning("pool.suspect", key=str(key), turn=suspect.turn, attempts=suspect.attempts)
-        if isinstance(suspect, InboxRow):
-            await self._run_control(suspect)
-        elif suspect.attempts > _ATTEMPTS:
-            await self._guard(suspect, self._handler.dead_letter(suspect))
-        else:
-            await self._run_turn(suspect)
+    async def _run_suspect(self, suspect: Suspect, slot: AsyncExitStack) -> None:
+        work, is_beyond = suspect.work, suspect.work.attempts >= _ATTEMPTS
+        key = work.key if isinstance(work, TurnLease) else work.message.key
+        log.warning("pool.suspect", key=str(key), turn=work.turn, attempts=work.attempts)
+        async with slot, TurnPhases(partial(self._try, suspect)) as phases:
+            if isinstance(work, InboxRow):
+                await self._run_control(work)
+            elif is_beyond:
+                await self._guard(work, self._handler.dead_letter(work))
+            else:
+                await self._run_turn(work, phases)
+        self._tried.add(work.turn if isinstance(work, TurnLease) else turn_id(work.message))
+        if suspect.is_alone:
+            await self._until_stored(self._journal.end_trial)
 
-    async def _run_turn(self, lease: TurnLease) -> None:
-        running = RunningTurn(lease=lease, task=asyncio.current_task())
+    @asynccontextmanager
+    async def _try(self, suspect: Suspect) -> AsyncIterator[None]:
+        """Run one phase of a suspect: a crash in it is charged to the suspect, if the phase has no company."""
+        async with self._slots.lone_phase(_PHASE_WAIT) as has_no_company:
+            if has_no_company:
+                await self._begin_trial(suspect)
+            yield
+            if not suspect.is_alone:
+                await self._until_stored(self._journal.end_trial)
+
+    async def _begin_trial(self, suspect: Suspect) -> None:
+        """Put *suspect* on trial, once the answers of those before it are delivered: a crash would mark them."""
+
+        async def begin() -> bool:
+            return await self._journal.begin_trial(suspect, self._tried if self._send_wait > _NONE else ())
+
+        while True:
+            if await self._until_stored(begin) is not False:
+                self._tried.clear()
+                return
+            await asyncio.sleep(_SENT_PAUSE.total_seconds())
+            self._send_wait -= _SENT_PAUSE
+
+    async def _until_stored(self, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the result of *call*, repeated while the store is unavailable; None if the pool drains."""
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                if self._draining:  # a deliberate stop ends every trial
+                    return None
+                await asyncio.sleep(_STORE_PAUSE.total_seconds())
+
+    async def _run_turn(self, lease: TurnLease, phases: TurnPhases) -> None:
+        running = RunningTurn(lease=lease, task=asyncio.current_task(), phases=phases)
         started = self._clock()
         outcome = "failed"
         try:
@@ -290,7 +353,7 @@ class WorkerPool:
     async def _release(self, lease: TurnLease) -> None:
         while True:
             try:
-                await self._journal.release(lease, attempt_counts=False)
+                await self._journal.release(lease)
             except StoreUnavailable:
                 if self._draining:
                     return
@@ -314,7 +377,7 @@ class WorkerPool:
                 self._earlier_done.notify_all()
 
     async def _run_control(self, row: InboxRow) -> None:
-        is_beyond = row.attempts > _ATTEMPTS
+        is_beyond = row.attempts >= _ATTEMPTS
         while True:
             try:
                 await (self._handler.dead_letter_control(row) if is_beyond else self._handler.control(row))

@@ -52,6 +52,7 @@ from gateway.ports.journal import MessageOutcome as MessageOutcome
 from gateway.ports.journal import PreferenceStore as PreferenceStore
 from gateway.ports.journal import SessionRow as SessionRow
 from gateway.ports.journal import StoredRecord as StoredRecord
+from gateway.ports.journal import Suspect as Suspect
 from gateway.ports.journal import TurnCommit as TurnCommit
 from gateway.ports.journal import TurnLease as TurnLease
 from gateway.ports.journal import TurnQuery as TurnQuery

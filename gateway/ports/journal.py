@@ -71,7 +71,7 @@ class InboxRow:
     role: Role = Role.MEMBER
     is_control: bool = False  # bypasses the session queue
     turn: str = ""  # stamped by claim or steer
-    attempts: int = 0  # isolated attempts that crashed; dead-lettered after three
+    attempts: int = 0  # crashes while it was on trial; dead-lettered after three
     is_lone: bool = False  # a suspect: in flight at two unclean stops, retried in isolation
 
 
@@ -126,8 +126,17 @@ class TurnLease:
 
     @property
     def attempts(self) -> int:
-        """Attempts that had the process to themselves, this one included."""
+        """Crashes while the turn was on trial."""
         return max(row.attempts for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A claimed turn or control row that may have crashed the process (`gateway/store/suspects.py`)."""
+
+    work: TurnLease | InboxRow
+    trial: str  # for `Journal.begin_trial`
+    is_alone: bool  # on trial from its claim to its end, with no other suspect in flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,12 +315,20 @@ class Journal(Protocol):
     async def wait_suspect(self) -> None:
         """Return when there may be a suspect to claim: a turn or control row in flight at two unclean stops."""
 
-    async def claim_suspect(self, *, is_isolated: bool) -> TurnLease | InboxRow | None:
-        """Claim the suspect with the fewest attempts, of all session queues and control rows; None without suspects.
+    async def claim_suspect(self, *, beside: int) -> Suspect | None:
+        """Claim the suspect with the fewest attempts, of all session queues and control rows.
 
-        Call it while no turn runs. Counts the attempt before returning if the suspect *is_isolated*, with no job
-        running either. The rules are in `gateway/store/suspects.py`.
+        Return None without suspects, or if the next one may not be in flight with *beside* other suspects.
         """
+
+    async def begin_trial(self, suspect: Suspect, answered: Collection[str]) -> bool:
+        """Store that *suspect* is on trial, in place of any other: a crash from now on is charged to it.
+
+        Return False, and store nothing, while an answer of the turns *answered* is being delivered.
+        """
+
+    async def end_trial(self) -> None:
+        """Store that nothing is on trial. Has no effect the second time."""
 
     async def acquit(self) -> None:
         """Give back the attempt that was running when the process before was killed: something else was in hand."""
@@ -335,7 +352,7 @@ class Journal(Protocol):
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane; idempotent by turn like commit."""
 
-    async def release(self, lease: TurnLease, *, attempt_counts: bool) -> None:
+    async def release(self, lease: TurnLease) -> None:
         """Give the rows back to the lane, steps kept; a chosen stop does not count as an attempt."""
 
     async def last_message_at(self, key: SessionKey) -> datetime | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,7 @@ from gateway.ports.journal import (
     AcceptResult,
     InboxRow,
     SessionRow,
+    Suspect,
     TurnCommit,
     TurnLease,
     TurnQuery,
@@ -137,7 +138,7 @@ class SqlJournal:
         await self._engine.suspected.wait()
         self._engine.suspected.clear()
 
-    async def claim_suspect(self, *, is_isolated: bool) -> TurnLease | InboxRow | None:
+    async def claim_suspect(self, *, beside: int) -> Suspect | None:
         """Claim the suspect with the fewest attempts. The claim of a cancelled call is released."""
         engine, now = self._engine, self._engine.now()
         future = engine.writer.submit(
@@ -146,17 +147,35 @@ class SqlJournal:
                 engine.owner,
                 now,
                 new_transcript,
-                is_isolated=is_isolated,
+                beside=beside,
                 is_ours=partial(engine.has_chat, database),
             ),
-            lambda found: self._claimed(found.key, found) if isinstance(found, TurnLease) else None,
+            self._claimed_suspect,
         )
         try:
             found = await self._unless_cancelled(future)
         except StoreUnavailable:
             engine.wake_at(_RETRY_SECONDS, engine.suspected.set)
             raise
-        return self._with_doubt(found) if isinstance(found, TurnLease) else found
+        if found is not None and isinstance(found.work, TurnLease):
+            return replace(found, work=self._with_doubt(found.work))
+        return found
+
+    def _claimed_suspect(self, suspect: Suspect | None) -> None:
+        if suspect is not None and isinstance(suspect.work, TurnLease):
+            self._claimed(suspect.work.key, suspect.work)
+
+    async def begin_trial(self, suspect: Suspect, answered: Collection[str]) -> bool:
+        """Store that *suspect* is on trial, unless an answer of the turns *answered* is being delivered."""
+        turns, owner = tuple(answered), self._engine.owner
+        return await self._engine.writer.submit(
+            lambda database: suspects.begin_trial(database, owner, suspect.trial, turns)
+        )
+
+    async def end_trial(self) -> None:
+        """Store that nothing is on trial."""
+        owner = self._engine.owner
+        await self._engine.writer.submit(lambda database: suspects.end_trial(database, owner))
 
     def _with_doubt(self, lease: TurnLease) -> TurnLease:
         """Return *lease* with what is known of its answer: rows of before a restore may have had theirs."""
@@ -179,9 +198,10 @@ class SqlJournal:
     def _give_back(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
-        lease = future.result()
+        found = future.result()
+        lease = found.work if isinstance(found, Suspect) else found
         if isinstance(lease, TurnLease):
-            returned = self._release(lease, attempt_counts=False)
+            returned = self._release(lease)
             returned.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
@@ -264,16 +284,14 @@ class SqlJournal:
         )
         return committed is not None
 
-    async def release(self, lease: TurnLease, *, attempt_counts: bool) -> None:
+    async def release(self, lease: TurnLease) -> None:
         """Give the rows back to the lane, steps kept."""
-        await self._release(lease, attempt_counts=attempt_counts)
+        await self._release(lease)
 
-    def _release(self, lease: TurnLease, *, attempt_counts: bool) -> asyncio.Future[None]:
+    def _release(self, lease: TurnLease) -> asyncio.Future[None]:
         engine, column = self._engine, write_key(lease.key)
         return engine.writer.submit(
-            lambda database: session_queue.release(
-                database, lease, column, engine.owner, attempt_counts=attempt_counts
-            ),
+            lambda database: session_queue.release(database, lease, column, engine.owner),
             lambda _: engine.free_lane(lease.key, has_more=True),
             group=lease.key.parent,
         )

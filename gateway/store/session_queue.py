@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, turn_id
-from gateway.ports.journal import InboxRow, SessionRow, TurnLease, TurnStep
+from gateway.ports.journal import InboxRow, SessionRow, Suspect, TurnLease, TurnStep
 from gateway.ports.store import StoreLimits
 from gateway.store.claims import claim_name
 from gateway.store.database import Database
@@ -54,14 +54,11 @@ RECOVER_ROWS = sql(
     ")",
 )
 RECOVER_LANES = sql("UPDATE lane SET owner = '' WHERE key IN (SELECT key", LOST_LANES, ")")
-_GIVE_BACK = (
-    "UPDATE inbox SET state = 'stamped', attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END "
-    "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
-)
+_GIVE_BACK = "UPDATE inbox SET state = 'stamped' WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 _WAITING = sql("SELECT", _QUEUED, "FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL", _ORDER)
 _OF_TURN = sql("SELECT", ROW, "FROM inbox WHERE key = ? AND state = ? AND ended_at IS NULL AND turn = ?", _ORDER)
 _ONE = sql("SELECT", ROW, "FROM inbox WHERE seq = ?")
-_STAMP = "UPDATE inbox SET state = 'claimed', turn = ?, attempts = attempts + ? WHERE seq = ?"
+_STAMP = "UPDATE inbox SET state = 'claimed', turn = ? WHERE seq = ?"
 _STORE_STEP = (
     "INSERT INTO step (turn, n, kind, call, body) SELECT turn, ?, ?, ?, ? FROM lane "
     "WHERE key = ? AND owner = ? AND epoch = ? AND turn = ? ON CONFLICT DO NOTHING"
@@ -228,21 +225,23 @@ def claim_suspect(
     now: int,
     new: NewTranscript,
     *,
-    is_isolated: bool,
+    beside: int,
     is_ours: Callable[[SessionKey], bool],
-) -> TurnLease | InboxRow | None:
-    """Take the next suspect of our chats, or a control row that is one; count the attempt if it *is_isolated*."""
+) -> Suspect | None:
+    """Take the next suspect of our chats, if it may be in flight with *beside* others."""
     suspect = next_suspect(database, is_ours)
-    if suspect is None:
+    if suspect is None or beside > suspect.most_beside:
         return None
     if suspect.is_control:
-        take_control(database, suspect.seq, int(is_isolated))
-        return read_row(database.execute(_ONE, (suspect.seq,)).fetchone())
-    stamped = database.execute(_OF_TURN, (suspect.key, "stamped", suspect.turn)).fetchall()
-    rows = tuple(read_row(columns) for columns in stamped)
-    key = read_key(suspect.key)
-    facts = _read_facts(database, key, suspect.key)
-    return _take(database, facts, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_isolated))
+        take_control(database, suspect.seq)
+        work: TurnLease | InboxRow = read_row(database.execute(_ONE, (suspect.seq,)).fetchone())
+    else:
+        stamped = database.execute(_OF_TURN, (suspect.key, "stamped", suspect.turn)).fetchall()
+        rows = tuple(read_row(columns) for columns in stamped)
+        key = read_key(suspect.key)
+        facts = _read_facts(database, key, suspect.key)
+        work = _take(database, facts, key, suspect.key, owner, rows, suspect.turn, now, new)
+    return Suspect(work=work, trial=suspect.trial, is_alone=not suspect.most_beside)
 
 
 def _take(
@@ -255,12 +254,10 @@ def _take(
     turn: str,
     now: int,
     new: NewTranscript,
-    *,
-    attempt: int = 0,
 ) -> TurnLease:
     (epoch,) = database.execute(_TAKE_LANE, (column, owner, turn)).fetchone()
     session = facts.session or open_session(database, key, column, now, new)
-    stamped = _stamp(database, rows, turn, attempt)
+    stamped = _stamp(database, rows, turn)
     is_again = bool(rows[0].turn)
     notes: tuple[InboxRow, ...] = ()
     if facts.has_notes:
@@ -281,10 +278,9 @@ def _take(
     )
 
 
-def _stamp(database: Database, rows: tuple[InboxRow, ...], turn: str, attempt: int = 0) -> tuple[InboxRow, ...]:
-    # A turn is a suspect when one of its rows is, and then all its rows count the attempt.
-    is_lone = any(row.is_lone for row in rows)
-    database.executemany(_STAMP, [(turn, attempt, row.seq) for row in rows])
+def _stamp(database: Database, rows: tuple[InboxRow, ...], turn: str) -> tuple[InboxRow, ...]:
+    is_lone = any(row.is_lone for row in rows)  # a turn is a suspect when one of its rows is
+    database.executemany(_STAMP, [(turn, row.seq) for row in rows])
     return tuple(
         InboxRow(
             seq=row.seq,
@@ -292,7 +288,7 @@ def _stamp(database: Database, rows: tuple[InboxRow, ...], turn: str, attempt: i
             accepted_at=row.accepted_at,
             role=row.role,
             turn=turn,
-            attempts=row.attempts + attempt,
+            attempts=row.attempts,
             is_lone=is_lone,
         )
         for row in rows
@@ -385,10 +381,10 @@ def store_steps(
             check_lease(database, *held)  # it was stored before
 
 
-def release(database: Database, lease: TurnLease, column: str, owner: str, *, attempt_counts: bool) -> None:
-    """Give the rows back, stamped as they are; a chosen stop gives a lone attempt back too."""
+def release(database: Database, lease: TurnLease, column: str, owner: str) -> None:
+    """Give the rows back, stamped as they are."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
-    database.execute(_GIVE_BACK, (0 if attempt_counts else 1, column))
+    database.execute(_GIVE_BACK, (column,))
     database.execute(_FREE_LANE, (column,))
 
 
@@ -400,7 +396,7 @@ def free_orphans(database: Database, owner: str, held_epochs: Mapping[SessionKey
     owned = {read_key(key): (key, epoch) for key, epoch in database.execute(_OWNED, (owner,))}
     for key, (column, epoch) in owned.items():
         if held_epochs.get(key) != epoch:
-            database.execute(_GIVE_BACK, (1, column))
+            database.execute(_GIVE_BACK, (column,))
             database.execute(_FREE_LANE, (column,))
     return [key for key, epoch in held_epochs.items() if key not in owned or owned[key][1] != epoch]
 

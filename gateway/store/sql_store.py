@@ -57,7 +57,7 @@ from gateway.store.row_codec import unquote
 from gateway.store.scope_files import SqlScopeFiles
 from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
 from gateway.store.shared_windows import Watchers, forget_windows, watchers_of
-from gateway.store.suspects import KilledJob, count_crash, forgive, free_controls, free_jobs, last_charged
+from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
@@ -81,6 +81,14 @@ class PendingWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LostWork:
+    """Work that dead workers did when they ended."""
+
+    killed_jobs: Sequence[KilledJob] = ()
+    charged: tuple[int, ...] = ()  # rows on trial, which have one attempt more
+
+
+@dataclass(frozen=True, slots=True)
 class SharedWork:
     """Claims and work of a worker that shares the database."""
 
@@ -89,7 +97,7 @@ class SharedWork:
     work: PendingWork
     dead: int  # workers taken over from
     watchers: Watchers
-    killed_jobs: list[KilledJob]
+    lost: LostWork
 
 
 @dataclass(slots=True)
@@ -107,8 +115,7 @@ class RecoveryState:
     access: access.AccessSnapshot
     notes: dict[str, dict[str, str]]
     model_facts: FactsByName
-    killed_jobs: list[KilledJob]
-    last_charged: tuple[int, ...]
+    lost: LostWork
 
 
 def count_unclean_stops(database: Database) -> int:
@@ -129,8 +136,7 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
     if is_adopted := "adopted" in meta:
         forgive(database)
     dead = database.dead_workers(worker.name, shares=worker.shares)
-    charged = last_charged(database, _chats_lost(database, worker, dead))
-    killed_jobs = take_over(database, worker, dead, now, charges=not is_adopted)
+    lost = take_over(database, worker, dead, now, charges=not is_adopted)
     unclean_stops = _count_stops(meta, len(dead))
     if is_adopted:
         adoption.settle(database, OpenChoice(meta["adopted"]), now)
@@ -150,24 +156,24 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
         access=access.load(database),
         notes=load_notes(database),
         model_facts=load_facts(database),
-        killed_jobs=killed_jobs,
-        last_charged=charged,
+        lost=lost,
     )
 
 
 def take_over(
     database: Database, worker: WorkerIdentity, dead: Sequence[str], now: int, *, charges: bool = True
-) -> list[KilledJob]:
+) -> LostWork:
     """Take over from the workers *dead*: remove them, give back their leases, free their chats.
 
-    Return the jobs that they held. With *charges*, what was in flight counts a crash.
+    Return the work that they lost. With *charges*, rows in flight count a crash, and the row on trial an attempt.
     """
     is_lost = _chats_lost(database, worker, dead)
     for name in dead:
         workers.remove(database, name)
     killed_jobs = count_crash(database, now, is_lost) if dead and charges else []
+    charged = end_trials(database, dead, charges=charges)
     _give_back(database, is_lost)
-    return killed_jobs
+    return LostWork(killed_jobs, charged)
 
 
 def _give_back(database: Database, is_lost: Callable[[SessionKey], bool] | None) -> None:
@@ -219,7 +225,7 @@ def share_work(
     those who wait for them are notified.
     """
     dead = database.dead_workers(engine.owner, shares=True)
-    killed_jobs = take_over(database, engine.worker, dead, engine.now()) if dead else []
+    lost = take_over(database, engine.worker, dead, engine.now()) if dead else LostWork()
     balance = claims.balance_claims(database, engine.owner, engine.now(), overdue)
     lines = balance_connections(database, engine.owner, engine.now(), connections, overdue_connections)
     if dead or asked_for - balance.held or lines.has_released:
@@ -229,7 +235,7 @@ def share_work(
     work.lanes, work.chats = list(filter(ours, work.lanes)), list(filter(ours, work.chats))
     work.controls = [row for row in work.controls if ours(row.message.key)]
     watchers = watchers_of(database, engine.owner)
-    return SharedWork(balance, lines, work, len(dead), watchers, killed_jobs)
+    return SharedWork(balance, lines, work, len(dead), watchers, lost)
 
 
 def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
@@ -243,6 +249,7 @@ def end_idle_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark the end of a worker that served no users. Crashes of earlier processes still count."""
     is_lost = _chats_lost(database, worker, (worker.name,))
     workers.remove(database, worker.name)
+    end_trial(database, worker.name)
     _give_back(database, is_lost)
     if worker.shares:
         database.notify()
@@ -429,7 +436,7 @@ async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None, caches: 
     now = engine.now()
     found = await writer.submit(lambda database: begin_run(database, engine.worker, now))
     engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
-    engine.last_charged = found.last_charged
+    engine.last_charged = found.lost.charged
     if not engine.worker.shares:  # or they may be a live worker's
         earlier = {row.seq: row.message.key.parent for row in found.backlog.controls if not row.is_lone}
         engine.earlier_controls |= earlier
@@ -442,7 +449,7 @@ async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None, caches: 
         chats=len(found.backlog.chats),
         unclean_stops=found.unclean_stops,
     )
-    for job in found.killed_jobs:
+    for job in found.lost.killed_jobs:
         log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
     store = SqlStore(engine, found, copy, path)
     caches.adopt = store.adopt
@@ -488,7 +495,7 @@ async def _look_for_work(engine: StoreEngine) -> None:
         _wake(engine, result.work)
         if result.dead:
             log.warning("store.taken_over", workers=result.dead, chats=len(result.balance.held))
-        for job in result.killed_jobs:
+        for job in result.lost.killed_jobs:
             log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
 
     while True:

@@ -162,7 +162,7 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     """Commit the turn of a session.
 
     If the session has moved on since the claim (a new transcript was started), nothing is stored and the rows are
-    released with one more crash: a turn that can never commit must not run for ever.
+    released with one more crash, a suspect's with an attempt: a turn that can never commit must not run for ever.
     """
     record = new.commit.record
     found = database.execute(_END_LEASE, (new.key, owner, lease.epoch, record.turn)).fetchone()
@@ -174,9 +174,9 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     *session, has_steps, claimed, more = found
     if session != [record.transcript, record.from_index]:
         database.execute(
-            "UPDATE inbox SET state = 'stamped', crashes = crashes + 1 "
+            "UPDATE inbox SET state = 'stamped', crashes = crashes + 1, attempts = attempts + ? "
             "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
-            (new.key,),
+            (int(lease.is_lone), new.key),
         )
         database.execute("UPDATE lane SET turn = ? WHERE key = ?", (record.turn, new.key))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")

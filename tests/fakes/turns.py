@@ -65,10 +65,19 @@ async def accept(store: Store, message: InboundMessage, *, is_control: bool = Fa
 
 async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:
     """Claim the lane's next turn, which must be there, also as the suspect that it may be."""
-    lease = await store.journal.claim(key) or await store.journal.claim_suspect(is_isolated=True)
+    lease = await store.journal.claim(key) or await claim_suspect(store)
     assert isinstance(lease, TurnLease), f"nothing to claim in {key}"
     assert lease.key == key
     return lease
+
+
+async def claim_suspect(store: Store, *, beside: int = 0) -> TurnLease | InboxRow | None:
+    """Claim the next suspect and put it on trial."""
+    suspect = await store.journal.claim_suspect(beside=beside)
+    if suspect is None:
+        return None
+    assert await store.journal.begin_trial(suspect, ())
+    return suspect.work
 
 
 async def begin_turn(store: Store, message: InboundMessage | None = None) -> TurnLease:

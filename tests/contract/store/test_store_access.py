@@ -131,7 +131,7 @@ async def test_a_commit_that_does_not_count_leaves_no_line(backend: StoreBackend
     """Who lost the lane wrote nothing: neither a record nor a line of the audit."""
     store = await backend.open()
     lease = await begin_turn(store, said("/new"))
-    await store.journal.release(lease, attempt_counts=True)
+    await store.journal.release(lease)
     line = _line(lease.turn, backend.wall.now())
     with pytest.raises(LeaseLost):
         await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))

@@ -53,7 +53,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     await store.records.pending(ANN)
     await store.records.projected([stored.seq for stored in await store.records.unprojected(0, 10)])
     await accept(store, said(id="2"))
-    await store.journal.release(await claim(store), attempt_counts=False)
+    await store.journal.release(await claim(store))
     await claim(store)
     await store.close()
     assert len(set(statements)) > 30

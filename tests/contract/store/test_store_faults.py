@@ -285,7 +285,7 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqlStore, disk
     with lost_reply(disk):
         await store.journal.commit(lease, answered(lease, "one"))
     with pytest.raises(LeaseLost):
-        await store.journal.release(lease, attempt_counts=False)
+        await store.journal.release(lease)
     assert await asyncio.wait_for(anext(lanes), 10) == ANN
     assert await asyncio.wait_for(anext(chats), 10) == ANN
     await asyncio.wait_for(store.records.wait_unprojected(), 10)

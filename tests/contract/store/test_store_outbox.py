@@ -257,7 +257,7 @@ async def test_a_private_answer_does_not_take_over_a_public_preview(store: Store
 async def test_a_preview_needs_the_lease(store: Store) -> None:
     """A worker that lost its lane shows nothing."""
     lease = await begin_turn(store)
-    await store.journal.release(lease, attempt_counts=False)
+    await store.journal.release(lease)
     with pytest.raises(LeaseLost):
         await store.outbox.preview(lease, preview_part(lease))
 

@@ -76,7 +76,7 @@ async def test_lanes_is_quiet_while_a_lane_is_worked_on(store: Store) -> None:
     await accept(store, said(id="2"))
     await accept(store, said(key=BOB))
     assert await anext(lanes) == BOB
-    await store.journal.release(lease, attempt_counts=False)
+    await store.journal.release(lease)
     assert await anext(lanes) == ANN
 
 
@@ -233,7 +233,7 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
     later = TurnStep(n=1, kind="model", lines=({"role": "assistant"},))
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=({"role": "other"},)), later)
     await accept(store, said("earlier", id="0", second=-5))
-    await store.journal.release(lease, attempt_counts=False)
+    await store.journal.release(lease)
     again = await claim(store)
     assert (again.turn, [row.seq for row in again.rows]) == (lease.turn, [row.seq for row in lease.rows])
     assert again.steps == (step, later)
@@ -246,14 +246,14 @@ async def test_a_lost_lease_writes_nothing(backend: StoreBackend) -> None:
     """After another claim of the lane, everything under the old lease raises LeaseLost."""
     store = await backend.open()
     old = await begin_turn(store)
-    await store.journal.release(old, attempt_counts=False)
+    await store.journal.release(old)
     new = await claim(store)
     with pytest.raises(LeaseLost):
         await store.journal.commit(old, answered(old, "stale"))
     with pytest.raises(LeaseLost):
         await store.journal.step(old, TurnStep(n=0, kind="opening", lines=()))
     with pytest.raises(LeaseLost):
-        await store.journal.release(old, attempt_counts=True)
+        await store.journal.release(old)
     with pytest.raises(LeaseLost):
         await store.journal.steer(old)
     assert await store.outbox.undelivered(ANN) == ()
@@ -311,10 +311,10 @@ async def test_a_chosen_stop_gives_the_attempt_back(backend: StoreBackend) -> No
     for _ in range(2):
         await run_and_die(backend)
     store = await backend.open()
-    await store.journal.release(await claim(store), attempt_counts=False)
+    await store.journal.release(await claim(store))
     lease = await claim(store)
     assert lease.rows[0].attempts == 1
-    await store.journal.release(lease, attempt_counts=True)
+    await store.journal.release(lease)
     assert (await claim(store)).rows[0].attempts == 2
 
 
@@ -352,7 +352,7 @@ async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
     assert await store.journal.drop(ANN, before=last.seq) == 0
     assert await store.journal.drop(ANN) == 1
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
-    await store.journal.release(lease, attempt_counts=False)
+    await store.journal.release(lease)
     assert await store.journal.drop(ANN) == 1
     assert await store.journal.claim(ANN) is None
     assert (await accept(store, said("a", id="1"))).outcome is AcceptOutcome.DUPLICATE
@@ -372,7 +372,7 @@ async def test_drop_leaves_a_turn_that_has_begun(backend: StoreBackend, begun: s
     else:
         part = MessagePart(id=f"{lease.turn}.0.1", key=ANN, payload="Once", plain="Once", kind=OutboundKind.PREVIEW)
         await store.outbox.preview(lease, part)
-    await store.journal.release(lease, attempt_counts=False)
+    await store.journal.release(lease)
     assert await store.journal.drop(ANN, sender="bob") == 0
     store = await backend.reopen()
     assert [await store.journal.drop(ANN) for _ in range(2)] == [1, 0]
@@ -389,7 +389,7 @@ async def test_a_turn_of_several_rows_is_dropped_with_its_first(store: Store) ->
     last = await accept(store, said("b", id="2"))
     lease = await claim(store)
     assert [row.seq for row in lease.rows] == [first.seq, last.seq]
-    await store.journal.release(lease, attempt_counts=False)
+    await store.journal.release(lease)
     assert await store.journal.drop(ANN, before=first.seq) == 0
     assert await store.journal.drop(ANN, before=last.seq) == 2
     assert await store.journal.claim(ANN) is None

@@ -26,7 +26,19 @@ from gateway.store.sql_store import SqlStore, look_again, share_work
 from gateway.store.writer import Operation
 from tests.fakes.shared_workers import HOUR, LossyConnection, Workers, paused, until
 from tests.fakes.store import until_open
-from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, next_delivery, parts_of, receipt, said
+from tests.fakes.turns import (
+    ANN,
+    BOB,
+    START,
+    accept,
+    answered,
+    claim,
+    claim_suspect,
+    next_delivery,
+    parts_of,
+    receipt,
+    said,
+)
 
 HOLDERS = "SELECT name, worker FROM claim ORDER BY name"
 _OWN_START = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -196,22 +208,30 @@ async def test_a_stop_forgives_nothing_in_chats_of_others(team: Workers) -> None
     """A suspect that one worker tries alone keeps its crashes and its attempt when another worker stops in order."""
     first = await first_with_chat(team)
     team.server.query("UPDATE inbox SET crashes = 2, state = 'stamped', turn = 't'")
-    lease = await first.journal.claim_suspect(is_isolated=True)
-    assert isinstance(lease, TurnLease)
+    assert isinstance(await claim_suspect(first), TurnLease)
     await (await team.open()).close()
-    assert team.server.query("SELECT crashes, attempts, state FROM inbox") == [(2, 1, "claimed")]
+    assert team.server.query("SELECT crashes, attempts, state FROM inbox") == [(2, 0, "claimed")]
+    assert team.server.query("SELECT count(*) FROM meta WHERE name LIKE 'trial/%'") == [(1,)]
     await first.close()
     assert team.server.query("SELECT crashes, attempts FROM inbox") == [(0, 0)]
+    assert team.server.query("SELECT count(*) FROM meta WHERE name LIKE 'trial/%'") == [(0,)]
 
 
-async def test_a_start_acquits_no_attempt_of_a_living_worker(team: Workers) -> None:
-    """An event that was in hand at one worker's crash says nothing about what another one tries alone."""
+async def test_only_a_crash_of_its_own_worker_charges_a_suspect(team: Workers) -> None:
+    """What one worker tries is not charged, nor acquitted, when another one is killed or starts."""
     first = await first_with_chat(team)
     team.server.query("UPDATE inbox SET crashes = 2, state = 'stamped', turn = 't'")
-    assert isinstance(await first.journal.claim_suspect(is_isolated=True), TurnLease)
+    assert isinstance(await claim_suspect(first), TurnLease)
     second = await team.open()
     await second.journal.acquit()
-    assert team.server.query("SELECT attempts, state FROM inbox") == [(1, "claimed")]
+    await team.kill(second)
+    await until(lambda: len(team.server.query("SELECT 1 FROM worker")) == 1)
+    assert team.server.query("SELECT attempts, crashes, state FROM inbox") == [(0, 2, "claimed")]
+    third = await team.open()
+    await team.kill(first)
+    await until(lambda: len(team.server.query("SELECT 1 FROM worker")) == 1)
+    assert team.server.query("SELECT attempts, crashes, state FROM inbox") == [(1, 3, "stamped")]
+    await third.journal.acquit()
 
 
 async def test_a_missed_heartbeat_alone_is_no_death(team: Workers) -> None:

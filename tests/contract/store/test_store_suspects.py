@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
+from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow, Job, TurnLease
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, said
+from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, claim_suspect, parts_of, receipt, said
 
 LONG = "x" * 4_000
 CHATS = [SessionKey("telegram", str(n)) for n in range(3)]
@@ -28,22 +32,85 @@ async def crash_twice(backend: StoreBackend, keys: Sequence[SessionKey] = CHATS)
     return store
 
 
-async def claim_suspect(store: Store) -> TurnLease:
-    """Claim the next suspect, which must be a turn."""
-    lease = await store.journal.claim_suspect(is_isolated=True)
+async def try_suspect(store: Store) -> TurnLease:
+    """Claim the next suspect, which must be a turn, and put it on trial."""
+    lease = await claim_suspect(store)
     assert isinstance(lease, TurnLease)
     return lease
 
 
-async def test_a_crash_charges_only_the_suspect_that_ran(backend: StoreBackend) -> None:
-    """Each life runs another suspect, the oldest first; one comes again when all have had as many attempts."""
+async def test_a_crash_charges_only_the_suspect_on_trial(backend: StoreBackend) -> None:
+    """Each life tries another suspect, the oldest first; one comes again when all have had as many attempts."""
     store = await crash_twice(backend)
     order = []
     for _ in range(7):
-        lease = await claim_suspect(store)
+        lease = await try_suspect(store)
         order.append((lease.key, lease.attempts))
         store = await backend.reopen()
-    assert order == [(key, attempts) for attempts in (1, 2, 3) for key in CHATS][:7]
+    assert order == [(key, attempts) for attempts in (0, 1, 2) for key in CHATS][:7]
+
+
+async def test_suspects_are_in_flight_side_by_side_until_one_is_charged(backend: StoreBackend) -> None:
+    """Any number after two crashes, eight after three, one after four; a charged one runs when no other does."""
+    store = await crash_twice(backend)
+    for beside, crashes in ((50, 2), (7, 3), (0, 4)):
+        suspect = await store.journal.claim_suspect(beside=beside)
+        assert suspect is not None
+        assert suspect.is_alone == (crashes == 4)
+        if crashes > 2:
+            assert await store.journal.claim_suspect(beside=beside + 1) is None
+        for n in range(1, len(CHATS)):
+            assert (await store.journal.claim_suspect(beside=n) is None) == (crashes == 4)
+        if crashes < 4:
+            store = await backend.reopen()
+    store = await backend.reopen()
+    charged = await try_suspect(store)
+    store = await backend.reopen()
+    for key in CHATS:
+        if key != charged.key:
+            lease = await try_suspect(store)
+            await store.journal.commit(lease, answered(lease))
+    assert await store.journal.claim_suspect(beside=1) is None
+    assert (await try_suspect(store)).key == charged.key
+
+
+async def test_a_trial_that_has_ended_charges_nobody(backend: StoreBackend) -> None:
+    """A crash while a suspect waits for its model adds a crash, and no attempt."""
+    store = await crash_twice(backend, [ANN])
+    await try_suspect(store)
+    await store.journal.end_trial()
+    await store.journal.end_trial()
+    store = await backend.reopen()
+    assert (await try_suspect(store)).attempts == 0
+
+
+async def test_a_trial_waits_for_the_answers_of_those_before_it(backend: StoreBackend) -> None:
+    """A crash would leave open whether the answer that is being sent was delivered."""
+    store = await crash_twice(backend, CHATS[:2])
+    first = await try_suspect(store)
+    await store.journal.commit(first, answered(first, "one"))
+    suspect = await store.journal.claim_suspect(beside=0)
+    assert suspect is not None
+    assert not await store.journal.begin_trial(suspect, [first.turn])
+    store = await backend.reopen()
+    assert (await try_suspect(store)).attempts == 0  # nothing was stored
+    (delivery,) = await store.outbox.undelivered(first.key)
+    part = parts_of(delivery.message, 1)[0]
+    await store.outbox.freeze(delivery.message, [part])
+    await store.outbox.mark_sent(receipt(part))
+    assert await store.journal.begin_trial(suspect, [first.turn])
+
+
+async def test_a_suspect_that_can_never_be_committed_is_charged(backend: StoreBackend) -> None:
+    """Its session has moved on: it must not run for ever."""
+    store = await crash_twice(backend, [ANN])
+    for attempts in (0, 1):
+        lease = await try_suspect(store)
+        assert lease.attempts == attempts
+        commit = answered(lease)
+        with pytest.raises(LeaseLost):
+            await store.journal.commit(lease, replace(commit, record=replace(commit.record, transcript="another")))
+    assert (await try_suspect(store)).attempts == 2
 
 
 async def test_a_suspect_is_no_usual_turn(backend: StoreBackend) -> None:
@@ -54,34 +121,31 @@ async def test_a_suspect_is_no_usual_turn(backend: StoreBackend) -> None:
     assert await store.journal.claim(CHATS[0]) is not None
     assert await store.journal.claim(ANN) is None
     await asyncio.wait_for(store.journal.wait_suspect(), 10)
-    lease = await claim_suspect(store)
-    assert await store.journal.claim_suspect(is_isolated=True) is None
+    lease = await try_suspect(store)
+    assert await claim_suspect(store) is None
     await store.journal.commit(lease, answered(lease))
     usual = await store.journal.claim(ANN)
     assert usual is not None
     assert (usual.is_lone, usual.attempts) == (False, 0)
 
 
-async def test_a_suspect_with_company_is_not_charged(backend: StoreBackend) -> None:
-    """What runs beside a job may die of the job."""
-    store = await crash_twice(backend, [ANN])
-    lease = await store.journal.claim_suspect(is_isolated=False)
-    assert isinstance(lease, TurnLease)
-    assert (lease.is_lone, lease.attempts) == (True, 0)
-
-
 async def test_an_attempt_that_had_company_after_all_is_given_back(backend: StoreBackend) -> None:
     """Whoever finds a platform event that was in hand at the crash says so at the start; saying it twice is once."""
     store = await crash_twice(backend)
-    await claim_suspect(store)
+    await try_suspect(store)
     store = await backend.reopen()
     await store.journal.acquit()
     await store.journal.acquit()
-    lease = await claim_suspect(store)
-    assert (lease.key, lease.attempts) == (CHATS[0], 1)
+    lease = await try_suspect(store)
+    assert (lease.key, lease.attempts) == (CHATS[0], 0)
     await store.journal.acquit()  # it speaks of the last run, not of this one
     store = await backend.reopen()
-    assert [(await claim_suspect(store)).attempts for _ in CHATS] == [1, 1, 2]
+    tried = []
+    for _ in CHATS:
+        lease = await try_suspect(store)
+        tried.append(lease.attempts)
+        await store.journal.commit(lease, answered(lease))
+    assert tried == [0, 0, 1]
 
 
 async def test_a_merged_turn_is_one_suspect(backend: StoreBackend) -> None:
@@ -93,7 +157,9 @@ async def test_a_merged_turn_is_one_suspect(backend: StoreBackend) -> None:
         await claim(store)
         store = await backend.reopen()
     await accept(store, said("are you there?", id="3"))
-    lease = await claim_suspect(store)
+    await try_suspect(store)
+    store = await backend.reopen()
+    lease = await try_suspect(store)
     assert [(row.message.text, row.attempts) for row in lease.rows] == [(LONG, 1), ("end", 1)]
     assert await store.journal.steer(lease) == ()
     await store.journal.commit(lease, answered(lease))
@@ -109,7 +175,7 @@ async def test_what_a_turn_gave_back_is_innocent(backend: StoreBackend) -> None:
     store = await backend.reopen()
     await claim(store)
     store = await backend.reopen()
-    lease = await claim_suspect(store)
+    lease = await try_suspect(store)
     commit = answered(lease)
     object.__setattr__(commit.record, "inbox", (lease.rows[0].seq,))
     await store.journal.commit(lease, commit)
@@ -118,21 +184,21 @@ async def test_what_a_turn_gave_back_is_innocent(backend: StoreBackend) -> None:
     assert [row.message.text for row in usual.rows] == ["b"]
 
 
-async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(backend: StoreBackend) -> None:
+async def test_a_deliberate_stop_forgives_who_was_not_charged(backend: StoreBackend) -> None:
     """What runs is not charged, what only waited is no suspect any more, what killed alone remains one."""
     store = await crash_twice(backend)
-    await claim_suspect(store)  # the first chat's
+    await try_suspect(store)  # the first chat's
     store = await backend.reopen()
-    running = await claim_suspect(store)
-    assert (running.key, running.attempts) == (CHATS[1], 1)
+    running = await try_suspect(store)
+    assert (running.key, running.attempts) == (CHATS[1], 0)
     await store.close()
     store = await backend.open()
     for key in CHATS[1:]:
         usual = await store.journal.claim(key)
         assert usual is not None
         assert (usual.is_lone, usual.attempts) == (False, 0)
-    lease = await claim_suspect(store)
-    assert (lease.key, lease.attempts) == (CHATS[0], 2)
+    lease = await try_suspect(store)
+    assert (lease.key, lease.attempts) == (CHATS[0], 1)
 
 
 async def test_a_look_at_the_home_changes_no_suspect(backend: StoreBackend) -> None:
@@ -140,27 +206,27 @@ async def test_a_look_at_the_home_changes_no_suspect(backend: StoreBackend) -> N
     store = await crash_twice(backend, [ANN])
     await store.close(has_served=False)
     store = await backend.open()
-    assert (await claim_suspect(store)).attempts == 1
+    assert (await try_suspect(store)).attempts == 0
 
 
 async def test_a_control_row_is_a_suspect_like_a_turn(backend: StoreBackend) -> None:
-    """Open at two unclean stops it is claimed alone, once a life; a deliberate stop gives its attempt back."""
+    """Open at two unclean stops it is claimed once a life; a deliberate stop charges it nothing."""
     store = await backend.open()
     accepted = await accept(store, said("/status"), is_control=True)
     for _ in range(2):
         store = await backend.reopen()
-    for attempts in (1, 2):
-        row = await store.journal.claim_suspect(is_isolated=True)
+    for attempts in (0, 1):
+        row = await claim_suspect(store)
         assert isinstance(row, InboxRow)
         assert (row.seq, row.is_control, row.attempts) == (accepted.seq, True, attempts)
-        assert await store.journal.claim_suspect(is_isolated=True) is None
+        assert await claim_suspect(store) is None
         store = await backend.reopen()
-    await store.journal.claim_suspect(is_isolated=True)
+    await claim_suspect(store)
     await store.close()
     store = await backend.open()
-    row = await store.journal.claim_suspect(is_isolated=True)
+    row = await claim_suspect(store)
     assert isinstance(row, InboxRow)
-    assert row.attempts == 3
+    assert row.attempts == 2
 
 
 async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbour(backend: StoreBackend) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 from agent.locks import KeyLocks, WorkerSlots
+from tests.fakes.clock import VirtualClock
 
 
 async def test_one_key_is_held_by_one_and_the_table_frees_itself() -> None:
@@ -49,35 +51,41 @@ async def _hold_forever(locks: KeyLocks) -> None:
         await asyncio.Event().wait()
 
 
-async def test_a_lone_holder_has_every_slot_to_itself() -> None:
-    """While one works alone nobody else does, and two who want to be alone do not block each other."""
+WAIT = timedelta(seconds=3)
+
+
+async def test_nothing_runs_beside_a_lone_phase(clock: VirtualClock) -> None:
+    """Usual phases end before it and start behind it; two who want one do not block each other."""
     slots = WorkerSlots(4)
     inside: set[str] = set()
     seen: list[frozenset[str]] = []
 
-    async def usual(name: str) -> None:
-        async with slots.acquire():
+    async def work(name: str, phase: AbstractAsyncContextManager[object]) -> None:
+        async with phase as has_no_company:
             inside.add(name)
             seen.append(frozenset(inside))
-            await asyncio.sleep(0)
-            inside.discard(name)
-
-    async def alone(name: str) -> None:
-        async with slots.exclusive(timedelta(seconds=30)) as is_alone:
-            assert is_alone
-            inside.add(name)
-            seen.append(frozenset(inside))
-            await asyncio.sleep(0)
-            assert inside == {name}
+            await asyncio.sleep(0.1)
+            assert has_no_company is None or inside == {name}
             inside.discard(name)
 
     async with asyncio.TaskGroup() as tasks:
-        for n in range(6):
-            tasks.create_task(usual(f"u{n}"))
-        tasks.create_task(alone("x"))
-        tasks.create_task(alone("y"))
-        for n in range(6, 10):
-            tasks.create_task(usual(f"u{n}"))
-    assert frozenset({"x"}) in seen
-    assert frozenset({"y"}) in seen
+        for n in range(12):
+            is_lone = n % 5 == 4
+            tasks.create_task(work(f"{n}", slots.lone_phase(WAIT) if is_lone else slots.phase(WAIT)))
+    assert {frozenset({"4"}), frozenset({"9"})} <= set(seen)
     assert len(seen) == 12
+    assert clock.seconds < 1
+
+
+async def test_a_phase_waits_for_others_three_seconds_at_most(clock: VirtualClock) -> None:
+    """A usual phase then starts beside the lone one, and a lone one says that it has company."""
+    slots = WorkerSlots(4)
+    async with slots.lone_phase(WAIT) as has_no_company:
+        assert has_no_company
+        async with slots.phase(WAIT):
+            assert clock.seconds == 3
+    async with slots.phase(WAIT), slots.lone_phase(WAIT) as has_no_company:
+        assert (has_no_company, clock.seconds) == (False, 6)
+    with slots.job():
+        async with slots.lone_phase(WAIT) as has_no_company:
+            assert (has_no_company, clock.seconds) == (False, 9)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from string import ascii_letters
 
 import pytest
 
@@ -39,6 +40,9 @@ class TimedWorker:
         self.ending = 0.0  # seconds that ending as stopped takes
         self.is_hopeless = False  # not even a turn's burial works
         self.errors: list[StoreUnavailable] = []  # of the next turns, before they do anything
+        self.model_seconds = 0.0  # that a turn waits for its model, before it works
+        self.poison = ""  # the text of the turn that ends the process when it works
+        self.crashed = asyncio.Event()
 
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         lease = running.lease
@@ -50,6 +54,12 @@ class TimedWorker:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
+            if self.model_seconds:
+                async with running.pause():
+                    await asyncio.sleep(self.model_seconds)
+            if text == self.poison:
+                self.crashed.set()
+                await asyncio.Event().wait()
             await asyncio.sleep(self.seconds)
             if text in self.fail:
                 raise RuntimeError("a bug in a tool")
@@ -351,8 +361,8 @@ async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: VirtualCl
         assert set(at.clerk.times("end")) == {"fine"}
 
 
-async def test_suspects_run_one_by_one_after_everybody_else(clock: VirtualClock, tmp_path: Path) -> None:
-    """What may kill the process runs when nobody else wants to, with nothing beside it, and is answered."""
+async def test_suspects_work_one_by_one_after_everybody_else(clock: VirtualClock, tmp_path: Path) -> None:
+    """What may kill the process starts when nobody else wants to, works with nothing beside it, and is answered."""
     path = await leave_suspects(tmp_path, clock, "abc")
     async with service(clock, path=path) as at:
         for chat in "xyz":
@@ -400,9 +410,57 @@ async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: VirtualCl
     async with service(clock, path=path, seconds=10) as at:
         with at.slots.job():
             await asyncio.sleep(35)
-            running = at.pool.turns.get(SessionKey("web", "a"))
-            assert running is not None
-            assert running.lease.attempts == 0
+            assert at.pool.turns.get(SessionKey("web", "a")) is not None
+            path = kill(path, tmp_path / "beside-a-job")
+    async with service(clock, path=path) as at:
+        await asyncio.sleep(0.5)
+        running = at.pool.turns.get(SessionKey("web", "a"))
+        assert running is not None
+        assert running.lease.attempts == 0
+
+
+@pytest.mark.parametrize(("model", "own"), [(240, 0.01), (0, 40)], ids=["silent-model", "long-work"])
+async def test_a_suspect_delays_no_other_chat(clock: VirtualClock, tmp_path: Path, model: float, own: float) -> None:
+    """Others do not wait while it waits for its model, and three seconds at most while it works."""
+    path = await leave_suspects(tmp_path, clock, "a")
+    async with service(clock, path=path, seconds=own) as at:
+        at.clerk.model_seconds = model
+        await asyncio.sleep(1)
+        assert set(at.clerk.times("begin")) == {"a0"}
+        for chat in "xyz":
+            await at.say(chat, f"{chat}0")
+        await asyncio.sleep(3.1)
+        assert set(at.clerk.times("begin")) == {"a0", "x0", "y0", "z0"}
+
+
+async def test_suspects_wait_for_their_models_side_by_side(clock: VirtualClock, tmp_path: Path) -> None:
+    """Fifty turns that were in flight at two crashes take the time of one model call."""
+    path = await leave_suspects(tmp_path, clock, ascii_letters[:50])
+    async with service(clock, path=path, workers=64, seconds=0.01) as at:
+        at.clerk.model_seconds = 10
+        await asyncio.sleep(15)  # three seconds in all for answers that nobody delivers here
+        assert len(at.clerk.times("end")) == 50
+
+
+@pytest.mark.parametrize("count", [10, 50])
+async def test_the_poison_alone_is_set_aside(clock: VirtualClock, tmp_path: Path, count: int) -> None:
+    """All others that were in flight with it, and those who write meanwhile, are answered once."""
+    poison, *others = list(ascii_letters[:count])
+    path = await leave_suspects(tmp_path, clock, ascii_letters[:count])
+    answered: list[str] = []
+    for life in range(10):
+        async with service(clock, path=path, workers=64, seconds=0.01) as at:
+            at.clerk.poison, at.clerk.model_seconds = f"{poison}0", 1
+            await at.say("new", f"new{life}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(at.clerk.crashed.wait(), 60)
+            answered += at.clerk.times("end")
+            if not at.clerk.crashed.is_set():
+                break
+            path = kill(path, tmp_path / f"poisoned-{life}")
+    assert at.clerk.buried == [f"{poison}0"]
+    assert sorted(answered) == sorted([*(f"{chat}0" for chat in others), *(f"new{n}" for n in range(life + 1))])
+    assert life == 3
 
 
 async def test_a_suspect_that_waits_holds_up_no_stop(clock: VirtualClock, tmp_path: Path) -> None:

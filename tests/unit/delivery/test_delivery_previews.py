@@ -361,7 +361,7 @@ async def test_a_first_send_that_was_given_up_is_asked_for(opens: OpensGateway) 
     lease = await gateway.turn()
     gateway.platform.fail(ChannelFault.HANG, what="send")
     await shown(gateway, lease)
-    await gateway.store.journal.release(lease, attempt_counts=False)
+    await gateway.store.journal.release(lease)
     again = await gateway.store.journal.claim(ANN)
     assert again is not None
     await shown(gateway, again)
@@ -373,7 +373,7 @@ async def test_a_preview_whose_lease_is_lost_is_silent(opens: OpensGateway) -> N
     """Somebody else runs the turn: nothing is sent, nothing raised."""
     gateway = await opens()
     lease = await gateway.turn()
-    await gateway.store.journal.release(lease, attempt_counts=False)
+    await gateway.store.journal.release(lease)
     await shown(gateway, lease)
     assert gateway.platform.calls == []
 
@@ -443,7 +443,7 @@ async def test_the_same_turn_waits_for_its_own_last_preview(opens: OpensGateway)
     preview.show(WORDS)
     await asyncio.sleep(2)
     await preview.close()
-    await gateway.store.journal.release(lease, attempt_counts=False)
+    await gateway.store.journal.release(lease)
     again = await gateway.store.journal.claim(ANN)
     assert again is not None
     preview = gateway.preview(again)

@@ -51,7 +51,7 @@ async def test_only_kinds_with_a_handler_are_touched(clock: VirtualClock) -> Non
     assert jobs.leased & set(jobs.jobs) == set()
 
 
-async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: VirtualClock) -> None:
+async def test_no_job_begins_while_there_are_suspects(clock: VirtualClock) -> None:
     """What ends the process then is the suspect; a job that came meanwhile is not even leased."""
     jobs, slots = FakeJobs(), WorkerSlots(1)
     done: list[str] = []
@@ -61,7 +61,7 @@ async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: Vi
 
     async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START, slots=slots)):
         await asyncio.sleep(1)
-        async with slots.exclusive(timedelta(seconds=30)):
+        async with slots.without_jobs(timedelta(seconds=30)):
             await jobs.put(job("a"))
             await asyncio.sleep(60)
             assert (done, jobs.leased) == ([], set())
