@@ -38,7 +38,7 @@ class OfflineModel:
         last = max((n for n, m in enumerate(request.messages) if m["role"] == "user"), default=-1)
         said = _HEAD.sub("", str(request.messages[last]["content"])).strip() if last >= 0 else ""
         command = operator_command("init")
-        setup = "" if _is_told(request, command) else translate("offline.setup", request.language, command=command)
+        setup = "" if _is_told(request, command) else _setup_line(request.language, command)
         if any(said == translate("web.try_help", language) for language in LANGUAGES):
             return self._reply(f"{translate('offline.abilities', request.language)}\n\n{setup}".strip(), sink)
         order = None if said.endswith("?") else _ORDER.match(said)
@@ -72,6 +72,11 @@ def is_offline(name: str) -> bool:
 def hint(language: str) -> str:
     """Return the line that names the question to which this model has an answer; the page suggests it."""
     return translate("offline.hint", language, question=translate("web.try_help", language))
+
+
+def _setup_line(language: str, command: str) -> str:
+    """Return the ways to a model: the button of the page, which owners see there, and the command."""
+    return translate("offline.setup", language, command=command, button=translate("web.connect", language))
 
 
 def _is_told(request: ChatRequest, command: str) -> bool:

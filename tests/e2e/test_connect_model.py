@@ -6,20 +6,24 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.llm.offline_model import OfflineModel
 from gateway.app import model_servers
+from gateway.app.model_servers import KnownProvider
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
 from tests.e2e.test_page_axe import AXE, check
 from tests.fakes.console_people import ConsolePeople, console_people
 from tests.fakes.gateway import GatewayProcess, free_port
+from tests.fakes.loopback import serve_app
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -57,6 +61,23 @@ async def log_in(browser: Browser, people: ConsolePeople, role: str, **context: 
     await page.goto(people.url)
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")
     return page
+
+
+@dataclass(slots=True)
+class GuardedList:
+    """A provider's list of models, which wants *key*."""
+
+    key: str
+    asked: list[str] = field(default_factory=list)  # the keys that came
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Refuse every other key as OpenAI does."""
+        self.asked.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if self.asked[-1] != self.key:
+            return web.json_response(
+                {"error": {"message": f"Incorrect API key provided: {self.asked[-1]}"}}, status=401
+            )
+        return web.json_response({"data": [{"id": "gpt-9", "created": 9}, {"id": "gpt-8", "created": 8}]})
 
 
 async def test_from_an_empty_home_to_an_answer_in_two_clicks(chromium: Browser, tmp_path: Path) -> None:
@@ -181,6 +202,30 @@ async def test_servers_without_models_and_wrong_keys_are_said(
         await expect(card.get_by_role("alert")).to_contain_text("Nothing was saved")
     ports.clear()
     assert not [*people.up.home.glob("parlour.*"), *people.up.home.glob("secrets")]
+
+
+async def test_a_provider_s_wrong_key_is_said_and_the_right_one_lists_its_models(
+    chromium: Browser, people: ConsolePeople, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key stays in its field until it is right, and is never shown; the newest model comes first."""
+    guarded = GuardedList(KEY)
+    async with serve_app(guarded.answer) as place:
+        provider = KnownProvider("openai", "OpenAI", f"http://{place}/v1", "https://example.org/keys")
+        monkeypatch.setattr(model_servers, "PROVIDERS", {"openai": provider})
+        page = await log_in(chromium, people, "owner")
+        await page.locator("#no-model").get_by_role("button").press("Enter")
+        card = page.get_by_role("dialog", name=translate("web.connect"))
+        await card.get_by_role("button", name="OpenAI").press("Enter")
+        await expect(card.get_by_role("link")).to_have_attribute("href", "https://example.org/keys")
+        await card.get_by_label("Key").fill("sk-wrong")
+        await page.keyboard.press("Enter")
+        await expect(card.get_by_role("alert")).to_have_text("OpenAI did not accept the key.")
+        await expect(card.get_by_label("Key")).to_be_focused()
+        await card.get_by_label("Key").fill(KEY)
+        await page.keyboard.press("Enter")
+        await expect(card.get_by_role("list").get_by_role("button")).to_have_text(["gpt-9", "gpt-8"])
+        assert KEY not in await page.content()
+    assert guarded.asked == ["sk-wrong", KEY]
 
 
 @pytest.mark.parametrize("role", ["member", "admin of the chat"])

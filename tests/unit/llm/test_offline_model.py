@@ -77,7 +77,8 @@ async def test_it_answers_from_memory() -> None:
     assert sources.asked == [("people/ann", "what is my dog called?")]
 
 
-SETUP = f"{translate('offline.no_model')} {translate('offline.setup', command=operator_command('init'))}"
+HOW = translate("offline.setup", command=operator_command("init"), button=translate("web.connect"))
+SETUP = f"{translate('offline.no_model')} {HOW}"
 
 
 async def test_it_is_honest_when_it_knows_nothing() -> None:
@@ -92,7 +93,8 @@ async def test_what_the_page_suggests_is_answered_without_a_look_into_memory(lan
     """The suggestion's own words, in each language: what works without a model, and how one is set up."""
     asked = replace(request(translate("web.try_help", language), tools=memory_tools().schemas), language=language)
     reply = await MODEL.complete(asked)
-    setup = translate("offline.setup", language, command=operator_command("init"))
+    button = translate("web.connect", language)
+    setup = translate("offline.setup", language, command=operator_command("init"), button=button)
     assert (reply.tool_calls, reply.text) == ((), f"{translate('offline.abilities', language)}\n\n{setup}")
 
 
