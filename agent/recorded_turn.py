@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.call_review import CallResult, CallReviewer
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall
 from agent.llm.model_client import CallRecord, ModelClient
 from agent.loop_context import LoopContext
 from agent.memory.prompt.conversation import Conversation
@@ -272,7 +272,7 @@ class UnrecordedCalls:
 
     records_spans = False
 
-    async def begin_call(self, request: ChatRequest, model: str) -> CallRecord:  # noqa: ARG002
+    async def begin_call(self, request: ChatRequest, model: str, price: Price | None = None) -> CallRecord:  # noqa: ARG002
         """Return a record that is not kept."""
         return self
 

@@ -459,7 +459,9 @@ def _cap_line(exceeded: ExceededCap, turn: Turn) -> str:
     """Return the notice that says which cap is reached and when it ends."""
     write = format_moment if exceeded.cap.is_daily else format_time_of_day
     until = write(exceeded.until, turn.zone, turn.language)
-    return translate(f"caps.{exceeded.cap.word}", turn.language, limit=exceeded.limit, until=until)
+    return translate(
+        f"caps.{exceeded.cap.word}", turn.language, limit=exceeded.cap.format_amount(exceeded.limit), until=until
+    )
 
 
 def _rows_under_same_cap(queued: Iterable[InboxRow], head: InboxRow, exceeded: ExceededCap) -> tuple[InboxRow, ...]:

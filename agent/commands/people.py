@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
@@ -19,7 +20,7 @@ from gateway.ports.access import (
     PersonAccess,
     PersonQuota,
 )
-from gateway.ports.caps import CapAllowance, CappedSender
+from gateway.ports.caps import CapAllowance, CappedSender, format_micro_dollars, micro_dollars
 from gateway.text.text_units import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself
@@ -55,7 +56,9 @@ _CAME: Mapping[tuple[AccessStatus, str], str] = {
     (AccessStatus.BLOCKED, "decision"): "people.blocked_by",
 }
 _DEFAULT = "default"  # in place of a number: the cap of the chat or the installation
-_CAP = re.compile(rf"(turns|tokens)\s+(\d{{1,12}}|{_DEFAULT})\Z", re.IGNORECASE)
+_CAP = re.compile(
+    rf"(?:(turns|tokens)\s+(\d{{1,12}}|{_DEFAULT})|(usd)\s+\$?(\d{{1,6}}(?:\.\d{{1,6}})?|{_DEFAULT}))\Z", re.IGNORECASE
+)
 _DECIDE = CommandNeed(direct=Role.OWNER, shared=Role.OWNER)
 
 
@@ -136,7 +139,7 @@ def format_id(whom: str) -> str:
 
 @command("quota", who=Role.OWNER, looks=True, words={ANY: _DECIDE})
 async def quota(context: CommandContext) -> CommandReply:
-    """List all quotas, show one person's with its use, or set it: `USER tokens N turns N`, `USER default`."""
+    """List all quotas, show one person's with its use, or set it: `USER tokens N turns N usd N`, `USER default`."""
     access = context.services.people.access
     if not context.args.strip() and not subject_of(context, ""):
         return _list_quotas(context)
@@ -159,12 +162,13 @@ async def quota(context: CommandContext) -> CommandReply:
     return CommandReply(text="\n".join(lines), is_private=True, whom=person.whom)
 
 
-def _parse(args: str) -> tuple[str, dict[str, int | None] | None]:
+def _parse(args: str) -> tuple[str, dict[str, Any] | None]:
     """Return the text before the caps, and the caps by name: {} for all defaults, None if the text names no caps."""
-    text, caps = args.strip(), dict[str, int | None]()
+    text, caps = args.strip(), dict[str, Any]()
     while found := _CAP.search(text):
-        value = found[2].lower()
-        caps.setdefault(found[1].lower(), None if value == _DEFAULT else int(value))
+        name, value = (found[1] or found[3]).lower(), (found[2] or found[4]).lower()
+        number = None if value == _DEFAULT else float(value) if name == "usd" else int(value)
+        caps.setdefault(name, number)
         text = text[: found.start()].rstrip()
     if caps:
         return text, caps
@@ -186,9 +190,17 @@ def _quota_line(context: CommandContext, whom: str, quota: PersonQuota) -> str:
     limits = (
         (quota.turns, "quota.turns", "quota.turns_unlimited"),
         (quota.tokens, "quota.tokens", "quota.tokens_unlimited"),
+        (_written(quota.usd), "quota.cost", "quota.cost_unlimited"),
     )
     caps = [context.translate(key if limit else free, limit=limit) for limit, key, free in limits if limit is not None]
     return f"`{format_id(whom)}`: {', '.join(caps)}"
+
+
+def _written(usd: float | None) -> str | None:
+    """Return dollars as the sentence shows them; "" for no cap, None if it is not set."""
+    if not usd:
+        return None if usd is None else ""
+    return format_micro_dollars(micro_dollars(usd))
 
 
 async def _describe(context: CommandContext, person: PersonAccess) -> str:
@@ -207,8 +219,9 @@ def _with_team(account: PlatformAccount, owner: PlatformAccount) -> PlatformAcco
 
 def _use(context: CommandContext, allowance: CapAllowance) -> str:
     write = format_moment if allowance.cap.is_daily else format_time_of_day
-    key = "quota.used_tokens" if allowance.cap.is_daily else "quota.used_turns"
-    line = context.translate(key, used=allowance.used, limit=allowance.limit)
+    cap = allowance.cap
+    key = "quota.used_cost" if cap.is_cost else "quota.used_tokens" if cap.is_daily else "quota.used_turns"
+    line = context.translate(key, used=cap.format_amount(allowance.used), limit=cap.format_amount(allowance.limit))
     if allowance.until is None:
         return line
     until = write(allowance.until, context.turn.zone, context.language)

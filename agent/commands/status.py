@@ -58,9 +58,10 @@ async def _memory_line(context: CommandContext) -> list[str]:
 def _allowance_line(context: CommandContext, allowance: CapAllowance) -> str:
     write = format_moment if allowance.cap.is_daily else format_time_of_day
     until = write(allowance.until, context.turn.zone, context.language) if allowance.until else ""
-    left = max(allowance.limit - allowance.used, 0)
-    word = f"{'left' if left else 'spent'}_{allowance.cap.word}"
-    return context.translate(f"usage.{word}", left=left, limit=allowance.limit, until=until)
+    cap, left = allowance.cap, max(allowance.limit - allowance.used, 0)
+    word = f"{'left' if left else 'spent'}_{cap.word}"
+    amounts = {"left": cap.format_amount(left), "limit": cap.format_amount(allowance.limit)}
+    return context.translate(f"usage.{word}", **amounts, until=until)
 
 
 def _tool_line(context: CommandContext, allowance: ToolAllowance) -> str:

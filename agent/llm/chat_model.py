@@ -88,6 +88,7 @@ class ModelConfig:
     stream_silence: float = 30.0  # between two pieces
     context_window: int | None = None
     vision: str = "auto"  # auto, on or off: whether it looks at pictures
+    prices: tuple[float, float] | None = None  # US dollars of a million tokens in and out; None = litellm's table
     proxy: str = ""  # for gateway.net; may hold a password
     client: str = "auto"  # litellm = always through it; auto = our own where the server speaks OpenAI's protocol
 
@@ -123,6 +124,17 @@ class SupportsContextWindow(Protocol):
 
     async def window(self) -> int | None:
         """Return the tokens of prompt and answer together, or None if unknown. Does not block the event loop."""
+
+
+Price: TypeAlias = Callable[[TokenUsage], float | None]  # US dollars; None = the model has no known price
+
+
+@runtime_checkable
+class SupportsPrice(Protocol):
+    """A model that knows its price before a call. The calls of others cost what their replies say."""
+
+    def price(self, tokens: TokenUsage) -> float | None:
+        """Return US dollars, or None if unknown. Call `warm` first: it loads the prices."""
 
 
 class ChatModel(Protocol):

@@ -17,9 +17,11 @@ from agent.llm.chat_model import (
     ChatModel,
     ChatReply,
     ChatRequest,
+    Price,
     Sink,
     SupportsContextWindow,
     SupportsFacts,
+    SupportsPrice,
     SupportsVision,
     estimate,
     usage_of_error,
@@ -225,7 +227,11 @@ class ModelClient:
         """Make one call and account for it, however it ends."""
         watch = _RecordingSink(sink, self._now, keeps_all=self._meter.records_spans) if sink is not None else None
         begun = self._now()
-        call = await self._recorder.begin_call(request, model.name)
+        price: Price | None = None
+        if isinstance(model, SupportsPrice):
+            await model.warm()
+            price = model.price
+        call = await self._recorder.begin_call(request, model.name, price)
         spent: ChatReply | None = None
         outcome, was_refused = "cancelled", False
         try:
@@ -361,8 +367,10 @@ class CallRecord(Protocol):
 class UsageRecorder(Protocol):
     """Records every request to every model, once per request that is sent."""
 
-    async def begin_call(self, request: ChatRequest, model: str) -> CallRecord:
+    async def begin_call(self, request: ChatRequest, model: str, price: Price | None = None) -> CallRecord:
         """Open the record of a call to *model*. Raises CapReached if a usage cap would be exceeded, StoreUnavailable.
+
+        *price* is what its tokens cost, for caps in money.
 
         It waits only where several gateways count.
         """

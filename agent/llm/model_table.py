@@ -68,13 +68,7 @@ class ModelFacts:
 
 def read_model_facts(provider: str, model: str) -> ModelFacts:
     """Return the facts about *provider*'s *model* in litellm's table. Blocks for some milliseconds."""
-    spec = find_spec("litellm")  # finds it without running it
-    if spec is None or spec.origin is None:
-        return ModelFacts()
-    try:
-        table = Path(spec.origin).with_name(_FILE).read_bytes()
-    except OSError:
-        return ModelFacts()  # as for a model that is not in it: the price is unknown, the context window is learned
+    table = _read_table()
     if model.startswith("ft:"):  # ft:gpt-4o-2024-08-06:company::id
         model = ":".join(model.split(":")[:2])
     for name in (f"{provider}/{model}", model):
@@ -82,6 +76,29 @@ def read_model_facts(provider: str, model: str) -> ModelFacts:
         if entry.get("litellm_provider") == provider:
             return ModelFacts(entry)
     return ModelFacts()
+
+
+def is_priced(model: str) -> bool:
+    """Return True if the table has a price for *model* as litellm names it. Blocks for some milliseconds."""
+    provider, has_provider, name = model.partition("/")
+    table = _read_table()
+    for key in (model, name) if has_provider else (model,):
+        entry = _find_entry(table, key)
+        # A provider's name may go on: vertex_ai-language-models, bedrock_converse.
+        is_provider = str(entry.get("litellm_provider", "")).startswith(provider if has_provider else "")
+        if is_provider and ModelFacts(entry).cost(TokenUsage(1, 1)) is not None:
+            return True
+    return False
+
+
+def _read_table() -> bytes:
+    spec = find_spec("litellm")  # finds it without running it
+    if spec is None or spec.origin is None:
+        return b""
+    try:
+        return Path(spec.origin).with_name(_FILE).read_bytes()
+    except OSError:
+        return b""  # as for a model that is not in it: the price is unknown, the context window is learned
 
 
 def _find_entry(table: bytes, name: str) -> Mapping[str, Any]:

@@ -57,6 +57,10 @@ class OfflineModel:
                 sink(text[: words.end()])
         return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(), cost=0.0)
 
+    def price(self, tokens: TokenUsage) -> float | None:  # noqa: ARG002 - the protocol's signature
+        """Return 0: it asks nobody."""
+        return 0.0
+
     async def warm(self) -> None:
         """Nothing to load."""
 

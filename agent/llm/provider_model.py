@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -99,7 +100,17 @@ class ProviderModel(ABC):
 
     @abstractmethod
     def _cost(self, builder: ReplyBuilder, tokens: TokenUsage) -> float | None:
-        """Return the price in US dollars; None = unknown."""
+        """Return the price in US dollars by litellm's table; None = unknown."""
+
+    def price(self, tokens: TokenUsage) -> float | None:
+        """Return US dollars for *tokens*: as configured, else by litellm's table; None = unknown."""
+        return self._cost_of(self._builder(), replace(tokens, is_estimate=True))
+
+    def _cost_of(self, builder: ReplyBuilder, tokens: TokenUsage) -> float | None:
+        if self._config.prices is None:
+            return self._cost(builder, tokens)
+        sent, answered = self._config.prices
+        return (tokens.input * sent + tokens.output * answered) / 1_000_000
 
     def _builder(self) -> ReplyBuilder:
         return ReplyBuilder(self.name)
@@ -132,7 +143,7 @@ class ProviderModel(ABC):
         log.info("model.failed", model=self.name, error=type(error).__name__, means=type(known).__name__)
         if reply.text or isinstance(known, InvalidModelReply | ModelTimeout):
             tokens = self._tokens(request, reply)
-            cost = self._cost(reply, tokens)
+            cost = self._cost_of(reply, tokens)
             return attach_usage(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
         return known
 
@@ -180,7 +191,7 @@ class ProviderModel(ABC):
             tool_calls=builder.tool_calls(),
             model=self.name,
             tokens=tokens,
-            cost=self._cost(builder, tokens),
+            cost=self._cost_of(builder, tokens),
             thinking=builder.thinking(),
             is_cut=builder.is_cut,
         )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from gateway.access.note_store import QUOTA, encode_note
 from gateway.events import PlatformAccount
 from gateway.ports.access import NO_QUOTA, AccessStore, PersonQuota
+
+T = TypeVar("T", int, float)
 
 
 class PersonQuotas:
@@ -27,7 +30,11 @@ class PersonQuotas:
         found = [_parse(notes[name])[1] for name in names if name in notes]
         if not found:
             return NO_QUOTA
-        return PersonQuota(turns=_strictest(q.turns for q in found), tokens=_strictest(q.tokens for q in found))
+        return PersonQuota(
+            turns=_strictest(q.turns for q in found),
+            tokens=_strictest(q.tokens for q in found),
+            usd=_strictest(q.usd for q in found),
+        )
 
     def by_name(self) -> Mapping[str, PersonQuota]:
         """Return all quotas by the "channel:user_id" that they were set for."""
@@ -39,7 +46,7 @@ class PersonQuotas:
         """Return the notes to write for a person, the named account first; an empty *quota* removes all of them."""
         notes = {_note_of(each): "" for each in accounts}
         if quota:
-            note = {"whom": whom, "turns": quota.turns, "tokens": quota.tokens}
+            note = {"whom": whom, "turns": quota.turns, "tokens": quota.tokens, "usd": quota.usd}
             notes[_note_of(accounts[0])] = encode_note(note)
         return notes
 
@@ -50,9 +57,9 @@ def _note_of(account: PlatformAccount) -> str:
 
 def _parse(text: str) -> tuple[str, PersonQuota]:
     note = json.loads(text)
-    return note["whom"], PersonQuota(turns=note["turns"], tokens=note["tokens"])
+    return note["whom"], PersonQuota(turns=note["turns"], tokens=note["tokens"], usd=note.get("usd"))
 
 
-def _strictest(limits: Iterable[int | None]) -> int | None:
+def _strictest(limits: Iterable[T | None]) -> T | None:
     given = [each for each in limits if each is not None]
     return min(given, key=lambda limit: limit or float("inf"), default=None)

@@ -178,6 +178,9 @@ WORDS: Mapping[str, str] = {
     CapKind.CHAT_TOKENS: "the chat used up the tokens that one chat may take in a day",
     CapKind.OWN_TOKENS: "the bot's own messages in this chat used up their tokens of the day",
     CapKind.HOUSE_TOKENS: "the tokens of the day are used up for everybody",
+    CapKind.PERSON_COST: "they used up the money that one person may cost in a day",
+    CapKind.CHAT_COST: "the chat used up the money that one chat may cost in a day",
+    CapKind.HOUSE_COST: "the money of the day is used up for everybody",
 }
 
 _LOOK_AT: Mapping[str, str] = {

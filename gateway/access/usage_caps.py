@@ -1,13 +1,15 @@
-"""Usage caps: limits on turns and tokens of people, chats and the installation.
+"""Usage caps: limits on turns, tokens and money of people, chats and the installation.
 
 **Counted.** Turns: those that call a model, once per turn id however often the turn is retried. Commands, approval
 questions and refused turns do not count. Tokens: input and output, cached ones included, of the calls that a user
 waits for (`COUNTED`). Background jobs (summaries, Dream, embeddings) have a separate token budget
-(agent/memory/jobs/token_budget.py).
+(agent/memory/jobs/token_budget.py). Money: US dollars of the same calls, in micro-dollars. A call of a model without a
+known price counts nothing, and the operator is told.
 
 **Overrun.** Turns: none. Tokens: each call reserves the estimate of its prompt and `ANSWER_TOKENS` for its answer. It
 starts only if all spent and reserved tokens fit under each cap with it. So a day's total is at most the cap and the
-excess of the calls that were in flight when it was reached over their reservations.
+excess of the calls that were in flight when it was reached over their reservations. Money: the same, with the prices of
+those tokens.
 
 **Durability.** Usage rows and `cap_told` in the journal are the source of truth, read once at the start. This module
 writes nothing and keeps no more than the turns of ten minutes per person and chat.
@@ -25,12 +27,13 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
-from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, counter_names
+from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, cost_names, counter_names
 from gateway.events import InboundKind, InboundMessage
 from gateway.i18n.time_zones import find_midnight
 from gateway.ports import MetricsRecorder
 from gateway.ports.access import NO_QUOTA, PersonQuota
 from gateway.ports.caps import (
+    MICROS,
     CapAllowance,
     CapChange,
     CapKind,
@@ -44,7 +47,7 @@ from gateway.ports.caps import (
     Release,
     SharedCapCounts,
     SharedCapStore,
-    TokenCount,
+    micro_dollars,
 )
 from gateway.ports.entry_points import operator_command
 
@@ -53,6 +56,7 @@ ANSWER_TOKENS = 1_000  # reserved for an answer
 FIRST_TURNS = 20  # in ten minutes, for senders admitted by a chat or by `*`
 FIRST_TOKENS = 500_000  # a day, of the same: some fifty answers over a long conversation
 
+_OF_ALL = (HOUSE, *cost_names((HOUSE,)))
 _DAY = timedelta(days=2)  # longer than any day, and than a clock is put right by without being noticed
 
 _SETTINGS = {
@@ -63,6 +67,9 @@ _SETTINGS = {
     CapKind.CHAT_TOKENS: "chat_tokens_per_day",
     CapKind.OWN_TOKENS: "person_tokens_per_day",
     CapKind.HOUSE_TOKENS: "tokens_per_day",
+    CapKind.PERSON_COST: "person_usd_per_day",
+    CapKind.CHAT_COST: "chat_usd_per_day",
+    CapKind.HOUSE_COST: "usd_per_day",
 }
 
 
@@ -75,6 +82,9 @@ class CapLimits:
     person_tokens: int | None = None
     chat_tokens: int | None = None
     installation_tokens: int | None = None
+    person_cost: int | None = None  # micro-dollars
+    chat_cost: int | None = None
+    installation_cost: int | None = None
     quota: PersonQuota = NO_QUOTA  # of the sender alone, over the caps of persons above
 
 
@@ -118,12 +128,12 @@ class UsageCapTracker:
         self._shared = shared_caps
         self._tallies = UsageCounters()
         self._entered: dict[str, _ActiveTurn] = {}
-        self._installation_limit = 0
-        self._installation_elsewhere = 0  # tokens of the other gateways, as the last decision saw them
+        self._installation_limits: Mapping[CapKind, int] = {}
+        self._elsewhere: dict[str, int] = {}  # the installation's use at other gateways, as the last decision saw it
 
-    async def warm(self, rows: CapUsageStore, *, installation_limit: int | None) -> None:
+    async def warm(self, rows: CapUsageStore, *, installation_limits: Mapping[CapKind, int | None]) -> None:
         """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
-        self._installation_limit = installation_limit or 0
+        self._installation_limits = {cap: limit for cap, limit in installation_limits.items() if limit}
         now = self._open_day()
         start = find_midnight(now, self._zone)
         self._tallies.restore(await rows.load_usage(window=now - WINDOW, day=start, purposes=COUNTED))
@@ -160,30 +170,41 @@ class UsageCapTracker:
         """Forget what the turn was under; it stays counted."""
         self._entered.pop(turn, None)
 
-    async def reserve(self, turn: str, tokens: int) -> Release:
-        """Reserve *tokens* for a call; raises CapReached."""
+    def has_cost_cap(self, turn: str) -> bool:
+        """Return True if a cap in money applies to an admitted turn."""
+        entered = self._entered.get(turn)
+        return entered is not None and any(rule.cap.is_cost for rule in entered.rules)
+
+    async def reserve(self, turn: str, tokens: int, cost: int = 0) -> Release:
+        """Reserve *tokens* and *cost* in micro-dollars for a call; raises CapReached."""
         entered = self._entered.get(turn)
         if entered is None:
             return lambda: None
         now, tallies = self._open_day(), entered.tallies
         rules = tuple(rule for rule in entered.rules if rule.cap.is_daily)
+
+        def hold(sign: int) -> None:
+            self._tallies.hold(tallies, sign * tokens)
+            if cost:
+                self._tallies.hold(cost_names(tallies), sign * cost)
+
         if self._shared is None:
-            if (exceeded := self._judge_tokens(self._tallies, rules, tokens, turn, now)) is not None:
+            if (exceeded := self._judge_amounts(self._tallies, rules, tokens, cost, turn, now)) is not None:
                 raise CapReached(self._mark_notified(exceeded, turn, now))
-            self._tallies.hold(tallies, tokens)
-            return lambda: self._tallies.hold(tallies, -tokens)
+            hold(1)
+            return lambda: hold(-1)
         shared_caps = self._shared
 
         def release() -> None:
-            self._tallies.hold(tallies, -tokens)
-            shared_caps.post(self._own_tokens(tallies))
+            hold(-1)
+            shared_caps.post(self._own_use_of(tallies))
 
         # Before the database is asked: whatever this gateway asks next counts it too.
-        self._tallies.hold(tallies, tokens)
+        hold(1)
         try:
             exceeded = await self._judge_shared(
-                shared_caps, rules, turn, now, self._own_tokens(tallies),
-                lambda counters: self._judge_tokens(counters, rules, 0, turn, now),
+                shared_caps, rules, turn, now, self._own_use_of(tallies),
+                lambda counters: self._judge_amounts(counters, rules, 0, 0, turn, now),
             )  # fmt: skip
         except BaseException:  # it may be stored, also when the caller is cancelled
             release()
@@ -196,12 +217,14 @@ class UsageCapTracker:
     def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
         """Count and note messages that a cap left unanswered."""
         setting, ends = _SETTINGS[exceeded.cap].upper(), exceeded.until.astimezone(self._zone)
-        raised = f"PARLOUR_CAPS__{setting}={2 * exceeded.limit}"
-        option = "--tokens" if exceeded.cap.is_daily else "--turns"
+        is_cost = exceeded.cap.is_cost
+        twice = f"{2 * exceeded.limit / MICROS:.15g}" if is_cost else str(2 * exceeded.limit)
+        raised = f"PARLOUR_CAPS__{setting}={twice}"
+        option = "--usd" if is_cost else "--tokens" if exceeded.cap.is_daily else "--turns"
         for message in messages:
             if exceeded.is_quota:
                 who = f"{message.key.channel}:{message.sender.id}"
-                raised = operator_command(f"people quota {who} {option} {2 * exceeded.limit}")
+                raised = operator_command(f"people quota {who} {option} {twice}")
             mend = f"{raised}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
             self._meter.count("cap_refusals", cap=exceeded.cap.value)
             self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())
@@ -219,15 +242,17 @@ class UsageCapTracker:
 
     # -- the installation -------------------------------------------------------------------------------
 
-    def spend(self, *, turn: str, person: str, chat: str, purpose: str, tokens: int) -> None:
-        """Count what a call took. Of other purposes than `COUNTED`, nothing."""
+    def spend(self, *, turn: str, person: str, chat: str, purpose: str, tokens: int, cost: int = 0) -> None:
+        """Count what a call took, *cost* in micro-dollars. Of other purposes than `COUNTED`, nothing."""
         if purpose not in COUNTED:
             return
         self._open_day()
         tallies = counter_names(person, chat, is_own=self.is_own(turn))
         self._tallies.spend(tallies, tokens)
+        if cost:
+            self._tallies.spend(cost_names(tallies), cost)
         if self._shared is not None and turn not in self._entered:  # whose release stores it too
-            self._shared.post(self._own_tokens(tallies))
+            self._shared.post(self._own_use_of(tallies))
 
     def is_own(self, turn: str) -> bool:
         """Return True if an admitted turn was started by a job."""
@@ -235,18 +260,18 @@ class UsageCapTracker:
         return entered is not None and any(name.startswith("own/") for name in entered.tallies)
 
     def installation_usage(self) -> CapAllowance | None:
-        """Return the installation's use of TOKENS_PER_DAY, for alerts; None without such a cap.
+        """Return the installation's use of its daily cap that is nearest to its limit, for alerts; None without caps.
 
-        Cheap: one addition. Use never falls within a day, and `until`, the midnight of the next reset, names the day,
-        so 80 and 100 % are each passed at most once a day. Use by other gateways is as of the last call of this one.
+        Cheap: an addition for each. Use never falls within a day, and `until`, the midnight of the next reset, names
+        the day, so 80 and 100 % are each passed at most once a day. Use by other gateways is as of the last call of
+        this one.
         """
-        if not self._installation_limit:
-            return None
-        now = self._open_day()
-        used = self._tallies.tokens((HOUSE,)) + self._installation_elsewhere
-        return CapAllowance(
-            cap=CapKind.HOUSE_TOKENS, used=used, limit=self._installation_limit, until=self._midnight(now)
-        )
+        now, found = self._open_day(), list[CapAllowance]()
+        for cap, limit in self._installation_limits.items():
+            (name,) = cost_names((HOUSE,)) if cap.is_cost else (HOUSE,)
+            used = self._tallies.amount((name,)) + self._elsewhere.get(name, 0)
+            found.append(CapAllowance(cap=cap, used=used, limit=limit, until=self._midnight(now)))
+        return max(found, key=lambda each: each.used / each.limit, default=None)
 
     # -- the counts of all gateways ---------------------------------------------------------------------
 
@@ -265,8 +290,8 @@ class UsageCapTracker:
             return None
         own_use = self._own_use(rules)
 
-        def decide(counts: SharedCapCounts) -> tuple[CapChange, tuple[ExceededCap | None, TokenCount | None]]:
-            elsewhere = counts.elsewhere.get(HOUSE)
+        def decide(counts: SharedCapCounts) -> tuple[CapChange, tuple[ExceededCap | None, dict[str, int]]]:
+            elsewhere = {name: counts.elsewhere[name].total for name in _OF_ALL if name in counts.elsewhere}
             exceeded = judge(_counters_of(counts, own_use))
             if exceeded is None:
                 return change, (None, elsewhere)
@@ -274,8 +299,7 @@ class UsageCapTracker:
             return CapChange(day=change.day, notices=notices), (exceeded, elsewhere)
 
         exceeded, elsewhere = await shared_caps.judge(self._query(rules, now), decide)
-        if elsewhere is not None:
-            self._installation_elsewhere = elsewhere.total
+        self._elsewhere |= elsewhere
         return exceeded
 
     def _query(self, rules: tuple[CapRule, ...], now: datetime) -> CapQuery:
@@ -287,10 +311,11 @@ class UsageCapTracker:
         )
 
     def _own_use(self, rules: Iterable[CapRule]) -> Mapping[str, int]:
-        return {name: self._tallies.tokens((name,)) for rule in rules for name in rule.names}
+        return {name: self._tallies.amount((name,)) for rule in rules for name in rule.names}
 
-    def _own_tokens(self, tallies: Iterable[str]) -> CapChange:
-        return CapChange(day=self._midnight(self._open_day()), tokens=self._tallies.token_counts(tallies))
+    def _own_use_of(self, tallies: Sequence[str]) -> CapChange:
+        names = (*tallies, *self._tallies.known(cost_names(tallies)))
+        return CapChange(day=self._midnight(self._open_day()), tokens=self._tallies.token_counts(names))
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -301,12 +326,12 @@ class UsageCapTracker:
         found = (self._find_exceeded(counters, rule, turn, now) for rule in rules)
         return max((each for each in found if each is not None), key=lambda each: each.until, default=None)
 
-    def _judge_tokens(
-        self, counters: UsageCounters, rules: Iterable[CapRule], tokens: int, turn: str, now: datetime
+    def _judge_amounts(
+        self, counters: UsageCounters, rules: Iterable[CapRule], tokens: int, cost: int, turn: str, now: datetime
     ) -> ExceededCap | None:
-        """Return the first of *rules*, which are all daily, that *tokens* more would exceed."""
+        """Return the first of *rules*, which are all daily, that *tokens* or *cost* more would exceed."""
         for rule in rules:
-            if counters.tokens(rule.names) + tokens > rule.limit:
+            if counters.amount(rule.names) + (cost if rule.cap.is_cost else tokens) > rule.limit:
                 # The cap counts as reached: the rest is too small for a prompt, and retries would fail again.
                 return self._exceeded_until(counters, rule, self._midnight(now), turn, now)
         return None
@@ -340,17 +365,22 @@ class UsageCapTracker:
             usual = setting if sender.is_named else first
             has_quota = set_limit is not None
             found.append(rule(cap, set_limit if has_quota else usual, mine, accounts[0], is_quota=has_quota))
+        has_quota = quota.usd is not None
+        person_cost = limits.person_cost if quota.usd is None else micro_dollars(quota.usd)
+        found.append(rule(CapKind.PERSON_COST, person_cost, cost_names(mine), accounts[0], is_quota=has_quota))
         if message is not None:
             here = (f"chat/{chat}",)
             found.append(rule(CapKind.CHAT_TURNS, limits.chat_turns, here, chat))
             found.append(rule(CapKind.CHAT_TOKENS, limits.chat_tokens, here, chat))
+            found.append(rule(CapKind.CHAT_COST, limits.chat_cost, cost_names(here), chat))
             found.append(rule(CapKind.HOUSE_TOKENS, limits.installation_tokens, (HOUSE,), chat))
+            found.append(rule(CapKind.HOUSE_COST, limits.installation_cost, cost_names((HOUSE,)), chat))
         return tuple(each for each in found if each.limit)
 
     def _find_exceeded(self, counters: UsageCounters, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
         notice = _notified_window(counters, rule, now)
         if rule.cap.is_daily:
-            is_free = notice is None and counters.tokens(rule.names) < rule.limit
+            is_free = notice is None and counters.amount(rule.names) < rule.limit
             return (
                 None
                 if is_free
@@ -382,7 +412,7 @@ class UsageCapTracker:
     def _allowance_of(self, counters: UsageCounters, rule: CapRule, now: datetime) -> CapAllowance:
         notice = _notified_window(counters, rule, now)
         if rule.cap.is_daily:
-            used = counters.tokens(rule.names)
+            used = counters.amount(rule.names)
             until = self._midnight(now) if used or notice else None
         else:
             before = counters.times_before(rule.names, "", now)
@@ -396,7 +426,7 @@ class UsageCapTracker:
         now = self._now()
         if self._tallies.day is None or now >= self._tallies.day or self._tallies.day - now > _DAY:
             self._tallies.open_day(self._midnight(now))
-            self._installation_elsewhere = 0
+            self._elsewhere.clear()
         return now
 
     def _midnight(self, now: datetime) -> datetime:

@@ -1,4 +1,7 @@
-"""Counters of turns and tokens by name, and the notices sent of them: what the caps are judged by."""
+"""Counters of turns, tokens and money by name, and the notices sent of them: what the caps are judged by.
+
+Money is counted like tokens, in micro-dollars under names of its own (`cost_names`).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,11 @@ def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
     return (*found, HOUSE)
 
 
+def cost_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names under which the micro-dollars of *names* are counted."""
+    return tuple(f"usd/{each}" for each in names)
+
+
 class UsageCounters:
     """Counters by name. Nothing here grows with what was said before the running windows."""
 
@@ -43,7 +51,10 @@ class UsageCounters:
         for each in sorted(usage.turns, key=lambda turn: turn.at):
             self.begin(counter_names(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
         for row in usage.tokens:
-            self.spend(counter_names(row.person, row.chat, is_own=row.is_own), row.tokens)
+            names = counter_names(row.person, row.chat, is_own=row.is_own)
+            self.spend(names, row.tokens)
+            if row.cost:
+                self.spend(cost_names(names), row.cost)
         for notice in usage.notices:
             self.mark_notified(notice, "", notice.until)
 
@@ -81,32 +92,37 @@ class UsageCounters:
         first, end = (now - WINDOW, (now + WINDOW, "")) if own is None else (own[0] - WINDOW, own)
         return sorted(at for found, at in turns if first < at and (at, found) < end)
 
-    # -- tokens ---------------------------------------------------------------------------------------
+    # -- tokens and micro-dollars ---------------------------------------------------------------------
 
-    def spend(self, names: Iterable[str], tokens: int) -> None:
-        """Count tokens that a call took."""
+    def spend(self, names: Iterable[str], amount: int) -> None:
+        """Count what a call took."""
         for name in names:
-            self._spent[name] = self._spent.get(name, 0) + tokens
+            self._spent[name] = self._spent.get(name, 0) + amount
 
-    def hold(self, names: Iterable[str], tokens: int) -> None:
-        """Reserve *tokens*, or with a negative number release them."""
+    def hold(self, names: Iterable[str], amount: int) -> None:
+        """Reserve *amount*, or with a negative number release it."""
         for name in names:
-            held = self._held.pop(name, 0) + tokens
+            self._spent.setdefault(name, 0)  # what was reserved has to be stored again when it is released
+            held = self._held.pop(name, 0) + amount
             if held:
                 self._held[name] = held
 
-    def tokens(self, names: Iterable[str]) -> int:
-        """Return the sum of spent and reserved tokens."""
+    def amount(self, names: Iterable[str]) -> int:
+        """Return the sum of what is spent and reserved."""
         return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
 
+    def known(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of *names* under which something was spent or reserved today."""
+        return tuple(name for name in names if name in self._spent)
+
     def token_counts(self, names: Iterable[str]) -> tuple[TokenCount, ...]:
-        """Return the spent and reserved tokens of each of *names*."""
+        """Return what is spent and reserved under each of *names*."""
         return tuple(TokenCount(name, self._spent.get(name, 0), self._held.get(name, 0)) for name in names)
 
     # -- counts that gateways share -------------------------------------------------------------------
 
     def all_tokens(self) -> tuple[TokenCount, ...]:
-        """Return the spent and reserved tokens of each name."""
+        """Return what is spent and reserved under each name."""
         return self.token_counts(self._spent)
 
     def all_turns(self) -> tuple[CountedEntry, ...]:

@@ -184,7 +184,7 @@ class DamagedMemorySource:
 
 @dataclass(slots=True, eq=False)
 class CapSource:
-    """The daily token cap of the installation; *usage* returns what was taken of it today, None without a cap."""
+    """The daily caps of the installation; *usage* returns the one nearest to its limit, None without caps."""
 
     usage: Callable[[], CapAllowance | None]
     now: Callable[[], datetime]
@@ -196,17 +196,45 @@ class CapSource:
         if usage is None or percent < NEAR_CAP:
             return [Observation(cause="cap", since=self.now(), ends_from=2)]
         is_reached, until = percent >= 100, usage.until or self.now()
-        fields: dict[str, str | int] = {"percent": percent, "used": usage.used, "limit": usage.limit}
-        fields["until"] = until.isoformat()
+        amounts = {"used": usage.cap.format_amount(usage.used), "limit": usage.cap.format_amount(usage.limit)}
+        fields: dict[str, str | int] = {"percent": percent, **amounts, "until": until.isoformat()}
+        near, reached = "alerts.cap_near", "alerts.cap_reached"
+        if usage.cap.is_cost:
+            near, reached = "alerts.cost_near", "alerts.cost_reached"
         return [
             Observation(
                 cause="cap",
                 since=self.now(),
                 stage=2 if is_reached else 1,
-                line="alerts.cap_reached" if is_reached else "alerts.cap_near",
+                line=reached if is_reached else near,
                 fields=fields,
                 level="critical" if is_reached else "warning",
                 ends_from=2,
+            )
+        ]
+
+
+@dataclass(slots=True, eq=False)
+class UnpricedModelSource:
+    """Models without a known price that were called under a cap in money. Each is reported once, over restarts too."""
+
+    models: Callable[[], Collection[str]]
+    now: Callable[[], datetime]
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Compare with those that were reported, which the cause's mark lists."""
+        known = causes.get("unpriced")
+        reported = set(known.mark.split()) if known else set()
+        if not (new := sorted(set(self.models()) - reported)):
+            return []
+        return [
+            Observation(
+                cause="unpriced",
+                since=self.now(),
+                happened=len(new),
+                line="alerts.unpriced",
+                fields={"models": ", ".join(new)},
+                mark=" ".join(sorted(reported.union(new))),
             )
         ]
 

@@ -21,6 +21,7 @@ from gateway.alerts.alert_sources import (
     DelaySource,
     DiskSource,
     QuarantineSource,
+    UnpricedModelSource,
 )
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
@@ -86,6 +87,7 @@ def build_alerts(
                 lambda: [label(each) for each in files.damaged_scopes()] if files else (), now
             ),
             "cap": CapSource(parts.usage.caps.installation_usage, now),
+            "prices": UnpricedModelSource(lambda: parts.usage.recorder.unpriced_models, now),
             "quarantine": QuarantineSource(home.quarantine, now, of=of),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
             "owner codes": BurstSource(

@@ -128,7 +128,7 @@ async def open_app(
         if settings.memory.isolation != "shared":
             await join_local_accounts(store, app.linker, now())
         await app.commands.memory.erasure.retention.plan()
-        await load_counts(app.usage, store, installation_limit=settings.caps.tokens_per_day)
+        await load_counts(app.usage, store, settings.caps)
         yield app
 
 

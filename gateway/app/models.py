@@ -13,10 +13,11 @@ from agent.llm.litellm_model import close_litellm
 from agent.llm.model_abilities import LearnedModels
 from agent.llm.model_client import ContextWindows, ModelClient, UsageRecorder, take_over_windows
 from agent.llm.model_registry import open_model
+from agent.llm.model_table import is_priced
 from gateway.app.context import ExtraPlugins
 from gateway.ports import MetricsRecorder
 from gateway.settings import Settings
-from gateway.settings.llm import LlmSettings
+from gateway.settings.llm import OFFLINE, LlmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,15 @@ def configured_models(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(llm.entry(name).model for name in names if name))
 
 
+def unpriced_models(settings: Settings) -> tuple[str, ...]:
+    """Return the models that answer people and whose price nobody knows. Blocks for some milliseconds each."""
+    llm = settings.llm
+    names = (llm.model, *llm.fallbacks, *llm.models, *(entry.model for entry in settings.chats.values()))
+    entries = [llm.entry(name) for name in dict.fromkeys(names) if name]
+    unpriced = (each.model for each in entries if each.prices is None and not is_priced(each.model))
+    return tuple(dict.fromkeys(each for each in unpriced if each.partition(":")[0] != OFFLINE))
+
+
 def _config(llm: LlmSettings, name: str, proxy: str) -> ModelConfig:
     entry = llm.entry(name)
     return ModelConfig(
@@ -152,6 +162,7 @@ def _config(llm: LlmSettings, name: str, proxy: str) -> ModelConfig:
         stream_silence=llm.stream_silence_seconds,
         context_window=entry.context_window,
         vision=entry.vision,
+        prices=entry.prices,
         proxy=proxy,
         client=llm.client,
     )

@@ -7,17 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
+from typing import TypeVar
 
-from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, estimate
+import structlog
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Price, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.person_quotas import PersonQuotas
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.app.context import AppContext
 from gateway.ports import MetricsRecorder, Store, UsageRow
-from gateway.ports.caps import CappedSender, Release
+from gateway.ports.caps import CapKind, CappedSender, Release, micro_dollars
+from gateway.settings.settings_model import CapSettings
 
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T", int, float)
 _NO_TOKENS = TokenUsage()
+_ANSWER = "answer"  # transcriptions have no price before they are made
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +58,10 @@ def build_usage(context: AppContext) -> UsageServices:
     )
 
 
-async def load_counts(usage: UsageServices, store: Store, *, installation_limit: int | None) -> None:
+async def load_counts(usage: UsageServices, store: Store, caps: CapSettings) -> None:
     """Load what caps have counted until now; call it before the first turn. Raises StoreUnavailable."""
-    await usage.caps.warm(store.caps, installation_limit=installation_limit)
+    limits = {CapKind.HOUSE_TOKENS: caps.tokens_per_day, CapKind.HOUSE_COST: _micros(caps.usd_per_day)}
+    await usage.caps.warm(store.caps, installation_limits=limits)
     await usage.tool_calls.warm(store.usage)
     if store.shared_caps is not None:
         bases = (usage.caps.hand_over(), usage.tool_calls.hand_over(), await usage.token_budget.hand_over())
@@ -71,6 +80,9 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
             chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
             chat_tokens=_first(chat.chat_tokens_per_day, caps.chat_tokens_per_day),
             installation_tokens=caps.tokens_per_day,
+            person_cost=_micros(_first(own.person_usd_per_day, caps.person_usd_per_day)),
+            chat_cost=_micros(_first(chat.chat_usd_per_day, caps.chat_usd_per_day)),
+            installation_cost=_micros(caps.usd_per_day),
             quota=quotas.of(sender.accounts),
         )
 
@@ -84,15 +96,20 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
     )
 
 
-def _first(chat_limit: int | None, installation_limit: int | None) -> int | None:
+def _first(chat_limit: T | None, installation_limit: T | None) -> T | None:
     return installation_limit if chat_limit is None else chat_limit
+
+
+def _micros(usd: float | None) -> int | None:
+    return None if usd is None else micro_dollars(usd)
 
 
 @dataclass(slots=True, eq=False)
 class JournalUsageRecorder:
     """Implements `agent.llm.model_client.UsageRecorder` over the journal, the caps and the background budget.
 
-    Each model call reserves its tokens, and leaves one row in the journal however it ends.
+    Each model call reserves its tokens, and its cost where a cap in money applies. It leaves one row in the journal
+    however it ends.
     """
 
     store: Store
@@ -100,21 +117,34 @@ class JournalUsageRecorder:
     caps: UsageCapTracker
     meter: MetricsRecorder
     now: Callable[[], datetime]
+    unpriced_models: set[str] = field(default_factory=set, init=False)  # called under a cap in money, without a price
     _run: str = field(default_factory=lambda: secrets.token_hex(4), init=False)  # call ids of two runs differ
     _numbers: count[int] = field(default_factory=lambda: count(1), init=False)
 
-    async def begin_call(self, request: ChatRequest, model: str) -> JournalCallRecord:
-        """Open a call; raises CapReached when its tokens exceed a cap of the person who waits for it."""
+    async def begin_call(self, request: ChatRequest, model: str, price: Price | None = None) -> JournalCallRecord:
+        """Open a call; raises CapReached when it exceeds a cap of the person who waits for it."""
         weight = request.weight or estimate(request).input
-        tokens = weight + (request.max_tokens or ANSWER_TOKENS)
-        release = await self.caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
-        row = self._row(request, model, weight)
+        tokens = TokenUsage(weight, request.max_tokens or ANSWER_TOKENS)
+        if not (request.purpose in COUNTED and self.caps.has_cost_cap(request.turn)):
+            price = None
+        elif request.purpose == _ANSWER and (price is None or price(tokens) is None):
+            self._note_unpriced(model)
+        cost = price(tokens) if price is not None else None
+        release: Release = _release_nothing
+        if request.purpose in COUNTED:
+            release = await self.caps.reserve(request.turn, tokens.input + tokens.output, micro_dollars(cost or 0))
+        row = replace(self._row(request, model, weight), cost=cost)  # counted after a kill, like the tokens
         self.store.journal.calling(row)
-        return JournalCallRecord(self, row, release)
+        return JournalCallRecord(self, row, release, price)
+
+    def _note_unpriced(self, model: str) -> None:
+        if model not in self.unpriced_models:
+            self.unpriced_models.add(model)
+            log.warning("caps.model_without_price", model=model)
 
     def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
         """Record a call that has ended and that no cap limits."""
-        self.close(self._row(request, model, 0), lambda: None, usage, was_refused=False)
+        self.close(self._row(request, model, 0), _release_nothing, usage, was_refused=False)
 
     def _row(self, request: ChatRequest, model: str, weight: int) -> UsageRow:
         return UsageRow(
@@ -132,12 +162,32 @@ class JournalUsageRecorder:
             is_own=self.caps.is_own(request.turn),
         )
 
-    def close(self, row: UsageRow, release: Release, reply: ChatReply | None, *, was_refused: bool) -> None:
-        """Store the tokens of a finished call, and count them in place of its reservation."""
+    def close(
+        self,
+        row: UsageRow,
+        release: Release,
+        reply: ChatReply | None,
+        *,
+        was_refused: bool,
+        price: Price | None = None,
+    ) -> None:
+        """Store the tokens of a finished call, and count them in place of its reservation.
+
+        *price* is for calls under a cap in money that ended early: what their tokens cost is estimated, too.
+        """
         tokens = _NO_TOKENS if reply is None else reply.tokens
         cost = (0.0 if was_refused else None) if reply is None else reply.cost
         total = tokens.input + tokens.output
-        self.caps.spend(turn=row.turn, person=row.person, chat=row.chat, purpose=row.purpose, tokens=total)
+        if cost is None and total and price is not None:
+            cost = price(tokens)
+        self.caps.spend(
+            turn=row.turn,
+            person=row.person,
+            chat=row.chat,
+            purpose=row.purpose,
+            tokens=total,
+            cost=micro_dollars(cost or 0),
+        )
         self.token_budget.note(row.purpose, row.turn, total)
         release()
         if cost:
@@ -164,7 +214,12 @@ class JournalCallRecord:
     recorder: JournalUsageRecorder
     row: UsageRow
     release: Release
+    price: Price | None = None
 
     def end(self, usage: ChatReply | None, *, was_refused: bool = False) -> None:
         """Close the call with its reply, None where it failed (see the port)."""
-        self.recorder.close(self.row, self.release, usage, was_refused=was_refused)
+        self.recorder.close(self.row, self.release, usage, was_refused=was_refused, price=self.price)
+
+
+def _release_nothing() -> None:
+    """Release a call that reserved nothing."""

@@ -24,6 +24,7 @@ GROUPS = ("person", "chat", "purpose", "model", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
 _SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
 _MOST = 10**12  # of a cap
+_USD = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?\Z")
 _DEFAULT = "default"
 
 
@@ -62,21 +63,21 @@ class UsageOperations(OperationGroup):
 
     @operation("people quota")
     async def set_quota(self, arguments: Line) -> AsyncIterator[Line]:
-        """Set `turns` and `tokens` of the person of account `who`, and yield them as `people show` does.
+        """Set `turns`, `tokens` and `usd` of the person of account `who`, and yield them as `people show` does.
 
         Each is a number (0 = no cap) or "default"; a missing one stays. Raises UserError for anything else.
         """
         who = str(arguments.get("who", ""))
-        given = {name: _limit(name, arguments[name]) for name in ("turns", "tokens") if name in arguments}
+        given = {name: _limit(name, arguments[name]) for name in ("turns", "tokens", "usd") if name in arguments}
         if not given:
-            raise UserError("say turns or tokens: a number, 0 for no cap, or default")
+            raise UserError("say turns, tokens or usd: a number, 0 for no cap, or default")
         person = self._find(who)
         decision = await self._app.access.decisions.set_quota(who, replace(person.quota, **given), operator())
         yield {**await self._describe(self._find(who)), "ruling": decision_line(decision)["ruling"]}
 
     @operation("people quotas")
     async def list_quotas(self, _: Line) -> AsyncIterator[Line]:
-        """Yield a line per person with a quota: the account that it was set for, turns and tokens."""
+        """Yield a line per person with a quota: the account that it was set for, turns, tokens and dollars."""
         for whom, quota in self._app.access.decisions.list_quotas().items():
             yield {"whom": whom, **plain(quota)}
 
@@ -132,11 +133,15 @@ def _since(text: str, now: datetime, zone: ZoneInfo) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=zone)
 
 
-def _limit(name: str, value: object) -> int | None:
+def _limit(name: str, value: object) -> Any:
     """Return a cap as it was given; None = default."""
     text = str(value).strip().lower()
     if text == _DEFAULT:
         return None
+    if name == "usd":
+        if not _USD.match(text):
+            raise UserError("usd is a number of dollars such as 2.50, 0 for no cap, or default")
+        return float(text)
     if not (text.isascii() and text.isdecimal() and int(text) <= _MOST):
         raise UserError(f"{name} is a number up to {_MOST}, 0 for no cap, or default")
     return int(text)

@@ -74,7 +74,11 @@ async def collect_findings(
     url = "" if any(each.level is FindingLevel.FAIL for each in database) else url
     for finding in (*database, *check_machine(report, environment, url=url)):
         yield finding
-    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home), url), _reader()):
+    for finding in (
+        *await asyncio.to_thread(_transcripts, Home(report.home), url),
+        *await asyncio.to_thread(_prices, settings),
+        _reader(),
+    ):
         yield finding
     port = (settings.web.published_port or settings.web.port) if settings else 0
     async for finding in check_incidents(Home(report.home), port=port, url=url):
@@ -112,6 +116,24 @@ def _reader() -> DoctorFinding:
         " interpreter itself (calculating) limit them"
     )
     return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
+
+
+def _prices(settings: Settings | None) -> list[DoctorFinding]:
+    """Return a warning if caps in dollars are set and a model has no known price. Blocks."""
+    if settings is None:
+        return []
+    caps = [settings.caps, *(each.caps for each in settings.chats.values())]
+    names = ("usd_per_day", "person_usd_per_day", "chat_usd_per_day")
+    if not any(getattr(each, name, None) for each in caps for name in names):
+        return []
+    from gateway.app.models import unpriced_models
+
+    unpriced = ", ".join(unpriced_models(settings))
+    line = (
+        f"the price of {unpriced} is unknown, so caps in dollars do not hold for it; set usd_per_million_input and"
+        " usd_per_million_output of the model under llm.models in parlour.yaml (0 if it costs nothing)"
+    )
+    return [DoctorFinding(FindingLevel.WARN, "caps", line, "prices")] if unpriced else []
 
 
 def _transcripts(home: Home, url: str) -> list[DoctorFinding]:

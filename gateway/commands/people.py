@@ -12,6 +12,7 @@ import typer
 from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines
 from gateway.control import Line
 from gateway.errors import UserError
+from gateway.ports.caps import CapKind
 from gateway.ports.entry_points import operator_command, with_operator_commands
 from gateway.text.text_units import strip_control_characters
 
@@ -85,10 +86,11 @@ def quota(
     who: Annotated[str, typer.Argument(help="channel:user_id; without one, list all quotas.")] = "",
     turns: Annotated[str, typer.Option(metavar="N", help="Messages in ten minutes: a number, 0, or default.")] = "",
     tokens: Annotated[str, typer.Option(metavar="N", help="Tokens a day: a number, 0, or default.")] = "",
+    usd: Annotated[str, typer.Option(metavar="N", help="US dollars a day: a number, 0, or default.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show or set the caps of one person, over those of chats and settings. 0 = unlimited, default removes one."""
-    given = {name: value for name, value in (("turns", turns), ("tokens", tokens)) if value}
+    given = {name: value for name, value in (("turns", turns), ("tokens", tokens), ("usd", usd)) if value}
     if who:
         name = "people quota" if given else "people show"
         print_lines(call_operation(name, {"who": who, **given}), as_json, _quota_rows)
@@ -104,7 +106,7 @@ def quota(
 
 
 def _quota(line: Line) -> str:
-    caps = {"turns": "messages in ten minutes", "tokens": "tokens a day"}
+    caps = {"turns": "messages in ten minutes", "tokens": "tokens a day", "usd": "US dollars a day"}
     given = [f"{line[name] or 'unlimited'} {words}" for name, words in caps.items() if line[name] is not None]
     return ", ".join(given)
 
@@ -114,7 +116,8 @@ def _quota_rows(line: Line) -> str:
     rows = [f"{line['whom']}  {line['role']}: {quota}"]
     for each in line["caps"]:
         until = f", more at {_time(each['until'])}" if each["until"] else ""
-        rows.append(f"  {each['cap']}: {each['used']} of {each['limit']}{until}")
+        used, limit = (CapKind(each["cap"]).format_amount(each[name]) for name in ("used", "limit"))
+        rows.append(f"  {each['cap']}: {used} of {limit}{until}")
     return "\n".join(rows)
 
 

@@ -142,10 +142,11 @@ class PersonQuota:
 
     turns: int | None = None  # in ten minutes; 0 = no cap, None = that of the chat or the installation
     tokens: int | None = None  # per day; the same
+    usd: float | None = None  # per day; the same
 
     def __bool__(self) -> bool:
         """Return True if it sets a cap."""
-        return self.turns is not None or self.tokens is not None
+        return self != NO_QUOTA
 
 
 NO_QUOTA = PersonQuota()

@@ -14,6 +14,19 @@ from gateway.ports.message_context import NO_CAPS, CapOverrides
 
 T = TypeVar("T")
 
+MICROS = 1_000_000  # micro-dollars of a dollar: sums of integers do not drift
+
+
+def micro_dollars(usd: float) -> int:
+    """Return US dollars in the unit of caps in money; what costs anything is at least one."""
+    return max(round(usd * MICROS), 1 if usd > 0 else 0)
+
+
+def format_micro_dollars(amount: int) -> str:
+    """Return micro-dollars as people read them: at least cents, and no more digits than it has."""
+    whole, rest = divmod(max(amount, 0), MICROS)
+    return f"${whole:,}.{f'{rest:06}'.rstrip('0'):0<2}"
+
 
 class CapKind(StrEnum):
     """The caps, as metrics, refusals and the catalogue's keys name them."""
@@ -25,6 +38,9 @@ class CapKind(StrEnum):
     CHAT_TOKENS = "chat-tokens"
     OWN_TOKENS = "own-tokens"
     HOUSE_TOKENS = "house-tokens"
+    PERSON_COST = "person-cost"  # micro-dollars per day
+    CHAT_COST = "chat-cost"
+    HOUSE_COST = "house-cost"
 
     @property
     def word(self) -> str:
@@ -33,8 +49,17 @@ class CapKind(StrEnum):
 
     @property
     def is_daily(self) -> bool:
-        """True if the cap counts tokens and ends at midnight."""
-        return self.value.endswith("-tokens")
+        """True if the cap counts tokens or money and ends at midnight."""
+        return self.value.endswith("-tokens") or self.is_cost
+
+    @property
+    def is_cost(self) -> bool:
+        """True if the cap counts micro-dollars."""
+        return self.value.endswith("-cost")
+
+    def format_amount(self, amount: int) -> int | str:
+        """Return an amount of what the cap counts as a field of the catalogue's sentences."""
+        return format_micro_dollars(amount) if self.is_cost else amount
 
     @property
     def is_own(self) -> bool:
@@ -44,7 +69,7 @@ class CapKind(StrEnum):
     @property
     def is_personal(self) -> bool:
         """True if other users of the same chat are not affected."""
-        return self in (CapKind.PERSON_TURNS, CapKind.PERSON_TOKENS)
+        return self in (CapKind.PERSON_TURNS, CapKind.PERSON_TOKENS, CapKind.PERSON_COST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +87,7 @@ class ExceededCap:
     """A cap is reached."""
 
     cap: CapKind
-    limit: int  # turns or tokens
+    limit: int  # turns, tokens or micro-dollars
     until: datetime  # when use is allowed again
     notice: CapNotice | None  # to store with the notification; None = this chat was notified in this window
     is_quota: bool = False  # an owner set it for this person
@@ -81,9 +106,9 @@ class CapAllowance:
     """Use and limit of one cap."""
 
     cap: CapKind
-    used: int  # turns or tokens, reserved ones included
+    used: int  # turns, tokens or micro-dollars, reserved ones included
     limit: int
-    until: datetime | None  # when use resets (tokens) or partly expires (turns); None = unused
+    until: datetime | None  # when use resets (by day) or partly expires (turns); None = unused
 
 
 Release: TypeAlias = Callable[[], None]
@@ -101,7 +126,7 @@ class CappedSender:
 
 
 class UsageCaps(Protocol):
-    """Counts turns and tokens; durable counts are stored with the journal's commits.
+    """Counts turns, tokens and money; durable counts are stored with the journal's commits.
 
     A gateway that has the database for itself counts in memory, and no method waits. Of several, each asks the
     database (`SharedCapStore`); methods that do raise StoreUnavailable.
@@ -116,8 +141,8 @@ class UsageCaps(Protocol):
     def end_turn(self, turn: str) -> None:
         """End what `admit_turn` began; the turn stays counted."""
 
-    async def reserve(self, turn: str, tokens: int) -> Release:
-        """Reserve *tokens* for a model call of an admitted turn. The end of the call releases them.
+    async def reserve(self, turn: str, tokens: int, cost: int = 0) -> Release:
+        """Reserve *tokens* and micro-dollars for a model call of an admitted turn. The end of the call releases them.
 
         Raises CapReached if they exceed a cap of the turn. Calls outside such a turn are not capped: background jobs
         have a separate token budget.
@@ -185,12 +210,13 @@ class StartedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentTokens:
-    """Tokens, in and out, of one person in one chat."""
+    """Tokens, in and out, of one person in one chat, and what they cost as far as it is known."""
 
     person: str
     chat: str
     is_own: bool
     tokens: int
+    cost: int = 0  # micro-dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +232,7 @@ class CapUsageStore(Protocol):
     """Counts of caps that survive a restart: usage rows and sent notifications."""
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
-        """Return the turns begun since *window*, the tokens since *day*, and the notified windows that have not ended.
+        """Return the turns begun since *window*, what was spent since *day*, and the notified windows that run.
 
         Only calls of *purposes* count. The query reads both windows by an index; it is meant for the start.
         """
@@ -214,7 +240,10 @@ class CapUsageStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """All that one or several gateways have spent under a name on the running day, and what their calls reserve."""
+    """All that one or several gateways have spent under a name on the running day, and what their calls reserve.
+
+    The unit is that of the name: tokens, or micro-dollars (gateway/access/usage_counters.py).
+    """
 
     name: str
     spent: int
@@ -222,7 +251,7 @@ class TokenCount:
 
     @property
     def total(self) -> int:
-        """The tokens that are not free any more."""
+        """What is not free any more."""
         return self.spent + self.held
 
 

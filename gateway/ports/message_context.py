@@ -16,6 +16,8 @@ class CapOverrides:
     chat_turns_per_10_min: int | None = None
     person_tokens_per_day: int | None = None
     chat_tokens_per_day: int | None = None
+    person_usd_per_day: float | None = None
+    chat_usd_per_day: float | None = None
 
 
 NO_CAPS = CapOverrides()

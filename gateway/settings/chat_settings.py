@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.events import SessionKey
-from gateway.settings.setting_types import FrozenModel, GroupPolicy, Language, ReplyIn, TextList, TimeZone
+from gateway.settings.setting_types import Dollars, FrozenModel, GroupPolicy, Language, ReplyIn, TextList, TimeZone
 
 _ALL = "*"
 _GUILD = "guild:"
@@ -79,6 +79,8 @@ class ChatCaps(FrozenModel):
     chat_turns_per_10_min: Annotated[int, Field(ge=0)] | None = None
     person_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     chat_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
+    person_usd_per_day: Dollars | None = None
+    chat_usd_per_day: Dollars | None = None
 
 
 class ChatSettings(FrozenModel):

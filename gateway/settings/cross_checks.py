@@ -68,6 +68,7 @@ def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str
         ("reply_in",): entry.reply_in,
         ("caps", "chat_turns_per_10_min"): entry.caps.chat_turns_per_10_min,
         ("caps", "chat_tokens_per_day"): entry.caps.chat_tokens_per_day,
+        ("caps", "chat_usd_per_day"): entry.caps.chat_usd_per_day,
     }
     for path, value in said.items():
         if value is not None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from gateway.settings.setting_types import FrozenModel, MaybeWebAddress, Seconds, Secret, TextList
+from gateway.settings.setting_types import Dollars, FrozenModel, MaybeWebAddress, Seconds, Secret, TextList
 
 OFFLINE = "offline"  # what answers when no model is set
 MOST_ALIAS = 57  # characters: `/model <alias>` is what a button stands for
@@ -32,6 +32,21 @@ class ModelSettings(FrozenModel):
     api_key: Secret | None = None
     context_window: Annotated[int, Field(ge=1_000)] | None = None  # tokens; None = what litellm knows
     vision: Literal["auto", "on", "off"] = "auto"
+    usd_per_million_input: Dollars | None = None  # None = what litellm's table says
+    usd_per_million_output: Dollars | None = None
+
+    @property
+    def prices(self) -> tuple[float, float] | None:
+        """The prices of a million tokens in and out, or None if the operator gives none."""
+        if self.usd_per_million_input is None or self.usd_per_million_output is None:
+            return None
+        return self.usd_per_million_input, self.usd_per_million_output
+
+    @model_validator(mode="after")
+    def _require_both_prices(self) -> ModelSettings:
+        if (self.usd_per_million_input is None) != (self.usd_per_million_output is None):
+            raise ValueError("set both usd_per_million_input and usd_per_million_output, or neither")
+        return self
 
 
 class LlmSettings(FrozenModel):

@@ -18,6 +18,7 @@ from gateway.settings.chat_settings import ChatSettings, parse_selector
 from gateway.settings.llm import LlmSettings
 from gateway.settings.setting_types import (
     Count,
+    Dollars,
     FrozenModel,
     Language,
     MaybeObjectAddress,
@@ -237,6 +238,9 @@ class CapSettings(FrozenModel):
     person_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     chat_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     tokens_per_day: Annotated[int, Field(ge=0)] | None = None
+    person_usd_per_day: Dollars | None = None
+    chat_usd_per_day: Dollars | None = None
+    usd_per_day: Dollars | None = None
     background_tokens_per_day: Annotated[int, Field(ge=0)] = 2_000_000  # summaries, notes, Dream, embeddings; 0 = none
     tools: ToolCapSettings = ToolCapSettings()
 

@@ -193,7 +193,8 @@ def fold(database: Database, before: datetime, zone: ZoneInfo) -> int:
 _OURS = sql("AND turn != '' AND purpose", LISTED)
 _BEGUN = sql("SELECT turn, person, chat, is_own, at FROM usage WHERE at > ?", _OURS, "ORDER BY at, rowid")
 _SPENT = sql(
-    "SELECT person, chat, is_own, sum(tokens_in) + sum(tokens_out) FROM usage WHERE at >= ?",
+    "SELECT person, chat, is_own, sum(tokens_in) + sum(tokens_out), "
+    "coalesce(sum(CAST(round(cost * 1000000) AS BIGINT)), 0) FROM usage WHERE at >= ?",  # micro-dollars do not drift
     _OURS,
     "GROUP BY person, chat, is_own",
 )
@@ -231,8 +232,10 @@ class SqlCapUsage:
                     for turn, person, chat, is_own, at in turns.values()
                 ),
                 tokens=tuple(
-                    SpentTokens(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
-                    for person, chat, is_own, tokens in tokens_spent
+                    SpentTokens(
+                        person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens, cost=int(cost)
+                    )
+                    for person, chat, is_own, tokens, cost in tokens_spent
                 ),
                 notices=tuple(
                     CapNotice(name=unquote(name), chat=unquote(chat), until=moment(until), limit=most)

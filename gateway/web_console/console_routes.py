@@ -87,7 +87,7 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "people block": _owner("who", audit=_DECIDES),
     "people remove": _owner("who", audit=_DECIDES),
     "people show": _owner("who"),
-    "people quota": _owner("who", "turns", "tokens", audit=_DECIDES),
+    "people quota": _owner("who", "turns", "tokens", "usd", audit=_DECIDES),
     "people quotas": _owner(),
     "people audit": _owner("limit", "about"),
     "owner add": _owner("who", audit=_DECIDES),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from agent.llm.chat_model import ChatReply, ChatRequest
+from agent.llm.chat_model import ChatReply, ChatRequest, Price
 from agent.tools.tool import ScopedRecall, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed
@@ -57,7 +57,7 @@ class FakeUsageRecorder:
         self.opened: list[str] = []  # models
         self.closed = 0
 
-    async def begin_call(self, request: ChatRequest, model: str) -> OpenUsageRecord:
+    async def begin_call(self, request: ChatRequest, model: str, price: Price | None = None) -> OpenUsageRecord:
         """Open a call."""
         self.opened.append(model)
         return OpenUsageRecord(self, request)

@@ -93,6 +93,7 @@ export async function people({ again, act, path }) {
           ["Who", (each) => linkTo(each.whom, each.whom)],
           ["Messages in ten minutes", (each) => limit(each.turns), "number"],
           ["Tokens a day", (each) => limit(each.tokens), "number"],
+          ["Dollars a day", (each) => limit(each.usd, dollars), "number"],
         ],
         quotas,
         "Nobody has caps of their own.",
@@ -103,8 +104,10 @@ export async function people({ again, act, path }) {
 }
 
 const PLACE = /^(chat|guild|team|role):|^\*$/;
-const CAPS = { "person-turns": "Messages in ten minutes", "person-tokens": "Tokens today" };
-const limit = (number) => (number === null ? "as usual" : number === 0 ? "no cap" : count(number));
+const CAPS = { "person-turns": "Messages in ten minutes", "person-tokens": "Tokens today", "person-cost": "Cost today" };
+const dollars = (number) => `$${number.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 6 })}`;
+const limit = (number, write = count) => (number === null ? "as usual" : number === 0 ? "no cap" : write(number));
+const amount = (each, number) => (each.cap.endsWith("-cost") ? dollars(number / 1e6) : count(number));
 
 /** Return the link to one person's page; places have none. */
 function linkTo(whom, who) {
@@ -185,7 +188,7 @@ async function person(whom, { again, act }) {
         "Caps of this person, over all chats and accounts",
         [
           ["Cap", (each) => CAPS[each.cap] ?? each.cap],
-          ["Used", (each) => `${count(each.used)} of ${count(each.limit)} (${Math.round((100 * each.used) / each.limit)}%)`, "number"],
+          ["Used", (each) => `${amount(each, each.used)} of ${amount(each, each.limit)} (${Math.round((100 * each.used) / each.limit)}%)`, "number"],
           ["More at", (each) => time(each.until)],
         ],
         found.caps,
@@ -197,9 +200,9 @@ async function person(whom, { again, act }) {
 }
 
 function quotaForm({ whom, quota }, { again, act }) {
-  const field = (name, title) => {
+  const field = (name, title, { max, step } = { max: 1e12, step: 1 }) => {
     const value = quota?.[name] ?? null;
-    return [h("label", { for: `quota-${name}` }, title), h("input", { id: `quota-${name}`, name, type: "number", min: 0, max: 1e12, step: 1, value: value === null ? "" : String(value), placeholder: "as usual" })];
+    return [h("label", { for: `quota-${name}` }, title), h("input", { id: `quota-${name}`, name, type: "number", min: 0, max, step, value: value === null ? "" : String(value), placeholder: "as usual" })];
   };
   const save = async (event) => {
     event.preventDefault();
@@ -211,7 +214,7 @@ function quotaForm({ whom, quota }, { again, act }) {
     await again();
   };
   return [
-    h("form", { class: "row", "aria-label": "Set caps of this person", onsubmit: save }, field("turns", "Messages in ten minutes"), field("tokens", "Tokens a day"), h("button", { type: "submit", class: "primary" }, "Save")),
+    h("form", { class: "row", "aria-label": "Set caps of this person", onsubmit: save }, field("turns", "Messages in ten minutes"), field("tokens", "Tokens a day"), field("usd", "Dollars a day", { max: 999999, step: "any" }), h("button", { type: "submit", class: "primary" }, "Save")),
     h("p", {}, "Empty: the cap of the chat or the settings. 0: no cap. It applies from the next message, in every chat and at every gateway."),
   ];
 }

@@ -169,10 +169,10 @@ class CapTeamMember:
         """Ask for a turn in a chat of its own."""
         return await self.caps.admit_turn(message_of(turn), turn, sender_of(account))
 
-    async def reserve(self, turn: str, tokens: int) -> Release | None:
+    async def reserve(self, turn: str, tokens: int, cost: int = 0) -> Release | None:
         """Ask for a call; None if a cap forbids it."""
         try:
-            return await self.caps.reserve(turn, tokens)
+            return await self.caps.reserve(turn, tokens, cost)
         except CapReached:
             return None
 
@@ -253,6 +253,48 @@ async def test_two_gateways_reserve_no_token_more_than_one_would(team: Workers, 
         allowances = await member.caps.allowances(message_of("x"), sender_of(EVE))
         # A person's cap counts as reached after the refusal, that of all in the chats that were told.
         assert [each.used for each in allowances if each.limit == 1_000] == [1_000 if limits.person_tokens else 750]
+
+
+@pytest.mark.parametrize(
+    "limits", [CapLimits(person_cost=1_000), CapLimits(installation_cost=1_000)], ids=["person", "all"]
+)
+async def test_two_gateways_reserve_no_dollar_more_than_one_would(team: Workers, limits: CapLimits) -> None:
+    """Of calls that cost 300 of 1,000 micro-dollars, three begin; what a failed one had reserved is free again."""
+    members = await open_team(team, limits)
+    for n in range(12):
+        assert await members[n % 2].admit(f"t{n}") is None
+    releases = await asyncio.gather(*(members[n % 2].reserve(f"t{n}", 1, 300) for n in range(12)))
+    begun = [n for n, release in enumerate(releases) if release is not None]
+    assert len(begun) == 3
+    for n in begun:
+        cost = 0 if n == begun[0] else 250
+        chat = str(message_of(f"t{n}").key)
+        members[n % 2].caps.spend(turn=f"t{n}", person=EVE.name, chat=chat, purpose="answer", tokens=1, cost=cost)
+        release = releases[n]
+        assert release is not None
+        release()
+    for member in members:
+        await settled(member)
+    assert [await each.reserve(f"t{n}", 1, 501) for n, each in enumerate(members)] == [None, None]
+    free = await members[0].reserve("t0", 1, 500)
+    assert free is not None
+    assert await members[1].reserve("t1", 1, 1) is None
+
+
+async def test_the_dollars_that_a_killed_gateway_reserved_are_free_after_the_takeover(team: Workers) -> None:
+    """What it had spent stays spent; what its call would have cost is in that call's row."""
+    limits = CapLimits(person_cost=1_000)
+    first, second = await team.open(), await team.open()
+    await paused(second)
+    killed, other = CapTeamMember(first, limits), CapTeamMember(second, limits)
+    assert [await killed.admit("t1"), await other.admit("t2")] == [None, None]
+    killed.caps.spend(turn="t1", person=EVE.name, chat="telegram:t1", purpose="answer", tokens=1, cost=100)
+    assert await killed.reserve("t1", 1, 500)
+    used = [each.used for each in await other.caps.allowances(message_of("x"), sender_of(EVE)) if each.cap.is_cost]
+    assert used == [600]
+    await team.kill(first)
+    team.server.query(f"DELETE FROM worker WHERE name = '{first._engine.owner}'")  # noqa: S608 - as a takeover does
+    assert await other.reserve("t2", 1, 900)
 
 
 async def settled(member: CapTeamMember) -> None:

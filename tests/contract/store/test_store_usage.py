@@ -132,9 +132,9 @@ async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> N
     """Turns since a moment, tokens of a day, and who was told: told with the commit that tells them, or not at all."""
     store = await backend.open()
     lease = await begin_turn(store)
-    store.journal.spend(spent(lease.turn, at=START - timedelta(minutes=9)))
-    store.journal.spend(spent(lease.turn, is_own=True))
-    store.journal.spend(spent("t9", at=START - timedelta(minutes=11), purpose="transcription"))
+    store.journal.spend(spent(lease.turn, at=START - timedelta(minutes=9), cost=0.1))
+    store.journal.spend(spent(lease.turn, is_own=True, cost=None))
+    store.journal.spend(spent("t9", at=START - timedelta(minutes=11), purpose="transcription", cost=0.2000004))
     store.journal.spend(spent("job", purpose="dream"))
     told = CapNotice(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
     commit = answered(lease, "one")
@@ -143,7 +143,8 @@ async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> N
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
     counted = await store.caps.load_usage(window=window, day=day, purposes={"answer", "transcription"})
     assert [(each.turn, each.at) for each in counted.turns] == [(lease.turn, START - timedelta(minutes=9))]
-    assert sorted((each.is_own, each.tokens) for each in counted.tokens) == [(False, 24), (True, 12)]
+    spent_today = sorted((each.is_own, each.tokens, each.cost) for each in counted.tokens)
+    assert spent_today == [(False, 24, 300_000), (True, 12, 0)]  # micro-dollars; an unknown cost counts nothing
     assert counted.notices == (told,)
     there = replace(told, chat="telegram:7")
     later = replace(told, until=told.until + timedelta(seconds=1))

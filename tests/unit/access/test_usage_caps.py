@@ -22,6 +22,7 @@ from gateway.ports.caps import (
     ExceededCap,
     SpentTokens,
     StartedTurn,
+    micro_dollars,
 )
 from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
@@ -77,7 +78,11 @@ class CapScene:
     async def restart(self) -> None:
         """Begin anew with what the journal holds."""
         self.ledger = self.open()
-        await self.ledger.warm(self, installation_limit=self.limits.installation_tokens)
+        limits = {
+            CapKind.HOUSE_TOKENS: self.limits.installation_tokens,
+            CapKind.HOUSE_COST: self.limits.installation_cost,
+        }
+        await self.ledger.warm(self, installation_limits=limits)
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the journal holds."""
@@ -85,7 +90,13 @@ class CapScene:
         return CapUsage(turns=begun, tokens=tuple(self.spent), notices=tuple(self.told))
 
     def ask(
-        self, message: InboundMessage | None = None, *, turn: str = "", tokens: int = 0, person: str = ""
+        self,
+        message: InboundMessage | None = None,
+        *,
+        turn: str = "",
+        tokens: int = 0,
+        cost: int = 0,
+        person: str = "",
     ) -> ExceededCap | None:
         """Have a turn of one call, as far as the caps let it; what it leaves is in the rows."""
         self.turns += 1
@@ -93,7 +104,7 @@ class CapScene:
         person = person or f"{message.key.channel}:{message.sender.id}"
         past = at_once(self.ledger.admit_turn(message, turn, self.sender(message, person)))
         if past is None:
-            self.call(message, turn, person, tokens)
+            self.call(message, turn, person, tokens, cost)
             self.ledger.end_turn(turn)
         elif past.notice:
             self.told.append(past.notice)
@@ -106,13 +117,13 @@ class CapScene:
             account=PlatformAccount.parse(account), accounts=accounts, is_named=message.sender.id in self.named
         )
 
-    def call(self, message: InboundMessage, turn: str, person: str, tokens: int) -> None:
+    def call(self, message: InboundMessage, turn: str, person: str, tokens: int, cost: int = 0) -> None:
         """Make a call that takes what it reserved."""
-        release = at_once(self.ledger.reserve(turn, tokens))
+        release = at_once(self.ledger.reserve(turn, tokens, cost))
         chat, is_own, person = str(message.key), self.ledger.is_own(turn), PlatformAccount.parse(person).name
         self.begun.append(StartedTurn(turn=turn, person=person, chat=chat, is_own=is_own, at=self.now))
-        self.spent.append(SpentTokens(person=person, chat=chat, is_own=is_own, tokens=tokens))
-        self.ledger.spend(turn=turn, person=person, chat=chat, purpose="answer", tokens=tokens)
+        self.spent.append(SpentTokens(person=person, chat=chat, is_own=is_own, tokens=tokens, cost=cost))
+        self.ledger.spend(turn=turn, person=person, chat=chat, purpose="answer", tokens=tokens, cost=cost)
         release()
 
     def wait(self, **span: float) -> None:
@@ -263,6 +274,105 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
         scene.ledger.spend(turn="p0", person="slack%3abob", chat="slack:C0", purpose="answer", tokens=300)
         release()
     assert at_once(scene.ledger.admit_turn(build_message(), "later", scene.sender(build_message(), "slack:bob")))
+
+
+MONEY = {
+    CapKind.PERSON_COST: CapLimits(person_cost=1_000),
+    CapKind.CHAT_COST: CapLimits(chat_cost=1_000),
+    CapKind.HOUSE_COST: CapLimits(installation_cost=1_000),
+}
+
+
+@pytest.mark.parametrize("cap", MONEY)
+async def test_money_of_a_day_ends_at_the_cap_and_returns_at_midnight(cap: CapKind) -> None:
+    """A call that would exceed the cap is not made, over a restart too; tokens without a price count nothing."""
+    scene = CapScene(limits=MONEY[cap], named=frozenset({"bob"}))
+    assert scene.ask(tokens=10**9) is None  # of a model without a price
+    assert scene.ask(tokens=1, cost=700) is None
+    await scene.restart()
+    with pytest.raises(CapReached) as reached:
+        scene.ask(tokens=1, cost=301)
+    exceeded = reached.value.exceeded
+    assert (exceeded.cap, exceeded.limit, exceeded.until) == (cap, 1_000, MIDNIGHT)
+    past = scene.ask(tokens=1, cost=1)
+    assert past is not None
+    assert past.notice is None  # one line a day
+    scene.now = MIDNIGHT
+    assert scene.ask(tokens=1, cost=1_000) is None
+    used = scene.stands()[cap]
+    assert (used.used, used.limit, used.until) == (1_000, 1_000, MIDNIGHT + timedelta(days=1))
+
+
+@pytest.mark.parametrize("cap", MONEY)
+def test_calls_side_by_side_cannot_pass_a_cap_in_money_together(cap: CapKind) -> None:
+    """What is under way is reserved; what a call did not take is free again when it ends."""
+    scene = CapScene(limits=MONEY[cap])
+    message = build_message()
+    for n in range(12):
+        assert at_once(scene.ledger.admit_turn(message, f"p{n}", scene.sender(message, "slack:bob"))) is None
+    releases = []
+    for n in range(12):
+        try:
+            releases.append(at_once(scene.ledger.reserve(f"p{n}", 10, 300)))
+        except CapReached:
+            continue
+    assert len(releases) == 3
+    for n, release in enumerate(releases):
+        scene.ledger.spend(
+            turn=f"p{n}", person="slack%3abob", chat="slack:C1", purpose="answer", tokens=10, cost=[0, 100, 300][n]
+        )
+        release()
+    at_once(scene.ledger.reserve("p9", 10, 600))
+    with pytest.raises(CapReached):
+        at_once(scene.ledger.reserve("p10", 10, 1))
+
+
+def test_sums_of_money_do_not_drift() -> None:
+    """A hundred thousand calls of a tenth of a cent are exactly a hundred dollars, and one more is refused."""
+    scene = CapScene(limits=CapLimits(installation_cost=micro_dollars(100)))
+    message = build_message()
+    assert at_once(scene.ledger.admit_turn(message, "t", scene.sender(message, "slack:bob"))) is None
+    for _ in range(100_000):
+        scene.ledger.spend(
+            turn="t", person="slack%3abob", chat="slack:C1", purpose="answer", tokens=0, cost=micro_dollars(0.001)
+        )
+    assert scene.stands()[CapKind.HOUSE_COST].used == 100_000_000
+    with pytest.raises(CapReached):
+        at_once(scene.ledger.reserve("t", 0, 1))
+
+
+def test_a_quota_in_dollars_replaces_the_cap_of_persons() -> None:
+    """An owner gives one person more or less than everybody has; 0 is no cap."""
+    scene = CapScene(limits=CapLimits(person_cost=1_000, quota=PersonQuota(usd=0.0005)), named=frozenset({"bob"}))
+    with pytest.raises(CapReached) as reached:
+        scene.ask(cost=501)
+    assert reached.value.exceeded.is_quota
+    scene.limits = CapLimits(person_cost=1_000, quota=PersonQuota(usd=0))
+    assert scene.ask(cost=10**9) is None
+
+
+async def test_the_installation_watches_the_cap_that_is_nearest() -> None:
+    """Alerts ask for one cap: that of tokens or that of money, whichever is used up first."""
+    scene = CapScene(limits=CapLimits(installation_tokens=1_000, installation_cost=1_000))
+    await scene.restart()
+    assert scene.ask(tokens=100, cost=800) is None
+    found = scene.ledger.installation_usage()
+    assert found is not None
+    assert (found.cap, found.used) == (CapKind.HOUSE_COST, 800)
+    assert scene.ask(tokens=850, cost=50) is None
+    found = scene.ledger.installation_usage()
+    assert found is not None
+    assert (found.cap, found.used) == (CapKind.HOUSE_TOKENS, 950)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "$0.00"), (1, "$0.000001"), (10_000, "$0.01"), (2_500_000, "$2.50"), (1_234_567_890_000, "$1,234,567.89")],
+)
+def test_money_is_written_with_cents_and_all_its_digits(amount: int, text: str) -> None:
+    """A person reads dollars; nothing is rounded away."""
+    assert CapKind.HOUSE_COST.format_amount(amount) == text
+    assert CapKind.HOUSE_TOKENS.format_amount(amount) == amount
 
 
 def test_every_step_of_a_turn_is_asked_for() -> None:

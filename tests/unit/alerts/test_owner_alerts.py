@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from gateway.alerts.alert_messages import reason
+from gateway.alerts.alert_messages import alert_text, reason
 from gateway.alerts.alert_sources import (
     BurstSource,
     CapSource,
@@ -21,8 +22,9 @@ from gateway.alerts.alert_sources import (
     DiskSource,
     ModelSource,
     QuarantineSource,
+    UnpricedModelSource,
 )
-from gateway.alerts.alert_state import Observation
+from gateway.alerts.alert_state import NotificationKind, Observation
 from gateway.alerts.monitor import Source
 from gateway.errors import LoginRefused, UserError
 from gateway.events import SessionKey, turn_id
@@ -416,9 +418,38 @@ async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_p
     assert lines == [
         "80 % of today's token limit is ",
         "Today's token limit is used up:",
-        "The daily token limit has been ",
+        "The daily limit has been reset.",
     ]
     await scene.stop()
+
+
+async def test_the_cap_in_money_is_told_in_dollars(clock: VirtualClock) -> None:
+    """80 % of a day's dollars and all of them, as people write them."""
+    usage = CapAllowance(cap=CapKind.HOUSE_COST, used=2_000_000, limit=2_500_000, until=clock.now())
+    source = CapSource(lambda: usage, clock.now)
+    for used, line in (
+        (2_000_000, "80 % of today's limit in US dollars is used: $2.00 of $2.50."),
+        (2_600_000, "Today's limit in US dollars is used up: $2.60 of $2.50."),
+    ):
+        usage = replace(usage, used=used)
+        (seen,) = await source({})
+        alert = Alert(cause=seen.cause, since=seen.since, line=seen.line, fields=seen.fields)
+        assert alert_text(alert, NotificationKind.TROUBLE, 1).startswith(line)
+
+
+async def test_a_model_without_a_price_is_told_once(clock: VirtualClock) -> None:
+    """Of each model once, over restarts too: the cause's mark keeps what was reported."""
+    models = {"openai/b", "openai/a"}
+    source = UnpricedModelSource(lambda: models, clock.now)
+    (first,) = await source({})
+    assert (first.happened, first.fields["models"]) == (2, "openai/a, openai/b")
+    known = {"unpriced": Alert(cause="unpriced", since=first.since, mark=first.mark)}
+    assert await UnpricedModelSource(lambda: models, clock.now)(known) == []
+    models.add("openai/c")
+    (second,) = await source(known)
+    assert (second.happened, second.fields["models"]) == (1, "openai/c")
+    told = Alert(cause="unpriced", since=first.since, line=second.line, fields=second.fields)
+    assert "do not hold for openai/c" in alert_text(told, NotificationKind.HAPPENED, 1)
 
 
 async def test_low_disk_and_a_quarantined_event_are_seen(

@@ -18,6 +18,21 @@ async def model_findings(home: Path, *, asks_model: bool) -> list[DoctorFinding]
     return [each for each in found if each.id == "model.answers"]
 
 
+async def test_a_model_without_a_price_under_a_cap_in_money_is_named(tmp_path: Path) -> None:
+    """The one whose price is neither in the table nor given; without such a cap, none."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "parlour.yaml").write_text(
+        "llm:\n  model: known\n  models:\n    known: anthropic/claude-sonnet-4-5\n    own: openai/house\n"
+        "    free: {model: openai/free, usd_per_million_input: 0, usd_per_million_output: 0}\n"
+    )
+    for cap, named in ({}, []), ({"PARLOUR_CAPS__PERSON_USD_PER_DAY": "0.5"}, ["openai/house"]):
+        environment = {"PARLOUR_HOME": str(home), "PARLOUR_TIMEZONE": "Europe/Berlin", **cap}
+        found = [each async for each in collect_findings(environment, is_offline=True, asks_model=False)]
+        lines = [each.text for each in found if each.id == "caps.prices"]
+        assert [line.split()[3] for line in lines] == named
+
+
 async def test_each_model_to_choose_from_is_tried(tmp_path: Path) -> None:
     """By the name it has at its provider, an alias of `llm.model` included; without being told, the usual one alone."""
     home = tmp_path / "home"
