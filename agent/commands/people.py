@@ -190,14 +190,14 @@ def _quota_line(context: CommandContext, whom: str, quota: PersonQuota) -> str:
     limits = (
         (quota.turns, "quota.turns", "quota.turns_unlimited"),
         (quota.tokens, "quota.tokens", "quota.tokens_unlimited"),
-        (_written(quota.usd), "quota.cost", "quota.cost_unlimited"),
+        (_format_usd(quota.usd), "quota.cost", "quota.cost_unlimited"),
     )
     caps = [context.translate(key if limit else free, limit=limit) for limit, key, free in limits if limit is not None]
     return f"`{format_id(whom)}`: {', '.join(caps)}"
 
 
-def _written(usd: float | None) -> str | None:
-    """Return dollars as the sentence shows them; "" for no cap, None if it is not set."""
+def _format_usd(usd: float | None) -> str | None:
+    """Return dollars as text; "" for no cap, None if it is not set."""
     if not usd:
         return None if usd is None else ""
     return format_micro_dollars(micro_dollars(usd))

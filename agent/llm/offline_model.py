@@ -58,7 +58,7 @@ class OfflineModel:
         return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(), cost=0.0)
 
     def price(self, tokens: TokenUsage) -> float | None:  # noqa: ARG002 - the protocol's signature
-        """Return 0: it asks nobody."""
+        """Return 0: it calls no provider."""
         return 0.0
 
     async def warm(self) -> None:

@@ -4,7 +4,7 @@
 questions and refused turns do not count. Tokens: input and output, cached ones included, of the calls that a user
 waits for (`COUNTED`). Background jobs (summaries, Dream, embeddings) have a separate token budget
 (agent/memory/jobs/token_budget.py). Money: US dollars of the same calls, in micro-dollars. A call of a model without a
-known price counts nothing, and the operator is told.
+known price counts nothing, and owners get an alert.
 
 **Overrun.** Turns: none. Tokens: each call reserves the estimate of its prompt and `ANSWER_TOKENS` for its answer. It
 starts only if all spent and reserved tokens fit under each cap with it. So a day's total is at most the cap and the
@@ -183,10 +183,10 @@ class UsageCapTracker:
         now, tallies = self._open_day(), entered.tallies
         rules = tuple(rule for rule in entered.rules if rule.cap.is_daily)
 
-        def hold(sign: int) -> None:
-            self._tallies.hold(tallies, sign * tokens)
+        def hold(factor: int) -> None:
+            self._tallies.hold(tallies, factor * tokens)
             if cost:
-                self._tallies.hold(cost_names(tallies), sign * cost)
+                self._tallies.hold(cost_names(tallies), factor * cost)
 
         if self._shared is None:
             if (exceeded := self._judge_amounts(self._tallies, rules, tokens, cost, turn, now)) is not None:
@@ -314,7 +314,7 @@ class UsageCapTracker:
         return {name: self._tallies.amount((name,)) for rule in rules for name in rule.names}
 
     def _own_use_of(self, tallies: Sequence[str]) -> CapChange:
-        names = (*tallies, *self._tallies.known(cost_names(tallies)))
+        names = (*tallies, *self._tallies.filter_used(cost_names(tallies)))
         return CapChange(day=self._midnight(self._open_day()), tokens=self._tallies.token_counts(names))
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Counters of turns, tokens and money by name, and the notices sent of them: what the caps are judged by.
 
-Money is counted like tokens, in micro-dollars under names of its own (`cost_names`).
+Money is counted like tokens, in micro-dollars under separate names (`cost_names`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class UsageCounters:
     # -- tokens and micro-dollars ---------------------------------------------------------------------
 
     def spend(self, names: Iterable[str], amount: int) -> None:
-        """Count what a call took."""
+        """Count the amount of a finished call."""
         for name in names:
             self._spent[name] = self._spent.get(name, 0) + amount
 
@@ -108,21 +108,21 @@ class UsageCounters:
                 self._held[name] = held
 
     def amount(self, names: Iterable[str]) -> int:
-        """Return the sum of what is spent and reserved."""
+        """Return the sum of the spent and reserved amounts."""
         return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
 
-    def known(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of *names* under which something was spent or reserved today."""
+    def filter_used(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of *names* that have a spent or reserved amount today."""
         return tuple(name for name in names if name in self._spent)
 
     def token_counts(self, names: Iterable[str]) -> tuple[TokenCount, ...]:
-        """Return what is spent and reserved under each of *names*."""
+        """Return the spent and reserved amounts of each of *names*."""
         return tuple(TokenCount(name, self._spent.get(name, 0), self._held.get(name, 0)) for name in names)
 
     # -- counts that gateways share -------------------------------------------------------------------
 
     def all_tokens(self) -> tuple[TokenCount, ...]:
-        """Return what is spent and reserved under each name."""
+        """Return the spent and reserved amounts of each name."""
         return self.token_counts(self._spent)
 
     def all_turns(self) -> tuple[CountedEntry, ...]:

@@ -143,7 +143,7 @@ def configured_models(settings: Settings) -> tuple[str, ...]:
 
 
 def unpriced_models(settings: Settings) -> tuple[str, ...]:
-    """Return the models that answer people and whose price nobody knows. Blocks for some milliseconds each."""
+    """Return the models that answer people without a known price. Blocks for some milliseconds each."""
     llm = settings.llm
     names = (llm.model, *llm.fallbacks, *llm.models, *(entry.model for entry in settings.chats.values()))
     entries = [llm.entry(name) for name in dict.fromkeys(names) if name]

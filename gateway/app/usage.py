@@ -173,7 +173,7 @@ class JournalUsageRecorder:
     ) -> None:
         """Store the tokens of a finished call, and count them in place of its reservation.
 
-        *price* is for calls under a cap in money that ended early: what their tokens cost is estimated, too.
+        *price* is for calls under a cap in money that ended early: the cost of their tokens is estimated, too.
         """
         tokens = _NO_TOKENS if reply is None else reply.tokens
         cost = (0.0 if was_refused else None) if reply is None else reply.cost

@@ -18,7 +18,7 @@ MICROS = 1_000_000  # micro-dollars of a dollar: sums of integers do not drift
 
 
 def micro_dollars(usd: float) -> int:
-    """Return US dollars in the unit of caps in money; what costs anything is at least one."""
+    """Return US dollars in the unit of caps in money; at least 1 for any amount above 0."""
     return max(round(usd * MICROS), 1 if usd > 0 else 0)
 
 
@@ -251,7 +251,7 @@ class TokenCount:
 
     @property
     def total(self) -> int:
-        """What is not free any more."""
+        """The amount that is not free any more."""
         return self.spent + self.held
 
 
