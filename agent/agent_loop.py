@@ -196,17 +196,29 @@ class AgentLoop:
                 await self._add_messages(context, await self._store.steer(turn.lease))
 
     async def _request(self, context: LoopContext) -> ChatReply:
-        """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times."""
+        """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times.
+
+        A large prompt that is refused for no known reason is shrunk once.
+        """
         model = context.turn.profile.model
         # Read before each request: the last reply may have calibrated the estimate.
         token_limit = await model.prompt_limit()
-        for _ in range(_SHRINK_ATTEMPTS):
+        was_tried = False
+        for attempt in range(_SHRINK_ATTEMPTS):
             await self._shrink(context, token_limit)
+            weight = context.prompt.weight
             try:
                 return await self._request_once(context)
             except ContextOverflow:
                 # The client has learned from it; a fallback model may take even less.
-                token_limit = min(await model.prompt_limit(), context.prompt.weight * 3 // 4)
+                smaller = weight * 3 // 4 if attempt == 0 else weight // 2
+                token_limit = min(await model.prompt_limit(), smaller)
+                if not await self._shrink(context, token_limit):
+                    raise
+            except ModelFailed as error:
+                if was_tried or not error.is_unexplained or 2 * weight <= token_limit:
+                    raise
+                was_tried, token_limit = True, weight // 2
                 if not await self._shrink(context, token_limit):
                     raise
         return await self._request_once(context)

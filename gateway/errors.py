@@ -164,6 +164,7 @@ class ModelFailed(ParlourError):
     """A model gave no usable answer. Its text is the operator's, never a person's."""
 
     spent: object = None  # tokens of the failed call; read by agent.llm.chat_model.usage_of_error
+    is_unexplained = False  # a refusal of the request in words that nobody knows; a smaller prompt may succeed
 
     def __init__(self, message: str = "", cause: FailureCause | None = None) -> None:
         super().__init__(message)

@@ -238,7 +238,10 @@ class ModelClient:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
             if request.weight and not spent.tokens.is_estimate and is_comparable(request):
-                self.windows.calibrate(sized_as, request.weight, spent.tokens.input)
+                tokens = spent.tokens
+                # Some servers count what was cached apart from the rest.
+                apart = tokens.cached if tokens.cached > tokens.input else 0
+                self.windows.calibrate(sized_as, request.weight, tokens.input + apart)
         except ModelFailed as error:
             spent = usage_of_error(error)
             outcome = type(error).__name__
@@ -383,7 +386,8 @@ DEFAULT_WINDOW = 65_536  # tokens; of a model that nobody knows and that has ref
 SMALLEST_WINDOW = 1_000
 LARGEST_RESERVE = 8_192  # tokens kept free for the answer, at most
 _LEAST = 200  # tokens: a smaller prompt teaches nothing
-_PLAUSIBLE = (0.2, 5.0)  # figures outside of it are a proxy's fancy, or a test's
+_PLAUSIBLE = (0.5, 5.0)  # figures outside of it are wrong, or those of a server that counts only new tokens
+_LEAST_FACTOR = 1.0  # by our own estimate a prompt never exceeds the budget: a server may count only new tokens
 _UP, _DOWN = 0.3, 0.1  # how quickly the factor follows
 _LARGEST_FACTOR = 4.4  # a token is at least a byte, and we reckon four to one
 _CREDIBLE = 2_000  # tokens: that less is too long for a large window is believed only with a limit
@@ -449,11 +453,16 @@ class ContextWindows:
         return learned[1] if learned is not None else 1.0
 
     def calibrate(self, model: str, weight: int, tokens: int) -> None:
-        """Say that a prompt reckoned at *weight* was *tokens* by the provider's own figures."""
+        """Say that a prompt estimated at *weight* was *tokens* by the provider's own figures, cached ones included.
+
+        The factor never falls below 1, and a figure below half of it is ignored.
+        """
         if weight < _LEAST or not _PLAUSIBLE[0] <= tokens / weight <= _PLAUSIBLE[1]:
             return
         before, seen = self.factor(model), tokens / weight
-        self._factors[model] = before + (seen - before) * (_UP if seen > before else _DOWN)
+        if seen < _PLAUSIBLE[0] * before:
+            return
+        self._factors[model] = max(before + (seen - before) * (_UP if seen > before else _DOWN), _LEAST_FACTOR)
 
     async def note_refusal(self, model: str, weight: int, limit: int = 0) -> None:
         """Record that *model* refused a prompt estimated at *weight* as too long; *limit* is the window it named.

@@ -43,6 +43,7 @@ _STATUS_CAUSES = {
     410: FailureCause.MODEL,
 }
 _NO_WORDS = frozenset({401, 402, 403})  # the words do not change what the status says, except for the content
+_UNEXPLAINED_STATUS = frozenset({400, 422, 500})
 _BUSY_STATUS = frozenset({429, 503, 529})
 _GARBLED = frozenset({"JSONDecodeError", "ValidationError", "APIResponseValidationError", "UnicodeDecodeError"})
 _HTTP_ERROR = "HTTPStatusError"  # the provider did answer, with an error status
@@ -110,7 +111,9 @@ def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFail
         return ModelTimeout(said)
     if status is None:
         return ModelUnreachable(said) if names & _NOT_REACHED else InvalidModelReply(said)
-    return _status_error(said, status, meaning, _wait(chain, refusal, now))
+    failed = _status_error(said, status, meaning, _wait(chain, refusal, now))
+    failed.is_unexplained = meaning is None and status in _UNEXPLAINED_STATUS
+    return failed
 
 
 def _status_error(message: str, status: int, meaning: RefusalMeaning | None, wait: timedelta | None) -> ModelFailed:

@@ -38,6 +38,7 @@ _NOT_NOW = (TimeoutError, OSError, ModelRateLimited, ModelUnreachable, ModelTime
 _REFUSED = (ModelRefused, TypeError, ValueError, NotImplementedError)
 _REQUEST_STATUS = frozenset({400, 413, 415, 422})  # of this request; any other error status is the provider's state
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(minutes=2), timedelta(days=1)  # between tries during an outage
+_SAME_PROMPT, _MOST_HALVES = 6, 4  # attempts with the whole prompt; how often it is halved then
 _ABOUT_TOOLS = re.compile(r"tool|\b400\b|bad.?request|unsupported|not support|invalid", re.IGNORECASE)
 _NONE = TokenUsage()
 
@@ -103,6 +104,14 @@ class UnusableAnswer:
 def outage_delay(attempts: int) -> timedelta:
     """Return the time that a job waits after *attempts* in a row that the model did not answer: up to a day."""
     return exponential_delay(attempts, _FIRST_WAIT, _LONGEST_WAIT)
+
+
+def reduced_limit(tokens: int, attempts: int) -> int:
+    """Return the prompt limit *tokens*, halved for each of *attempts* without an answer from the sixth on, four times.
+
+    A server may refuse a prompt that is too long in words that nobody knows: the same one is not sent for ever.
+    """
+    return tokens >> min(max(attempts - _SAME_PROMPT + 1, 0), _MOST_HALVES)
 
 
 def build_prompt(system: str, text: str) -> list[dict[str, str]]:

@@ -24,7 +24,7 @@ from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, unlimited
+from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, reduced_limit, unlimited
 from agent.memory.prompt.due_jobs import (
     APPLY,
     CONSOLIDATE,
@@ -175,7 +175,7 @@ class ConsolidationJobs:
         provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=str(span.key))
         count, most = 0, 0
         for _ in range(_SQUEEZES):
-            token_limit = await self.token_limit()
+            token_limit = reduced_limit(await self.token_limit(), job.attempts)
             left = max(token_limit - estimate_text(base) - _INSTRUCTIONS, 0)
             if token_limit and left < token_limit // 8:
                 break

@@ -32,7 +32,7 @@ from agent.memory.dream.dream_state import (
 )
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_calls import ModelProvider, UnusableAnswer, unlimited
+from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
 from agent.memory.scopes import SHARED, list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
@@ -197,7 +197,8 @@ class Dreamer:
         provider = ModelProvider(model=self.model, purpose=DREAM, turn=job.id, key=entries[-1].session)
         phase_runner = DreamPhaseRunner(provider=provider, model=self.model.name, max_iterations=self.max_iterations)
         today = f"{self.now().astimezone(ZoneInfo(self.zone(job.scope))):%A %Y-%m-%d}"
-        new = DreamMaterial(entries=entries, today=today, shown=shown_in(await self.token_limit()))
+        token_limit = reduced_limit(await self.token_limit(), job.attempts)
+        new = DreamMaterial(entries=entries, today=today, shown=shown_in(token_limit))
         outcome = await phase_runner.run_phases(run.passes[n], run.base, new, save)
         return outcome if isinstance(outcome, UnusableAnswer) else run.with_pass(n, outcome)
 

@@ -17,7 +17,7 @@ from agent.llm.chat_model import ChatModel
 from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay
+from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, reduced_limit
 from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.prompt.due_jobs import FLUSHED, ConversationSpan, after_flush
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 _NOT_YET = timedelta(seconds=5)
 _LOOK_BACK = 10  # messages that are read for each one that the note is to be about: tools stand between them
+_SQUEEZES = 4  # of a prompt that the model refuses as too long
 _TRIES = 3  # to find the messages in their file
 
 
@@ -59,7 +60,12 @@ class FlushJobs:
         messages = await self.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
-        section = await flusher.extract(messages, tokens=await self.token_limit() * 3 // 4)
+        section: FlushSection | UnusableAnswer = UnusableAnswer(TOO_LONG)
+        for halves in range(_SQUEEZES):
+            tokens = reduced_limit(await self.token_limit() * 3 // 4, job.attempts) >> halves
+            section = await flusher.extract(messages, tokens=tokens)
+            if not isinstance(section, UnusableAnswer) or section.reason != TOO_LONG or not tokens:
+                break
         if isinstance(section, UnusableAnswer):
             if section.is_outage:
                 return RetryJobLater(outage_delay(job.attempts + 1), section.reason)

@@ -179,3 +179,24 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
             ).prompt_limit()
         )
     assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]
+
+
+def test_figures_of_new_tokens_alone_do_not_raise_the_budget() -> None:
+    """A server that counts only what was not cached reports a fraction; the prompt stays within the window."""
+    known = windows()
+    known.set_window("a", 8_192)
+    for tokens in (10_000, 2_500, 2_500, 6_000, 4_900, *[5_100] * 50):
+        known.calibrate("a", 10_000, tokens)
+    assert known.factor("a") == 1.0
+    assert known.budget("a") == PromptBudget(8_192).tokens
+
+
+def test_a_figure_of_new_tokens_does_not_undo_a_correction() -> None:
+    """Where a token of ours is one and a half of the provider's, a figure of less than half of that is not believed."""
+    known = windows()
+    for _ in range(20):
+        known.calibrate("a", 10_000, 15_000)
+    before = known.factor("a")
+    for _ in range(50):
+        known.calibrate("a", 10_000, 6_000)
+    assert known.factor("a") == before
