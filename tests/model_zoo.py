@@ -108,6 +108,13 @@ class ZooRun:
     walks: list[ZooRow]
     _names: int = 0
 
+    def faults(self) -> list[str]:
+        """Return what was wrong, one line for each kind, with how often it was."""
+        rows = [(each.profile.name, each) for each in self.rows] + [
+            (f"walk from {w.profile.name}", w) for w in self.walks
+        ]
+        return [f"{name}: {n} x {fault}" for name, row in rows for fault, n in Counter(row.faults).items()]
+
     async def converse(self, row: ZooRow, other: ModelProfile) -> None:
         """Go through all steps with one profile; *other* is where `/model` leads in between."""
         profile = row.profile
@@ -262,8 +269,8 @@ def environment(zoo: ModelZoo, telegram: TelegramServer, chats: Sequence[int]) -
         "PARLOUR_LLM__API_BASE": zoo.api_base(BACKGROUND),
         "PARLOUR_LLM__API_KEY": zoo.key(BACKGROUND),
         "PARLOUR_LLM__MODELS": json.dumps(models),
-        "PARLOUR_LLM__TIMEOUT_SECONDS": "10",
-        "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "2",
+        "PARLOUR_LLM__TIMEOUT_SECONDS": "15",
+        "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "3",
         "PARLOUR_CHATS": json.dumps({"telegram:*": {"tools": {"allow": [TOOL]}}}),
         "PARLOUR_OWNERS": ",".join(f"telegram:{each}" for each in people),
         **settings_for(telegram, ALLOW_FROM=",".join(people)),
@@ -318,25 +325,38 @@ def _judge_texts(rows: Sequence[ZooRow], telegram: TelegramServer) -> None:
 
 
 def table(result: ZooRun) -> str:
-    """Return the rows as Markdown."""
+    """Return the rows as Markdown, and below them what is known of each profile."""
     lines = [f"| model | {' | '.join(Step)} |", f"|---|{'---|' * len(Step)}"]
     for row in result.rows:
-        cells = [row.cells.get(step, "?") for step in Step]
+        cells = [row.cells.get(step, STUCK) for step in Step]
         lines.append(f"| {row.profile.title} | {' | '.join(cells)} |")
+    lines += ["", "| model | tried as | through | known |", "|---|---|---|---|"]
+    for row in result.rows:
+        profile = row.profile
+        through = "litellm" if profile.is_through_litellm else "–"
+        lines.append(f"| {profile.title} | `{profile.model}` | {through} | {profile.note or '–'} |")
     return "\n".join(lines)
 
 
+def page_with(rows: str, page: str) -> str:
+    """Return *page* with *rows* in the place of its table."""
+    before, _, rest = page.partition(FIRST)
+    _, _, after = rest.partition(LAST)
+    return f"{before}{FIRST}\n\n{rows}\n\n{LAST}{after}"
+
+
 def main() -> None:
-    """Print the table and what is wrong; without faults, write it into the page."""
+    """Print the table and what is wrong; write the table into docs/models.md if nothing is."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("names", nargs="*", help="profiles; all of them without any")
     names = parser.parse_args().names
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     result = asyncio.run(run({name: PROFILES[name] for name in names} if names else PROFILES))
     print(table(result))
-    for row in (*result.rows, *result.walks):
-        for fault, count in Counter(row.faults).items():
-            print(f"{row.profile.name if row in result.rows else 'walk'}: {count} x {fault}")
+    faults = result.faults()
+    print("\n".join(faults))
+    if not faults and not names:
+        PAGE.write_text(page_with(table(result), PAGE.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

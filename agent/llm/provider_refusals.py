@@ -147,6 +147,11 @@ ABILITY_ROWS = (
         rf"content{_QUOTE}? must be a string|content\.type .{{0,30}}\[?['\"]text['\"]\]?",
         "Groq; Cerebras; GLM 1210",
     ),
+    RefusalRow(
+        ModelAbility.PICTURES,
+        r"image_url[`'\"]? is not supported|not a (?:vlm|vision)|text-only prompts",
+        "Cerebras; SiliconFlow 20041",
+    ),
     RefusalRow(ModelAbility.PICTURES, r"不支持(?:图|视觉|多模态)", "GLM; SiliconFlow"),
     RefusalRow(
         ModelAbility.TOOLS,
@@ -413,6 +418,8 @@ _OF_A_WHILE = re.compile(
 )
 # Gemini: the account's plan does not have the model.
 _NEVER_ALLOWED = re.compile(r"quota exceeded for metric[^\n|]*\blimit: 0\b", re.IGNORECASE)
+# Too long as well, and no prompt: what a model called is repaired before it is sent, but not by a shorter prompt.
+_LONG_CALL = re.compile(r"tool_calls?\b[^|]{0,60}string too long", re.IGNORECASE)
 _REFUSAL_PATTERNS = tuple((row, re.compile(row.pattern, re.IGNORECASE | re.DOTALL)) for row in REFUSAL_ROWS)
 # Statuses whose plain meaning is not overruled by words for a prompt that is too long.
 _ACCOUNT_STATUS = frozenset({401, 402, 403})
@@ -436,6 +443,8 @@ def refusal_meaning(refusal: RefusalText, status: int | None) -> RefusalMeaning 
     for row, pattern in _REFUSAL_PATTERNS:
         is_overflow = row.meaning is RefusalMeaning.OVERFLOW
         if is_overflow and (status in _ACCOUNT_STATUS or (status == 429 and _ONLY_RATE.search(words))):
+            continue
+        if is_overflow and _LONG_CALL.search(words):
             continue
         if pattern.search(words):
             return row.meaning

@@ -120,7 +120,7 @@ HOSTS = (
         stream=StreamForm(
             reasoning=ReasoningForm.DETAILS,
             keepalive=b": OPENROUTER PROCESSING\n\n",
-            silence=2.4,
+            silence=3.6,
             call_id="tool_%n%_look_up",
         ),
         refuses={R.DETAILS: Refusal(status=400, body={"error": {"message": "Provider returned error", "code": 400}})},

@@ -128,14 +128,10 @@ _MISTRAL_LIMIT = Refusal(
 )
 
 
-def _unsupported(name: str) -> Refusal:
+def _unsupported(name: str, value: str) -> Refusal:
     """Return OpenAI's refusal of a value that a reasoning model does not take."""
-    return openai_error(
-        400,
-        f"Unsupported value: '{name}' does not support this value with this model.",
-        code="unsupported_value",
-        param=name,
-    )
+    message = f"Unsupported value: '{name}' does not support {value} with this model."
+    return openai_error(400, message, code="unsupported_value", param=name)
 
 
 MAKERS = (
@@ -191,8 +187,8 @@ MAKERS = (
             R.TOOLS: openai_error(
                 400, "Unsupported parameter: 'tools' is not supported with this model.", param="tools"
             ),
-            R.STREAM: _unsupported("stream"),
-            R.SYSTEM: _unsupported("messages[0].role"),
+            R.STREAM: _unsupported("stream", "true"),
+            R.SYSTEM: _unsupported("messages[0].role", "'system'"),
             R.PICTURES: openai_error(
                 400, "Invalid content type. image_url is only supported by certain models.", param="messages"
             ),
@@ -395,7 +391,7 @@ MAKERS = (
         model="openai/deepseek-v4-flash",
         source="DeepSeek API guide, thinking mode and keep-alive; earendil-works/pi#3636; "
         "syt2/paper-chat-for-zotero#16",
-        stream=StreamForm(reasoning=ReasoningForm.CONTENT, keepalive=b": keep-alive\n\n", silence=2.4),
+        stream=StreamForm(reasoning=ReasoningForm.CONTENT, keepalive=b": keep-alive\n\n", silence=3.6),
         refuses={R.REASONING: _DEEPSEEK_REASONING},
         overflow=_DEEPSEEK_OVERFLOW,
         limit=Refusal(

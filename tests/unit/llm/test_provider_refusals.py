@@ -121,6 +121,7 @@ ABILITIES: list[tuple[str, int | None, str, ModelAbility | None]] = [
     ),
     ("llama.cpp image", 500, openai("image input is not supported - hint: provide the mmproj"), ModelAbility.PICTURES),
     ("vllm image", 400, openai("m is not a multimodal model"), ModelAbility.PICTURES),
+    ("siliconflow image", 400, json.dumps({"code": 20041, "message": "The model is not a VLM."}), ModelAbility.PICTURES),
     ("vllm none", 400, openai("At most 0 image(s) may be provided in one request."), ModelAbility.PICTURES),
     ("openai image", 400, openai("Invalid content type. image_url is only supported by certain models."), ModelAbility.PICTURES),
     ("groq image", 400, openai("'messages.1' : for 'role:user' ... 'messages.1.content' must be a string"), ModelAbility.PICTURES),
