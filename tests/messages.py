@@ -26,6 +26,7 @@ from agent.tools.rights import RefusalRule
 from channels.web.logins import LoginOutcome
 from channels.web.uploads import UploadRefusalReason
 from gateway.alerts.alert_messages import REASONS
+from gateway.errors import ModelAbility
 from gateway.events import Role
 from gateway.i18n import FALLBACK
 from gateway.i18n.failures import FAILURES
@@ -48,6 +49,7 @@ KEY_FIELDS = {
     "usage.left_{}_calls": set(ToolCapSettings.model_fields),
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
     "alerts.over_{}": {"channel", "delay", "model", "disk", "memory", "cap"},
+    "commands.ability_{}": {ability.value for ability in ModelAbility},
     "memory.{}_done": {"approve", "reject"},
     "memory.edit_{}": {"added", "removed", "replaced"},
     "approvals.{}": {"yes", "no"},

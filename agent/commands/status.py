@@ -15,6 +15,7 @@ from agent.memory.jobs.token_budget import MEMORY_PURPOSES, BudgetStatus
 from gateway.events import Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
+from gateway.i18n.missing_abilities import describe_missing
 from gateway.ports.caps import CapAllowance, ToolAllowance
 
 
@@ -162,12 +163,20 @@ async def status(context: CommandContext) -> CommandReply:
             cost=spent["cost"],
             cached=spent["cached_percent"],
         ),
+        *_lacking(context),
         *_background(context, facts["work"], facts["budget"]),
         *([context.translate("commands.status_delayed", chats=delayed)] if delayed else []),
         *([] if has_model(context) else [hint(context.language)]),
         *([context.translate("commands.status_by_words")] if facts.get("by_words_alone") else []),
     ]
     return CommandReply(text="\n".join(lines))
+
+
+def _lacking(context: CommandContext) -> list[str]:
+    """Return the line about abilities that the model lacks; none if it has all."""
+    facts = context.turn.profile.model.own_facts()
+    abilities = describe_missing(facts, language=context.language, zone=context.turn.zone)
+    return [context.translate("commands.status_lacks", abilities=abilities)] if abilities else []
 
 
 def _background(context: CommandContext, work: Sequence[JobKindStatus], budget: BudgetStatus | None) -> Iterator[str]:

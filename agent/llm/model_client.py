@@ -40,6 +40,7 @@ from gateway.errors import (
     ModelRefused,
 )
 from gateway.ports import MetricsRecorder, TraceSpan
+from gateway.ports.model_facts import ModelFact
 
 log = structlog.get_logger(__name__)
 
@@ -151,6 +152,11 @@ class ModelClient:
     def names(self) -> Sequence[tuple[str, str]]:
         """Return of each model the settings' name and the name of its facts."""
         return [(sized_as, _kept_as(model)) for model, sized_as in self._models]
+
+    def own_facts(self) -> list[ModelFact]:
+        """Return the facts about the first model."""
+        kept_as = _kept_as(self._models[0][0])
+        return [each for each in self.facts.facts() if each.model == kept_as]
 
     def lacks(self, ability: ModelAbility) -> bool:
         """Return True if the first model has refused *ability*. Served from memory."""

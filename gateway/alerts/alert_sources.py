@@ -112,6 +112,29 @@ class ModelSource:
 
 
 @dataclass(slots=True, eq=False)
+class NoToolsSource:
+    """Models whose servers have refused tools; *models* returns when each did. Each is reported once."""
+
+    models: Callable[[], Mapping[str, datetime]]
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return the models that were not reported yet."""
+        found = {f"no-tools.{model}": (model, since) for model, since in self.models().items()}
+        return [
+            Observation(
+                cause=cause,
+                since=since,
+                happened=1,
+                line="alerts.no_tools",
+                fields={"model": model.partition(" ")[0]},  # what follows is a digest of the address
+                mark="reported",
+            )
+            for cause, (model, since) in found.items()
+            if cause not in causes
+        ]
+
+
+@dataclass(slots=True, eq=False)
 class DeadLetterSource:
     """Dead letters, as the journal keeps them."""
 

@@ -20,6 +20,7 @@ from gateway.alerts.alert_sources import (
     DeadLetterSource,
     DelaySource,
     DiskSource,
+    NoToolsSource,
     QuarantineSource,
     UnpricedModelSource,
 )
@@ -27,6 +28,7 @@ from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
 from gateway.app.context import AppContext
 from gateway.app.turns import GatewaySubsystems
+from gateway.errors import ModelAbility
 from gateway.events import SessionKey
 from gateway.ports import AlertStore
 from gateway.ports.channel_support import SupportsLogin
@@ -81,6 +83,13 @@ def build_alerts(
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
             "delivery": DelaySource(parts.dispatcher.delayed, supervisor.states, now),
             "model": parts.model_health,
+            "model tools": NoToolsSource(
+                lambda: {
+                    each.model: each.at
+                    for each in parts.models.default.facts.facts()
+                    if each.name == ModelAbility.TOOLS
+                }
+            ),
             "given up": DeadLetterSource(store.alerts, now),
             "disk": DiskSource(home.path, now, of=of),
             "memory": DamagedMemorySource(

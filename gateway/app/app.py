@@ -46,6 +46,7 @@ from gateway.delivery import OutboxDispatcher
 from gateway.errors import ObjectDamaged, UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
+from gateway.i18n.missing_abilities import describe_models
 from gateway.i18n.time_zones import find_midnight
 from gateway.intake import GatewayIntake
 from gateway.ports import (
@@ -110,7 +111,7 @@ class GatewayApp:
         return self.supervisor.states()
 
     async def work(self) -> Mapping[str, Any]:
-        """Return alerts, delayed deliveries, jobs, reminders without a reader, budgets and pairing requests."""
+        """Return alerts, delayed deliveries, jobs, reminders without a reader, budgets, pairing and models."""
         work: dict[str, Any] = {"alerts": await self.alerts.alert_statuses()}
         delayed = self.dispatcher.delayed()
         work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
@@ -123,6 +124,7 @@ class GatewayApp:
         requests = self.access.pairing.pending_requests()
         places = sum(each.is_place for each in requests)
         work["waits"] = {"people": len(requests) - places, "places": places}
+        work["models"] = describe_models(self.model.facts.facts())
         error = self.recall.last_error()
         return {**work, "search": f"keywords only: {error}"} if error else work
 

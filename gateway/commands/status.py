@@ -31,6 +31,7 @@ def show_status(as_json: AsJson = False) -> None:
     notices = [("waits", each) for each in pending_summary(rows.pop("waits", {}))]
     notices += [("reminders", each) for each in orphan_summary(rows.pop("orphaned_reminders", []))]
     notices += [("unheard", each) for each in refusal_summary(rows.pop("unheard", {}))]
+    notices += [("models", f"{name} lacks {lacks}") for name, lacks in rows.pop("models", {}).items()]
     notices += [("alerts", strip_control_characters(status_line(each))) for each in rows.pop("alerts", [])]
     notices += [("delayed", strip_control_characters(line_of_delay(each))) for each in rows.pop("delayed", [])]
     for name, value in rows.items():

@@ -17,6 +17,8 @@ from gateway.control.gateway_client import connect
 from gateway.doctor.findings import DoctorFinding, FindingLevel
 from gateway.errors import ParlourError, UserError
 from gateway.home import Home, in_use, is_held
+from gateway.i18n.missing_abilities import describe_models
+from gateway.ports.model_facts import FACTS_EXPIRE
 from gateway.quarantine import count, list_events
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             FindingLevel.WARN, "search", f"uses {search}; check PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
         )
+    for name, lacks in dict(status.get("models", {})).items():
+        line = (
+            f"{name} lacks {lacks}; it is asked without. After a change of its server, `parlour doctor --model` tries"
+            " everything again"
+        )
+        yield DoctorFinding(FindingLevel.WARN, "model", line, "lacks")
     yield from _people(status)
     groups = list(status.get("dead_letters", ()))
     for group in groups[:_MOST_GROUPS]:
@@ -162,6 +170,7 @@ def _read(home: Home, url: str, read: Callable[[Database], T]) -> T | None:
 def _journal(home: Home, url: str) -> dict[str, Any]:
     """Return the incidents in the store of a home whose gateway does not run."""
     from gateway.store.alerts import load_alerts
+    from gateway.store.model_facts import load_facts
     from gateway.store.outbox import dead_groups
     from gateway.store.sql_store import count_unclean_stops
 
@@ -181,7 +190,10 @@ def _journal(home: Home, url: str) -> dict[str, Any]:
     stops = _read(home, url, count_unclean_stops) or 0
     alerts = _read(home, url, load_alerts) or ()
     statuses = [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts if alert.line]
-    return {**(_read(home, url, read) or {}), "unclean_stops": stops, "alerts": statuses}
+    limit = datetime.now(UTC) - FACTS_EXPIRE
+    facts = [each for each in (_read(home, url, load_facts) or {}).values() if each.at > limit]
+    found = {"unclean_stops": stops, "alerts": statuses, "models": describe_models(facts)}
+    return {**(_read(home, url, read) or {}), **found}
 
 
 def claimed_owners(home: Home, url: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,10 @@ import pytest
 
 from agent.llm.model_abilities import NO_TOOLS
 from agent.tools.tool import ToolContext, ToolKind, tool
+from gateway.doctor.incident_checks import check_incidents
 from gateway.errors import ModelAbility
 from gateway.events import Attachment
+from gateway.home import Home
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
@@ -226,3 +229,20 @@ async def test_another_address_is_another_model(tmp_path: Path) -> None:
         async with gateway(home=home, environment=settings(new), tools=[look_around]) as parlour:
             await parlour.channel.ask("c", "two")
     assert "tools" in new.requests[0]
+
+
+async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Path) -> None:
+    """/status, `parlour status` and the doctor say it, with the gateway running and without."""
+    home = tmp_path / "home"
+    async with open_server(StrictServer(R.TOOLS, R.SYSTEM)) as server:
+        async with gateway(home=home, environment=settings(server), tools=[look_around]) as parlour:
+            assert "refuses" not in await parlour.channel.ask("c", "/status")
+            await parlour.channel.ask("c", "one")
+            said = await parlour.channel.ask("c", "/status")
+            assert re.search(r"left out: system messages \(since .*\), tools \(since .*\)\.", said)
+            [lacks] = (await parlour.app.work())["models"].values()
+            assert lacks.startswith("system messages (since ")
+            running = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
+        stopped = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
+    assert running == stopped
+    assert running[0].startswith(f"openai/test lacks {lacks}; it is asked without. After a change of its server")

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from gateway.alerts.alert_sources import (
     DeadLetterSource,
     DiskSource,
     ModelSource,
+    NoToolsSource,
     QuarantineSource,
     UnpricedModelSource,
 )
@@ -512,4 +513,21 @@ async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, cloc
     assert down["text"].startswith("No connection to telegram since 2026-11-21 21:01.")
     assert (back["state"], back["since"]) == ("resolved", down["since"])
     assert scene.posted.is_set()
+    await scene.stop()
+
+
+async def test_a_model_without_tools_is_told_once(tmp_path: Path, clock: VirtualClock) -> None:
+    """One line for each model, with what brings tools back; not again when the fact is learned again a month later."""
+    models: dict[str, datetime] = {}
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"model tools": NoToolsSource(lambda: models)})
+    await scene.start()
+    await scene.until(1)
+    assert scene.told(OWNER_HERE) == []
+    models["openai/gemma3 ab12cd"] = clock.now()
+    await scene.until(90)
+    models["openai/gemma3 ab12cd"] = clock.now()
+    await scene.until(180)
+    [line] = scene.told(OWNER_HERE)
+    assert line.startswith("The server of openai/gemma3 refuses tools.")
+    assert "parlour doctor --model` tries them again" in line
     await scene.stop()
