@@ -85,7 +85,10 @@ class LitellmModel(ProviderModel):
 
     def _look_up_window(self) -> int | None:
         try:
-            found = self._litellm.get_model_info(model=self.name).get("max_input_tokens")
+            # Only Ollama is asked for it; elsewhere the address changes nothing.
+            base = self._config.api_base if self.name.startswith("ollama") else ""
+            info = self._litellm.get_model_info(model=self.name, api_base=base or None)
+            found = info.get("max_input_tokens")
         except Exception:  # noqa: BLE001 - litellm raises whatever it likes for a model that is not in its table
             return None
         return found if isinstance(found, int) and found > 0 else None
@@ -166,14 +169,76 @@ class _LitellmStream:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._watched: _WatchedChunks | None = None
+        if stream.completion_stream is not None:
+            self._watch()
+        else:  # litellm sends the request with the first chunk that it is asked for
+            self._fetch = stream.fetch_stream
+            stream.fetch_stream = self._fetch_watched
 
     @property
     def is_finished(self) -> bool:
-        # litellm makes a proper end of its own where the provider's is missing.
+        # litellm makes a proper end of its own where the provider's is missing, and for some providers (Gemini) does
+        # not keep the provider's: only the provider's chunks tell.
+        if self._watched is not None:
+            return self._watched.is_finished
         return getattr(self._stream, "received_finish_reason", "") is not None
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return aiter(self._stream)
+
+    async def _fetch_watched(self) -> Any:
+        await self._fetch()
+        self._watch()
+        return self._stream.completion_stream
+
+    def _watch(self) -> None:
+        source = self._stream.completion_stream
+        if hasattr(source, "__aiter__"):  # Bedrock's is read in a thread, and its end is kept
+            self._stream.completion_stream = self._watched = _WatchedChunks(source)
+
+
+class _WatchedChunks:
+    """The chunks of a provider as litellm parsed them, before it makes its own of them."""
+
+    def __init__(self, source: Any) -> None:
+        self.is_finished = False
+        self._source = source
+        self._chunks = aiter(source)
+        self._has_candidates = False
+        # litellm's parser says of each of Gemini's chunks that it is the last one.
+        self._parse = getattr(source, "chunk_parser", None)
+        if self._parse is not None:
+            source.chunk_parser = self._parse_watched
+
+    def __aiter__(self) -> _WatchedChunks:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await anext(self._chunks)
+        if not self._has_candidates:
+            self.is_finished = self.is_finished or _ends(chunk)
+        return chunk
+
+    def _parse_watched(self, chunk: Any) -> Any:
+        candidates = chunk.get("candidates") if isinstance(chunk, Mapping) else None
+        if isinstance(candidates, list):
+            self._has_candidates = True
+            self.is_finished = self.is_finished or any(each.get("finishReason") for each in candidates)
+        return self._parse(chunk)  # type: ignore[misc]
+
+    async def aclose(self) -> None:
+        """Close the provider's response."""
+        if (close := getattr(self._source, "aclose", None)) is not None:
+            await close()
+
+
+def _ends(chunk: Any) -> bool:
+    """Return True if *chunk* ends the answer: litellm has two kinds, one of them a dictionary without choices."""
+    if isinstance(chunk, Mapping):
+        return bool(chunk.get("is_finished") or chunk.get("finish_reason"))
+    choices = getattr(chunk, "choices", None) or ()
+    return any(getattr(each, "finish_reason", None) is not None for each in choices)
 
 
 async def _plain_stream(stream: Any, model: str) -> CompletionStream | None:
@@ -272,8 +337,41 @@ def _load() -> Any:
     litellm.token_counter(model="openai/warm", text=".")
     _send_as_given()
     _raise_refusals()
+    _keep_off_the_loop()
     log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm
+
+
+def _keep_off_the_loop() -> None:
+    """Have litellm ask an Ollama server about a model only in a thread.
+
+    It does so for each call, synchronously, with a time limit of ten minutes, and answers by itself if that fails.
+    """
+    info = importlib.import_module("litellm.llms.ollama.common_utils").OllamaModelInfo
+    fetch = info.get_runtime_model_info
+    known: dict[tuple[str, str | None], Mapping[str, Any]] = {}
+
+    def find(self: Any, model: str, api_base: str | None = None, api_key: str | None = None) -> dict[str, Any]:
+        name = (model.rpartition("/")[2], api_base)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            known[name] = fetch(self, model=model, api_base=api_base, api_key=api_key)
+        return dict(known.get(name, _UNKNOWN_OLLAMA | {"key": name[0]}))
+
+    info.get_runtime_model_info = find
+
+
+# What litellm itself returns where the server does not answer.
+_UNKNOWN_OLLAMA = {
+    "litellm_provider": "ollama",
+    "mode": "chat",
+    "input_cost_per_token": 0.0,
+    "output_cost_per_token": 0.0,
+    "max_tokens": None,
+    "max_input_tokens": None,
+    "max_output_tokens": None,
+}
 
 
 def _send_as_given() -> None:

@@ -1,0 +1,223 @@
+"""Streams of other protocols through litellm's real code: what a provider publishes, over HTTP, as one reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agent.llm.chat_model import ChatReply, ModelConfig
+from agent.llm.litellm_model import LitellmModel, close_litellm
+from gateway.errors import ModelFailed, ModelUnreachable
+from tests.fakes.llm_context import NOW, memory_tools, request
+from tests.fakes.loopback import serve_app
+
+# litellm's own objects of an Ollama answer do not fit its models; a warning would be raised inside of it.
+pytestmark = [pytest.mark.xdist_group("litellm"), pytest.mark.filterwarnings("ignore:.*:UserWarning")]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the model says: words in pieces, or calls."""
+
+    words: Sequence[str] = ()
+    calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    is_cut: bool = False  # the stream has a proper end, and no mark of it
+
+
+def gemini(said: Said) -> Iterator[bytes]:
+    """`streamGenerateContent?alt=sse` (ai.google.dev/api/generate-content, "Text generation", "Streaming")."""
+    parts: list[list[dict[str, Any]]] = [[{"text": words}] for words in said.words]
+    if said.calls:
+        calls = [{"functionCall": {"name": name, "args": args}} for name, args in said.calls]
+        parts.append([{**calls[0], "thoughtSignature": "c2lnbmF0dXJl"}, *calls[1:]])
+    for n, each in enumerate(parts, 1):
+        candidate: dict[str, Any] = {"content": {"parts": each, "role": "model"}, "index": 0}
+        usage = {"promptTokenCount": 11, "totalTokenCount": 11}
+        if n == len(parts) and not said.is_cut:
+            candidate["finishReason"] = "STOP"
+            usage |= {"candidatesTokenCount": 7, "totalTokenCount": 18}
+        chunk = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-flash"}
+        yield b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n"
+
+
+def anthropic(said: Said) -> Iterator[bytes]:
+    """The events of Messages (docs.anthropic.com/en/docs/build-with-claude/streaming), with a ping."""
+
+    def event(name: str, **data: Any) -> bytes:
+        return f"event: {name}\ndata: {json.dumps({'type': name, **data})}\n\n".encode()
+
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": "claude-sonnet-4-5",
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 11, "output_tokens": 1},
+    }
+    yield event("message_start", message=message)
+    yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    yield event("ping")
+    for words in said.words:
+        yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": words})
+    yield event("content_block_stop", index=0)
+    for n, (name, args) in enumerate(said.calls, 1):
+        block = {"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": {}}
+        yield event("content_block_start", index=n, content_block=block)
+        text = json.dumps(args)
+        for piece in ("", text[:7], text[7:]):
+            yield event("content_block_delta", index=n, delta={"type": "input_json_delta", "partial_json": piece})
+        yield event("content_block_stop", index=n)
+    if not said.is_cut:
+        stop = {"stop_reason": "tool_use" if said.calls else "end_turn", "stop_sequence": None}
+        yield event("message_delta", delta=stop, usage={"output_tokens": 7})
+        yield event("message_stop")
+
+
+def chat_completions(said: Said) -> Iterator[bytes]:
+    """OpenAI's chunks as Mistral, DeepSeek and Groq document them: whole calls in one chunk, usage in the last."""
+
+    def chunk(delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        head = {"id": "cmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": "m"}
+        return b"data: " + json.dumps({**head, "choices": [choice], **more}).encode() + b"\n\n"
+
+    yield chunk({"role": "assistant", "content": ""})
+    for words in said.words:
+        yield chunk({"content": words})
+    calls = [
+        {"index": n, "id": f"call{n:05}", "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
+        for n, (name, args) in enumerate(said.calls)
+    ]
+    if calls:
+        yield chunk({"tool_calls": calls})
+    if not said.is_cut:
+        usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+        yield chunk({"content": ""}, "tool_calls" if calls else "stop", usage=usage)
+        yield b"data: [DONE]\n\n"
+
+
+def ollama_chat(said: Said) -> Iterator[bytes]:
+    """`/api/chat` (github.com/ollama/ollama, docs/api.md, "Generate a chat completion"): one object a line."""
+    head = {"model": "m", "created_at": "2026-11-28T12:00:00Z"}
+    for words in said.words:
+        yield json.dumps({**head, "message": {"role": "assistant", "content": words}, "done": False}).encode() + b"\n"
+    for name, args in said.calls:
+        call = {"function": {"name": name, "arguments": args}}
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        yield json.dumps({**head, "message": message, "done": False}).encode() + b"\n"
+    if not said.is_cut:
+        end = {"message": {"role": "assistant", "content": ""}, "done_reason": "stop", "done": True}
+        yield json.dumps({**head, **end, "prompt_eval_count": 11, "eval_count": 7}).encode() + b"\n"
+
+
+def ollama(said: Said) -> Iterator[bytes]:
+    """`/api/generate` (docs/api.md, "Generate a completion"); litellm asks for calls as JSON in the text."""
+    head = {"model": "m", "created_at": "2026-11-28T12:00:00Z"}
+    words = [*said.words, *(json.dumps({"name": name, "arguments": args}) for name, args in said.calls)]
+    for each in words:
+        yield json.dumps({**head, "response": each, "done": False}).encode() + b"\n"
+    if not said.is_cut:
+        end = {"response": "", "done": True, "done_reason": "stop", "prompt_eval_count": 11, "eval_count": 7}
+        yield json.dumps({**head, **end}).encode() + b"\n"
+
+
+PROVIDERS: Mapping[str, tuple[Any, str, str]] = {  # the stream, its content type, and what follows the address
+    "gemini/gemini-2.5-flash": (gemini, "text/event-stream", "/v1beta"),
+    "anthropic/claude-sonnet-4-5": (anthropic, "text/event-stream", ""),
+    "mistral/mistral-small-latest": (chat_completions, "text/event-stream", "/v1"),
+    "deepseek/deepseek-chat": (chat_completions, "text/event-stream", "/v1"),
+    "groq/llama-3.3-70b-versatile": (chat_completions, "text/event-stream", "/v1"),
+    "ollama_chat/qwen3": (ollama_chat, "application/x-ndjson", ""),
+    "ollama/qwen3": (ollama, "application/x-ndjson", ""),
+}
+EACH = pytest.mark.parametrize("name", PROVIDERS)
+
+
+@dataclass
+class Provider:
+    """A model, and the requests that its server got."""
+
+    model: LitellmModel
+    paths: list[str] = field(default_factory=list)
+
+    async def ask(self, *, tools: bool = True) -> ChatReply:
+        """Ask as a turn that is watched does."""
+        asked = request("hello", tools=memory_tools().schemas if tools else ())
+        return await self.model.complete(asked, sink=lambda _text: None)
+
+
+@asynccontextmanager
+async def provider(name: str, *said: Said) -> AsyncIterator[Provider]:
+    """Serve what was *said* in the format of the provider, one answer a request; the last one repeats."""
+    write, kind, path = PROVIDERS[name]
+    answers = list(said)
+
+    async def answer(asked: web.Request) -> web.StreamResponse:
+        to.paths.append(asked.path)
+        if asked.path == "/api/show":
+            return web.json_response({"template": "{{ .Tools }}", "model_info": {"qwen3.context_length": 40_960}})
+        response = web.StreamResponse(headers={"Content-Type": kind})
+        await response.prepare(asked)
+        for piece in write(answers.pop(0) if len(answers) > 1 else answers[0]):
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    async with serve_app(answer) as place:
+        config = ModelConfig(model=name, api_base=f"http://{place}{path}", api_key="k", timeout=20, vision="off")
+        to = Provider(LitellmModel(config, now=lambda: NOW))
+        await to.model.warm()
+        try:
+            yield to
+        finally:
+            await close_litellm()
+
+
+@EACH
+async def test_a_streamed_answer(name: str) -> None:
+    """The words of every provider come with its own count of tokens."""
+    async with provider(name, Said(("Hello", " there", "!"))) as to:
+        reply = await to.ask(tools=False)
+    assert (reply.text, reply.is_cut, reply.tool_calls) == ("Hello there!", False, ())
+    assert (reply.tokens.input, reply.tokens.output) == (11, 7)
+    assert len(to.paths) == 1  # litellm would ask Ollama about the model for each call, and the event loop would wait
+
+
+async def test_ollama_is_asked_about_a_model_in_a_thread() -> None:
+    """The context window comes from the server of the settings, and its answer blocks nobody."""
+    async with provider("ollama/qwen3", Said(("Hi",))) as to:
+        assert await asyncio.wait_for(to.model.window(), 5) == 40_960
+    assert to.paths == ["/api/show"]
+
+
+CALLS = (("memory_search", {"query": "cats"}), ("memory_search", {"query": "dogs"}))
+
+
+@EACH
+@pytest.mark.parametrize("count", [1, 2])
+async def test_streamed_calls(name: str, count: int) -> None:
+    """One call, and two side by side: names and arguments are the model's, and no id is used twice."""
+    if name.startswith("ollama/") and count > 1:
+        pytest.skip("litellm asks /api/generate for one call at a time")
+    async with provider(name, Said(calls=CALLS[:count])) as to:
+        reply = await to.ask()
+    assert [(each.name, json.loads(each.arguments)) for each in reply.tool_calls] == [*CALLS[:count]]
+    assert len({each.id for each in reply.tool_calls}) == count
+
+
+@EACH
+async def test_a_stream_without_its_end_is_an_error(name: str) -> None:
+    """A proxy that ends half a stream properly does not make an answer of the half."""
+    async with provider(name, Said(("Hello", " th"), is_cut=True)) as to:
+        with pytest.raises(ModelFailed) as raised:
+            await to.ask(tools=False)
+    assert type(raised.value) is ModelUnreachable
