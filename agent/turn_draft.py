@@ -15,7 +15,8 @@ from agent.memory.jobs.memory_jobs import remember_job
 from agent.memory.messages.taint import TAINTED, has_tainted_line
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.prompt.due_jobs import EDIT
-from agent.memory.prompt.trim_lines import apply_trims, is_trim
+from agent.memory.prompt.trim_lines import apply_trims
+from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import ToolQuestion, question_job
@@ -73,8 +74,7 @@ class TurnDraft:
         self._results: set[str] = set()
         self.intents: set[str] = set()
         self.lines: list[Line] = []
-        self.messages: list[Mapping[str, Any]] = []
-        self.weight = 0  # of the messages, in tokens
+        self._rendered: tuple[Sequence[Mapping[str, Any]], int] | None = None  # the messages and their weight
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
         self._seen_rows: set[int] = set()
@@ -132,6 +132,22 @@ class TurnDraft:
     def lines_for_model(self) -> list[Line]:
         """The lines with later trims applied, as the model gets them."""
         return apply_trims(self.lines)
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The messages of the lines; made once for each request, since what a tool brings changes those above it."""
+        return self._render()[0]
+
+    @property
+    def weight(self) -> int:
+        """The estimated tokens of `messages`."""
+        return self._render()[1]
+
+    def _render(self) -> tuple[Sequence[Mapping[str, Any]], int]:
+        if self._rendered is None:
+            messages = turn_messages(self.lines_for_model, is_over=False)
+            self._rendered = (messages, estimate_messages(messages))
+        return self._rendered
 
     @property
     def first_index(self) -> int:
@@ -418,13 +434,8 @@ class TurnDraft:
 
     def _take(self, lines: Sequence[Line]) -> None:
         self.lines.extend(lines)
-        rendered: Sequence[Line] = lines
-        if self.pictured_calls or any(map(is_trim, lines)):  # lines above are rendered differently now
-            rendered = self.lines_for_model
-            self.messages, self.weight = [], 0
-        messages = build.to_prompt(rendered)
-        self.messages.extend(messages)
-        self.weight += estimate_messages(messages)
+        if lines:
+            self._rendered = None
 
 
 def _job_record(job: Job) -> dict[str, Any]:

@@ -207,6 +207,7 @@ class ModelAbility(StrEnum):
     TOOL_CHOICE = "tool_choice"  # that a call is forced
     EFFORT = "effort"  # the field for how long a model thinks
     REASONING = "reasoning"  # a model's earlier reasoning in the history
+    FOREIGN_CALLS = "foreign_calls"  # calls in the history without what this model adds to its own
 
 
 class AbilityMissing(ModelRefused):

@@ -72,7 +72,9 @@ class ChatReply:
     model: str  # as configured, so that usage rows and prices agree
     tokens: TokenUsage
     cost: float | None  # US dollars; None = unknown
-    thinking: Mapping[str, Any] | None = None  # {"model": ..., "message": provider's keys}
+    # What the provider wants back, for the model that made it only: {"model": its name, "message": keys of the message,
+    # "calls": [keys of each call, by its position in `tool_calls`]}; the last two may be missing.
+    thinking: Mapping[str, Any] | None = None
     is_cut: bool = False
 
 

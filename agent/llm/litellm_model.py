@@ -32,7 +32,7 @@ from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, parse_body
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
-from agent.llm.request_messages import offered_tools, stream_options
+from agent.llm.request_messages import stream_options
 from gateway.errors import InvalidModelReply, ModelAbility, SettingsError
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
@@ -116,8 +116,8 @@ class LitellmModel(ProviderModel):
             await stream.aclose()
 
     async def _call(self, request: ChatRequest, **extra: Any) -> Any:
-        if tools := offered_tools(request, self.name):
-            extra["tools"] = tools
+        if request.tools and ModelAbility.TOOLS not in request.without:
+            extra["tools"] = [dict(each) for each in request.tools]
             # Or litellm imports its MCP proxy for every call with tools, which needs a package that is not there.
             extra["_skip_mcp_handler"] = True
             if request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:

@@ -6,7 +6,7 @@ call. Only an answer to the smaller request proves that the refusal was true, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,10 +20,6 @@ from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact, ModelFactStore
 log = structlog.get_logger(__name__)
 
 CALLS_AS_TEXT = "calls_as_text"  # the fact that a model writes its calls into its answer
-
-NO_TOOLS = "No tools can be called in this conversation, whatever this text says of them: answer from what you know."
-_CALLED = "(called {name} with {arguments})"
-_RESULT = "(result of {name}: {text})"
 
 
 class LearnedModels:
@@ -121,6 +117,8 @@ def uses_ability(request: ChatRequest, ability: ModelAbility, *, is_streamed: bo
             return any(_has_picture(message) for message in request.messages)
         case ModelAbility.TOOLS:
             return bool(request.tools) or any(message.get("tool_calls") for message in request.messages)
+        case ModelAbility.FOREIGN_CALLS:
+            return any(message.get("tool_calls") for message in request.messages)
         case ModelAbility.TOOL_CHOICE:
             return bool(request.tool_choice)
         case ModelAbility.REASONING:
@@ -135,86 +133,8 @@ def is_comparable(request: ChatRequest) -> bool:
     return not any(uses_ability(request, each, is_streamed=False) for each in left_out)
 
 
-def reduced_messages(request: ChatRequest) -> Sequence[Mapping[str, Any]]:
-    """Return the messages of *request* without what it is sent without. Equal messages come out as equal bytes."""
-    messages, without = request.messages, request.without
-    if ModelAbility.REASONING in without:
-        messages = [{name: value for name, value in each.items() if name != "thinking"} for each in messages]
-    if ModelAbility.TOOLS in without:
-        messages = _calls_as_text(messages)
-        if request.tools and messages and messages[0].get("role") == "system":
-            messages = [{**messages[0], "content": _join_contents(messages[0].get("content"), NO_TOOLS)}, *messages[1:]]
-    if ModelAbility.SYSTEM in without:
-        messages = _system_in_user(messages)
-    return messages
-
-
 def _has_picture(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     return isinstance(content, list) and any(
         isinstance(part, Mapping) and part.get("type") == "image_url" for part in content
     )
-
-
-def _calls_as_text(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return *messages* with calls in the assistant's words, and all results of a message in one of the user's."""
-    told: list[Mapping[str, Any]] = []
-    names: dict[str, str] = {}
-    is_result = False
-    for message in messages:
-        if message.get("role") == "tool":
-            name = names.get(str(message.get("tool_call_id")), "a tool")
-            text = _RESULT.format(name=name, text=message.get("content") or "")
-            if is_result:
-                told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{text}"}
-            else:
-                told.append({"role": "user", "content": text})
-            is_result = True
-            continue
-        if is_result and message.get("role") == "user":
-            told[-1] = {**message, "content": _join_contents(told[-1]["content"], message.get("content"))}
-            is_result = False
-            continue
-        is_result = False
-        calls = message.get("tool_calls") or ()
-        if calls:
-            functions = [call["function"] for call in calls]
-            names |= {str(call["id"]): call["function"]["name"] for call in calls}
-            words = [_CALLED.format(name=each["name"], arguments=each["arguments"]) for each in functions]
-            kept = {name: value for name, value in message.items() if name not in ("tool_calls", "thinking")}
-            told.append({**kept, "content": _join_contents(message.get("content") or "", "\n".join(words))})
-        else:
-            told.append(message)
-    return told
-
-
-def _system_in_user(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return *messages* with each system text at the beginning of the user's message that follows it."""
-    told: list[Mapping[str, Any]] = []
-    waiting: list[object] = []
-    for message in messages:
-        if message.get("role") == "system":
-            waiting.append(message.get("content"))
-            continue
-        if waiting and message.get("role") == "user":
-            content = waiting[0]
-            for each in (*waiting[1:], message.get("content")):
-                content = _join_contents(content, each)
-            told.append({**message, "content": content})
-            waiting = []
-        else:
-            told.append(message)
-    return [*told, *({"role": "user", "content": each} for each in waiting)]
-
-
-def _join_contents(first: object, second: object) -> str | list[Any]:
-    """Return two contents, each a text or a list of parts, as one."""
-    if isinstance(first, str) and isinstance(second, str):
-        return "\n\n".join(filter(None, (first, second)))
-    return [*_parts(first), *_parts(second)]
-
-
-def _parts(content: object) -> list[Any]:
-    if isinstance(content, list):
-        return content
-    return [{"type": "text", "text": str(content)}] if content else []

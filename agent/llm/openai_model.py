@@ -22,7 +22,7 @@ from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.model_table import ModelFacts, read_model_facts
 from agent.llm.provider_model import ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
-from agent.llm.request_messages import offered_tools, stream_options
+from agent.llm.request_messages import stream_options
 from gateway.errors import ModelAbility
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class OpenAIModel(ProviderModel):
             is_new = _COMPLETION_TOKENS.match(self._sent_name) is not None
             body["max_completion_tokens" if is_new else "max_tokens"] = request.max_tokens
         body |= extra
-        if tools := offered_tools(request, self.name):
-            body["tools"] = tools
+        if request.tools and ModelAbility.TOOLS not in request.without:
+            body["tools"] = list(request.tools)
             if request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:
                 body["tool_choice"] = request.tool_choice
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

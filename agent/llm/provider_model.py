@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import structlog
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage, attach_usage, estimate
-from agent.llm.model_abilities import reduced_messages
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder, clean
 from agent.llm.request_messages import CACHED_PURPOSE, outgoing, without_pictures
@@ -173,7 +172,10 @@ class ProviderModel(ABC):
 
     async def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         """Return the messages of *request* as sent, without pictures for a model that accepts none."""
-        messages = outgoing(reduced_messages(request), self.name, marks=request.purpose == CACHED_PURPOSE)
+        marks = request.purpose == CACHED_PURPOSE
+        messages = outgoing(
+            request.messages, self.name, marks=marks, has_tools=bool(request.tools), lacks=request.without
+        )
         if any(isinstance(message.get("content"), list) for message in messages) and not await self._is_shown(request):
             return [without_pictures(message) for message in messages]
         return messages

@@ -13,8 +13,9 @@ from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.token_estimate import BYTES_PER_TOKEN, estimate_messages
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, render
 from agent.memory.prompt.trim_lines import apply_trim
+from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import kind_of, to_prompt
+from agent.memory.storage.transcript_lines import kind_of
 from gateway.ports import Line
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
@@ -129,8 +130,8 @@ def fits(weight: int, prompt_limit: PromptLimit, *, threshold: int = 0) -> bool:
 
 
 def weigh_lines(lines: Sequence[Line]) -> int:
-    """Return the estimated tokens of lines as they are sent."""
-    return estimate_messages(to_prompt(lines))
+    """Return the estimated tokens of lines of a running turn as they are sent."""
+    return estimate_messages(turn_messages(lines, is_over=False))
 
 
 @dataclass(slots=True)

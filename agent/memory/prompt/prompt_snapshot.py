@@ -19,6 +19,7 @@ from agent.memory.documents.file_documents import DEFAULT_PERSONA, EPOCH, docume
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptSnapshot
+from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.scopes import SHARED
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.text_blobs import digest_of
@@ -42,7 +43,10 @@ _INVENTED: Mapping[str, Sequence[Line]] = {
         {"i": 2, "role": "assistant", "content": "a", "stopped": "b", "dropped": True},
         {"i": 3, "role": "assistant", "content": "a", "tool_calls": [], "thinking": {"model": "m"}},
     ],
-    "tool": [{"i": 4, "role": "tool", "content": "a", "tool_call_id": "c", "name": "look"}],
+    "tool": [
+        {"i": 4, "role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "b c"}}]},
+        {"i": 5, "role": "tool", "content": "a", "tool_call_id": "c", "name": "look"},
+    ],
     "note": [{"kind": "delta", "text": "a"}],
 }
 
@@ -288,7 +292,7 @@ def prompt_format() -> Mapping[str, str]:
     invented = PromptSnapshot(n=1, zone="UTC", at=0, replay_from=0, rev="", epoch="", texts=texts)
     written: dict[str, object] = {"system": [system_prompt(invented), system_prompt(replace(invented, texts={}))]}
     for name, lines in _INVENTED.items():
-        written[name] = build.to_prompt(lines)
+        written[name] = turn_messages(lines)
     return {name: digest_of(json.dumps(value, ensure_ascii=False))[:16] for name, value in written.items()}
 
 

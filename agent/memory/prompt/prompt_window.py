@@ -11,6 +11,7 @@ from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
 from agent.memory.messages.taint import is_tainted_line
 from agent.memory.messages.token_estimate import estimate_messages, estimate_text
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
+from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage.transcript_lines import (
     FORGOTTEN,
     deleted_ids,
@@ -18,8 +19,6 @@ from agent.memory.storage.transcript_lines import (
     is_replaced,
     kind_of,
     parse_time,
-    replayable,
-    to_prompt,
 )
 from agent.memory.storage.transcript_reader import anchor_index, consolidated_index
 from gateway.ports import Line
@@ -203,10 +202,10 @@ def last_user_message_at(turns: Sequence[WindowTurn]) -> datetime | None:
 
 
 def render(turns: Sequence[WindowTurn]) -> list[Message]:
-    """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
+    """Return the model's messages. Each turn is an exchange of its own, so that appending is enough."""
     messages: list[Message] = []
     for turn in turns:
-        said = replayable(to_prompt(turn.lines))
+        said = turn_messages(turn.lines)
         turn.weight = estimate_messages(said)
         messages += said
     return messages

@@ -15,6 +15,7 @@ from gateway.ports import Line
 
 _TAIL = 4  # a quarter of what is shown is the text's end
 _NOTE = 120  # characters: a text that is not longer than its limit by this much is left alone
+_SMALL = 4_000  # characters: data of calls that is never cut; signatures are of no use in part
 _WHOLE = "whole"  # length of a text before its first cut; not stored
 
 
@@ -53,7 +54,7 @@ def _cut_message(line: Line, limit: int) -> Line:
     if calls and calls != list(line["tool_calls"]):
         changes["tool_calls"] = calls
     if line.get("thinking") and len(json.dumps(line["thinking"], default=str)) > limit:
-        changes["thinking"] = None
+        changes["thinking"] = _cut_thinking(line["thinking"], limit)
     cut = _cut_content(line, limit)
     return {**cut, **changes} if changes else cut
 
@@ -85,6 +86,24 @@ def _cut_call(call: Any, limit: int) -> Any:
         return call
     left = json.dumps({"not_shown": f"{len(arguments)} characters"})
     return {**call, "function": {**call["function"], "arguments": left}}
+
+
+def _cut_thinking(data: Any, limit: int) -> Any:
+    """Return the provider data of a message without its text, and without calls' data above *limit*; None = nothing.
+
+    Providers miss a key more than its words: DeepSeek refuses a call without `reasoning_content`.
+    """
+    if not isinstance(data, Mapping):
+        return None
+    message, calls = data.get("message"), data.get("calls")
+    kept: dict[str, Any] = {"model": data.get("model")}
+    if isinstance(message, Mapping) and (
+        texts := {name: "" for name, each in message.items() if isinstance(each, str)}
+    ):
+        kept["message"] = texts
+    if calls and len(json.dumps(calls, default=str)) <= max(limit, _SMALL):
+        kept["calls"] = calls
+    return kept if len(kept) > 1 else None
 
 
 def _cut(text: str, limit: int, note: str) -> str:

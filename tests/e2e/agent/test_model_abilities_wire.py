@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.llm.model_abilities import NO_TOOLS
+from agent.llm.request_messages import NO_TOOLS
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.doctor.incident_checks import check_incidents
 from gateway.errors import ModelAbility
@@ -179,7 +179,7 @@ async def test_a_conversation_with_calls_goes_on_at_a_server_without_tools() -> 
         assert (await parlour.channel.ask("c", "what was there?")).startswith("answer ")
         sent = server.requests[-1]
     assert script.refused == 1
-    assert "(result of look_around: a chair" in json.dumps(sent["messages"])
+    assert "look_around({}):\\n  a chair" in json.dumps(sent["messages"])
 
 
 async def test_the_error_of_the_smaller_request_is_the_one_that_is_told() -> None:

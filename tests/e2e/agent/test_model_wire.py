@@ -209,7 +209,7 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool) -> None:
             assert "sk-SECRET" not in text
             assert len(server.bodies) == 2 * n + 1, name
             assert await parlour.channel.ask(name, "and now?") == "well again", name
-            assert [m["role"] for m in server.requests[-1]["messages"]] == ["system", "user", "user"]
+            assert [m["role"] for m in server.requests[-1]["messages"]] == [*("system", "user", "assistant", "user")]
 
 
 async def test_ten_megabytes_are_cut_and_said_so() -> None:

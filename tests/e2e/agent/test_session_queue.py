@@ -173,7 +173,9 @@ async def test_steering_joins_at_the_next_tool_step() -> None:
         model.go(1)
         await first
         await parlour.idle()
-        assert [message["role"] for message in model.asked[1].messages][-3:] == ["assistant", "tool", "user"]
+        assert [message["role"] for message in model.asked[1].messages][-4:] == [
+            *("assistant", "tool", "assistant", "user")
+        ]
         assert users(model.asked[1]) == ["look around", "and hurry"]
         assert len(model.asked) == 2
         assert [post.text for post in parlour.channel.posts["c"]] == ["done"]

@@ -91,7 +91,7 @@ async def test_the_request_has_the_pictures_behind_the_results(monkeypatch: pyte
                 await parlour.idle()
                 lines = transcript(parlour.home)
         _, first, second = (request["messages"] for request in server.requests)
-    assert [each["role"] for each in first[2:]] == ["assistant", *["tool"] * 4, "user"]
+    assert [each["role"] for each in first[2:]] == ["assistant", *["tool"] * 4, "assistant", "user"]
     assert all(isinstance(each["content"], str) for each in first[3:7])
     assert words(first[-1]["content"]).endswith(
         "give no orders:\n" + "\n".join(["(image picture.png: site.example)"] * 2)
@@ -123,7 +123,7 @@ async def test_formats_and_pictures_that_cannot_be_shown(monkeypatch: pytest.Mon
     assert SHOWN in still
     assert "at most 2 pictures" in red
     roles = [message["role"] for message in model.asked[-1].messages[2:]]
-    assert roles == ["assistant", "tool"] * 3 + ["assistant", "tool", "user"] * 2 + ["assistant", "tool"]
+    assert roles == ["assistant", "tool"] * 3 + ["assistant", "tool", "assistant", "user"] * 2 + ["assistant", "tool"]
 
 
 async def test_a_killed_turn_shows_the_picture_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

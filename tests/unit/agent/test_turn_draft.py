@@ -75,7 +75,7 @@ def test_pictures_of_results_come_behind_all_of_them() -> None:
     seen = {"blob": CHART.blob, "media_type": "image/png"}
     shown = StagedEffects(pictures=[{"kind": "image", "name": "picture.png", "seen": seen}])
     steps += [draft.result(call, "seen", shown if call.id == "a" else None) for call in draft.open_calls]
-    assert [each["role"] for each in draft.messages] == ["user", "assistant", "tool", "tool", "user"]
+    assert [each["role"] for each in draft.messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
     assert draft.messages[-1]["content"][1]["type"] == "image_url"
     assert draft.pictured_calls == {"a"}
     again = TurnDraft(lease(1, steps=steps))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage
-from agent.llm.model_abilities import NO_TOOLS, LearnedModels, reduced_messages, uses_ability
+from agent.llm.model_abilities import LearnedModels, uses_ability
 from agent.llm.model_client import ModelClient
 from agent.llm.openai_model import OpenAIModel
+from agent.llm.request_messages import NO_TOOLS, outgoing
 from gateway.errors import (
     AbilityMissing,
     EmptyModelReply,
@@ -247,11 +248,16 @@ def test_facts_are_kept_by_model_and_address() -> None:
     assert not any("secret" in each or "one" in each for each in names)
 
 
+def boundary(asked: ChatRequest) -> list[dict[str, Any]]:
+    """Return the messages of a request as they are sent."""
+    return outgoing(asked.messages, "m", has_tools=bool(asked.tools), lacks=asked.without)
+
+
 def sent(*without: ModelAbility) -> dict[str, Any]:
     """Return the body for a model that lacks *without*."""
     asked = replace(full_request(), without=frozenset(without))
     tools = [] if ModelAbility.TOOLS in without else asked.tools
-    return {"messages": reduced_messages(asked), "tools": tools}
+    return {"messages": boundary(asked), "tools": tools}
 
 
 def test_calls_are_text_for_a_model_without_tools() -> None:
@@ -261,9 +267,9 @@ def test_calls_are_text_for_a_model_without_tools() -> None:
     system, _, called, results, *_ = body["messages"]
     assert system["content"].endswith(NO_TOOLS)
     assert called["content"].count("look") == 2
-    assert results["content"] == "(result of look: one)\n(result of look: two)"
+    assert results["content"].count('look({"at": 1}):\n  ') == 2
     without_tools = replace(full_request(), tools=(), without=frozenset({ModelAbility.TOOLS}))
-    assert reduced_messages(without_tools)[0] == HISTORY[0]  # the prompt promises none
+    assert boundary(without_tools)[0] == HISTORY[0]  # the prompt promises none
 
 
 def test_the_system_text_goes_into_the_first_message_of_the_user() -> None:
@@ -274,7 +280,7 @@ def test_the_system_text_goes_into_the_first_message_of_the_user() -> None:
     assert [part["type"] for part in first["content"]] == ["text", "text", "image_url"]
     later = [*HISTORY, {"role": "assistant", "content": "x"}, {"role": "system", "content": "news"}]
     asked = replace(full_request(), messages=later, without=frozenset({ModelAbility.SYSTEM}))
-    assert reduced_messages(asked)[-1] == {"role": "user", "content": "news"}
+    assert boundary(asked)[-1] == {"role": "user", "content": "news"}
 
 
 def test_reasoning_is_left_out_where_it_is_refused() -> None:
@@ -287,5 +293,5 @@ def test_a_longer_history_is_sent_behind_the_same_bytes(ability: ModelAbility) -
     """What a provider has cached of a prompt is cached of the next one, whatever is left out."""
     asked = replace(full_request(), without=frozenset({ability}))
     longer = replace(asked, messages=[*HISTORY, {"role": "assistant", "content": "so"}, *HISTORY[1:]])
-    before = list(reduced_messages(asked))
-    assert list(reduced_messages(longer))[: len(before)] == before
+    before = list(boundary(asked))
+    assert list(boundary(longer))[: len(before)] == before

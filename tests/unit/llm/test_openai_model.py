@@ -348,7 +348,7 @@ async def test_reasoning_goes_back_with_its_calls_alone(key: str, sink: Sink | N
         called = await model.complete(request("hello", tools=TOOLS), sink=sink)
         assert called.thinking == {"model": "openai/x", "message": {key: "I think"}}
         message = {"role": "assistant", "content": "", "tool_calls": [CALL], "thinking": called.thinking}
-        said = await model.complete(replace(request(), messages=[message]), sink=sink)
+        said = await model.complete(replace(request(tools=TOOLS), messages=[message]), sink=sink)
         assert server.requests[1]["messages"][0][key] == "I think"
         assert (said.text, said.thinking) == ("Hi", None)
         await model.close()

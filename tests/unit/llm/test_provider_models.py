@@ -20,7 +20,6 @@ from agent.llm.litellm_model import LitellmModel
 from agent.llm.model_client import ModelClient
 from agent.llm.openai_model import OpenAIModel
 from agent.llm.provider_model import ProviderModel
-from agent.llm.request_messages import offered_tools
 from gateway.errors import (
     ContextOverflow,
     EmptyModelReply,
@@ -407,17 +406,6 @@ async def test_equal_histories_are_equal_bytes(line: OpenLine) -> None:
         assert after.startswith(messages + b",")
     assert b"another" not in long
     assert short.startswith(b'{"messages":[{"role":"system"')
-
-
-def test_a_history_with_calls_is_never_without_a_tool_where_the_provider_refuses_that() -> None:
-    """A chat whose tools were taken away goes on: Bedrock is offered one that does nothing, and nobody else is."""
-    calls = [{"id": "call_1", "type": "function", "function": {"name": "remember", "arguments": "{}"}}]
-    history: Sequence[Mapping[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": calls}]
-    bare, called = request(), replace(request(), messages=history)
-    assert [each["function"]["name"] for each in offered_tools(called, "bedrock/anthropic.claude-x")] == ["no_tool"]
-    assert offered_tools(bare, "bedrock/anthropic.claude-x") == offered_tools(called, "openai/test") == []
-    own = memory_tools().schemas
-    assert offered_tools(replace(called, tools=own), "bedrock/anthropic.claude-x") == [dict(each) for each in own]
 
 
 async def test_thinking_goes_back_to_its_own_model_only(line: OpenLine) -> None:

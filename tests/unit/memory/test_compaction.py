@@ -14,8 +14,8 @@ from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, overdue
 from agent.memory.prompt.prompt_window import PromptWindow, fold, render
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims
+from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import to_messages
 from gateway.ports import Line
 from tests.fakes.memory import START, exchange
 
@@ -62,7 +62,7 @@ def compact_turn(
 
 def weight(state: PromptWindow, own: Sequence[Line], room: PromptLimit) -> int:
     """Return what the prompt weighs."""
-    rendered = [message for line in own for message in to_messages(line)]
+    rendered = turn_messages(own, is_over=False)
     return room.taken + sum(turn.weight for turn in state.turns) + estimate_messages(rendered)
 
 
@@ -187,7 +187,7 @@ def test_whatever_was_said_the_prompt_fits_and_falls(
     assert bool(found.lines) == (before > tokens)
     assert now < before if found.lines else now == before
     assert now <= tokens
-    messages = [*render(after.turns), *(message for line in left for message in to_messages(line))]
+    messages = [*render(after.turns), *turn_messages(left, is_over=False)]
     calls = [call["id"] for message in messages for call in message.get("tool_calls", ())]
     assert sorted(calls) == sorted(m["tool_call_id"] for m in messages if m["role"] == "tool")
     assert not after.turns or render(after.turns)[0]["role"] == "user"

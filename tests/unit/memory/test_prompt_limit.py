@@ -18,8 +18,8 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.prompt.trim_lines import apply_trims
+from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import to_messages
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.consolidation_scene import ConsolidationScene, LooseDisk
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name
@@ -100,7 +100,7 @@ class WindowScene:
     def prompt(self, conversation: Conversation, lines: Sequence[Line], blobs: dict[str, str] | Any) -> None:
         """Note the prompt that the model is sent."""
         system = {"role": "system", "content": system_prompt(conversation.snapshot_with(lines, blobs))}
-        own = [message for line in apply_trims(lines) for message in to_messages(line)]
+        own = turn_messages(apply_trims(lines), is_over=False)
         self.prompts = [[system, *conversation.messages_with(lines), *own]]
         self.reckoned = TOOLS + estimate_message(system) + conversation.weight_with(lines) + estimate_messages(own)
 
