@@ -30,7 +30,7 @@ from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
-from gateway.errors import ContextOverflow, FileUnavailable, ModelFailed, ToolFailed
+from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, ModelFailed, ToolFailed
 from gateway.events import SessionKey
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
@@ -86,6 +86,7 @@ class LoopResult:
 
     text: str
     failure: FailureMessage | None = None
+    cause: FailureCause | None = None  # of the failure, where a person can repair it
     is_cut: bool = False  # the model's limit or ours ended the text early
     exceeded_cap: ExceededCap | None = None  # no further call fits under it
 
@@ -173,7 +174,7 @@ class AgentLoop:
             return await self._run_rounds(context, detector, is_last=any(was_repeated))
         except ModelFailed as error:
             log.warning("turn.model_failed", turn=context.turn.id, error=type(error).__name__)
-            return LoopResult("", failure_of(error))
+            return LoopResult("", failure_of(error), cause=error.cause)
         except CapReached as reached:
             log.info("turn.capped", turn=context.turn.id, cap=str(reached))
             return LoopResult("", exceeded_cap=reached.exceeded)

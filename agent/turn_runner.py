@@ -32,7 +32,7 @@ from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
-from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey, short_turn_id
+from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
@@ -241,7 +241,8 @@ class TurnRunner:
             line = _cap_line(exceeded, turn)
             return await self._commit_notice(context, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice)
         if result.failure is not None:
-            line = failure_line(result.failure, short_turn_id(turn.id), turn.language)
+            cause = result.cause if turn.role is Role.OWNER else None
+            line = failure_line(result.failure, short_turn_id(turn.id), turn.language, cause=cause)
             return await self._commit_notice(context, MessageOutcome.ANSWERED, line, failure=result.failure.name)
         return await self._commit_answer(context, result)
 

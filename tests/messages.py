@@ -26,7 +26,7 @@ from agent.tools.rights import RefusalRule
 from channels.web.logins import LoginOutcome
 from channels.web.uploads import UploadRefusalReason
 from gateway.alerts.alert_messages import REASONS
-from gateway.errors import ModelAbility
+from gateway.errors import FailureCause, ModelAbility
 from gateway.events import Role
 from gateway.i18n import FALLBACK
 from gateway.i18n.failures import FAILURES
@@ -48,7 +48,7 @@ KEY_FIELDS = {
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
     "usage.left_{}_calls": set(ToolCapSettings.model_fields),
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
-    "alerts.over_{}": {"channel", "delay", "model", "disk", "memory", "cap"},
+    "alerts.over_{}": {"channel", "delay", "model", "model_fault", "disk", "memory", "cap"},
     "commands.ability_{}": {ability.value for ability in ModelAbility},
     "memory.{}_done": {"approve", "reject"},
     "memory.edit_{}": {"added", "removed", "replaced"},
@@ -66,6 +66,7 @@ KEY_FIELDS = {
     "unknown_senders.{}": {"yes", "no"},
     "unknown_senders.decided_{}": {"let_in", "kept_out", "place_open", "place_shut"},
     "failures.{}": {failure.name for failure in FAILURES},
+    "failures.cause_{}": {cause.value for cause in FailureCause if cause is not FailureCause.FILTERED},
     "frames.{}": {verdict.value for verdict in IntakeVerdict if verdict is not IntakeVerdict.ACCEPTED},
     "commands.only_{}": {role.value for role in Role if role is not Role.MEMBER},
     "web.upload_{}": {why.value for why in UploadRefusalReason},

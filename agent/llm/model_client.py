@@ -34,6 +34,7 @@ from gateway.errors import (
     AbilityMissing,
     ContextOverflow,
     EmptyModelReply,
+    FailureCause,
     ModelAbility,
     ModelFailed,
     ModelRateLimited,
@@ -84,9 +85,8 @@ class ModelClient:
         jitter: Callable[[], float] = random.random,
         windows: ContextWindows | None = None,
         facts: LearnedModels | None = None,
-        on_end: Callable[[bool], None] = lambda _: None,
+        observer: ModelObserver | None = None,
     ) -> None:
-        """*on_end* is called after each call: True when a model answered it."""
         if not models:
             raise ValueError("a client needs at least one model")
         self.name = models[0].name
@@ -100,7 +100,7 @@ class ModelClient:
         self._now = now
         self._pause = pause
         self._jitter = jitter
-        self._on_end = on_end
+        self._observer = observer
         self.facts = facts or LearnedModels(now=now)
         self.windows = windows or ContextWindows(self.facts)
 
@@ -126,13 +126,17 @@ class ModelClient:
                 raise
             except ModelFailed as error:
                 first = first or error
+                if self._observer is not None and error.cause is not None and error.cause.is_permanent:
+                    self._observer.note_fault(sized_as, error.cause)
                 log.warning(
                     "model.gave_up", model=model.name, turn=request.turn, error=type(error).__name__, reason=str(error)
                 )
             else:
-                self._on_end(True)
+                if self._observer is not None:
+                    self._observer.note_answer(sized_as)
                 return reply
-        self._on_end(False)
+        if self._observer is not None:
+            self._observer.note_failure()
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 
@@ -361,6 +365,19 @@ class _RecordingSink:
             self.arrivals.append(self._now())
         self.text = text
         self._sink(text)
+
+
+class ModelObserver(Protocol):
+    """Learns how calls end, retries and fallback models included."""
+
+    def note_answer(self, model: str) -> None:
+        """Note that *model* answered a call."""
+
+    def note_failure(self) -> None:
+        """Note that no model answered a call."""
+
+    def note_fault(self, model: str, cause: FailureCause) -> None:
+        """Note that *model* fails until a person has repaired *cause*; another model may answer the same call."""
 
 
 class CallRecord(Protocol):

@@ -12,6 +12,7 @@ from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts.alert_state import NotificationKind
 from gateway.events import OutboundKind, OutboundMessage, short_id
 from gateway.i18n import FALLBACK, translate
+from gateway.i18n.failures import cause_line
 from gateway.i18n.formats import format_file_size, format_moment
 from gateway.ports import Alert
 
@@ -48,6 +49,8 @@ def alert_text(alert: Alert, what: NotificationKind, count: int, *, language: st
     fields: dict[str, object] = {**alert.fields, "count": count, "since": format_moment(alert.since, zone, language)}
     if "reason" in alert.fields:
         fields["reason"] = translate(f"alerts.because_{alert.fields['reason']}", language)
+    if "fault" in alert.fields:
+        fields["reason"] = cause_line(str(alert.fields["fault"]), language)
     if "free" in alert.fields:
         fields["free"] = format_file_size(int(alert.fields["free"]), language)
     if "until" in alert.fields:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from gateway.alerts.alert_messages import reason
 from gateway.alerts.alert_state import Observation
-from gateway.errors import LoginRefused, UserError
+from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import short_turn_id
 from gateway.ports import Alert, AlertStore, DelayedDelivery
 from gateway.ports.caps import CapAllowance
@@ -24,6 +24,7 @@ MODEL_FORGETS = timedelta(hours=1)  # failures further apart are separate outage
 LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
 TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
+_MODEL_FAULT = "model_fault"  # begins the names of such causes
 _HOUR = timedelta(hours=1)
 _MOST_NAMES = 5  # of damaged memory, in one alert
 _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
@@ -85,30 +86,65 @@ class DelaySource:
 
 
 class ModelSource:
-    """A model whose calls have all failed for ten minutes. `ended` must be called after every call."""
+    """Models that do not answer: at once where a person must repair the cause, else after ten minutes of failures.
+
+    An `agent.llm.model_client.ModelObserver`. Each model and cause is one alert, which ends when the model answers.
+    """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
+        self.check_now = asyncio.Event()  # set when a fault is new
         self._now = now
         self._failing: tuple[datetime, datetime] | None = None  # the first and the last failure, nothing good between
         self._has_answered = False
+        self._faults: dict[str, tuple[FailureCause, datetime] | None] = {}  # by model; None = it has answered since
 
-    def note_call_end(self, is_answered: bool) -> None:
-        """Note how a call ended, its retries and the fallback models included."""
+    def note_answer(self, model: str) -> None:
+        """Note that *model* answered a call."""
+        self._failing, self._has_answered = None, True
+        self._faults[model] = None
+
+    def note_failure(self) -> None:
+        """Note that no model answered a call."""
         now = self._now()
-        if is_answered:
-            self._failing, self._has_answered = None, True
-            return
         first, last = self._failing or (now, now)
         self._failing = (now if now - last > MODEL_FORGETS else first, now)
 
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Return the observation of a failing model."""
+    def note_fault(self, model: str, cause: FailureCause) -> None:
+        """Note that *model* fails until a person has repaired *cause*."""
+        known = self._faults.get(model)
+        if known is None or known[0] is not cause:
+            self._faults[model] = (cause, self._now())
+            self.check_now.set()
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return the observation of calls that nobody answers, and one for each model and cause."""
+        return [self._look(), *self._look_at_faults(causes)]
+
+    def _look(self) -> Observation:
         if self._failing is None:
             # Without a successful call it is not known that the model answers again.
-            return [Observation(cause="model", since=self._now(), stage=0 if self._has_answered else None)]
+            return Observation(cause="model", since=self._now(), stage=0 if self._has_answered else None)
         first, last = self._failing
         stage = 1 if last - first >= MODEL_AFTER else None
-        return [Observation(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")]
+        return Observation(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")
+
+    def _look_at_faults(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
+        for model, fault in self._faults.items():
+            name = f"{_MODEL_FAULT}.{fault[0]}.{model}" if fault is not None else ""
+            if fault is not None:
+                yield Observation(
+                    cause=name,
+                    since=fault[1],
+                    stage=1,
+                    line="alerts.model_fault",
+                    fields={"model": model, "fault": fault[0].value},
+                    level="critical",
+                )
+            for each, alert in causes.items():
+                family, _, about = each.partition(".")
+                if alert.stage and each != name and family == _MODEL_FAULT and about.partition(".")[2] == model:
+                    # Another cause has taken its place, or the model answers.
+                    yield Observation(cause=each, since=self._now(), is_gone=fault is not None)
 
 
 @dataclass(slots=True, eq=False)

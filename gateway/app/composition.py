@@ -193,7 +193,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         context.meter,
         now=now,
         facts=LearnedModels(store.models, now=now),
-        on_end=model_health.note_call_end,
+        observer=model_health,
     )
     models = await stack.enter_async_context(open_models(factory))
     profiles = build_profiles(context, models.catalog)
@@ -297,7 +297,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
 def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
     access, memory, channels = parts.access, parts.memory, parts.channels
     pool, commands, replayer = build_pool(context, parts)
-    check_alerts = asyncio.Event()
+    check_alerts = parts.model_health.check_now
     supervisor = Supervisor(
         channels.channels,
         meter=context.meter,

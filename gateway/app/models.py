@@ -11,7 +11,7 @@ from agent.chat_profiles import ModelCatalog
 from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.litellm_model import close_litellm
 from agent.llm.model_abilities import LearnedModels
-from agent.llm.model_client import ContextWindows, ModelClient, UsageRecorder, take_over_windows
+from agent.llm.model_client import ContextWindows, ModelClient, ModelObserver, UsageRecorder, take_over_windows
 from agent.llm.model_registry import open_model
 from agent.llm.model_table import is_priced
 from gateway.app.context import ExtraPlugins
@@ -45,7 +45,7 @@ class ModelFactory:
     _: KW_ONLY
     now: Callable[[], datetime]
     facts: LearnedModels = field(default_factory=LearnedModels)  # from answers of the models
-    on_end: Callable[[bool], None] = lambda _: None  # called after each model call: True when a model answered it
+    observer: ModelObserver | None = None
     _windows: ContextWindows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class ModelFactory:
             now=self.now,
             windows=self._windows,
             facts=self.facts,
-            on_end=self.on_end,
+            observer=self.observer,
         )
 
     def _open(self, names: Iterable[str], *, setting: str = "llm.model") -> list[ChatModel]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from gateway.errors import (
     ContextOverflow,
     EmptyModelReply,
+    FailureCause,
     InvalidModelReply,
+    ModelFailed,
     ModelRateLimited,
     ModelRefused,
     ModelTimeout,
@@ -28,6 +30,7 @@ FAILURES = (
     FailureMessage("busy", ModelRateLimited),
     FailureMessage("unreachable", ModelUnreachable),
     FailureMessage("timeout", ModelTimeout),
+    FailureMessage("filtered"),
     FailureMessage("refused", ModelRefused),
     FailureMessage("empty", EmptyModelReply),  # before its parent
     FailureMessage("garbled", InvalidModelReply),
@@ -41,13 +44,33 @@ BY_NAME = {failure.name: failure for failure in FAILURES}
 
 def failure_of(error: BaseException) -> FailureMessage:
     """Return the first row whose error *error* is an instance of, or the row `bug`."""
+    if cause_of(error) is FailureCause.FILTERED:
+        return BY_NAME["filtered"]
     for failure in FAILURES:
         if failure.error is not None and isinstance(error, failure.error):
             return failure
     return BY_NAME["bug"]
 
 
-def failure_line(failure: FailureMessage, reference: str, language: str = "en") -> str:
-    """Return the line for the sender: the cause, what to do, and the reference for the operator."""
-    text = translate(f"failures.{failure.name}", language)
+def cause_of(error: BaseException) -> FailureCause | None:
+    """Return what a person can repair of *error*, or None."""
+    return error.cause if isinstance(error, ModelFailed) else None
+
+
+def cause_line(cause: str, language: str = "en") -> str:
+    """Return what is wrong and the remedy, for owners; *cause* is the value of a `FailureCause`."""
+    return translate(f"failures.cause_{cause}", language)
+
+
+def failure_line(
+    failure: FailureMessage, reference: str, language: str = "en", *, cause: FailureCause | None = None
+) -> str:
+    """Return the line for the sender: the failure, what to do, and the reference for the operator.
+
+    With *cause*, which only owners are shown, the line names it and its remedy.
+    """
+    if cause is None or cause is FailureCause.FILTERED:
+        text = translate(f"failures.{failure.name}", language)
+    else:
+        text = cause_line(cause, language)
     return translate("failures.reference", language, text=text, reference=reference)

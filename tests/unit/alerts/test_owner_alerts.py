@@ -27,7 +27,7 @@ from gateway.alerts.alert_sources import (
 )
 from gateway.alerts.alert_state import NotificationKind, Observation
 from gateway.alerts.monitor import Source
-from gateway.errors import LoginRefused, UserError
+from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import Alert, PlatformEvent
@@ -388,18 +388,45 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
     await scene.start()
     for minute in (1, 5, 10):
         await scene.until(minute)
-        model.note_call_end(is_answered=False)
+        model.note_failure()
     await scene.until(60)
     assert scene.told(OWNER_HERE) == []
     for minute in (61, 66, 72):
         await scene.until(minute)
-        model.note_call_end(is_answered=False)
+        model.note_failure()
     await scene.until(73)
-    model.note_call_end(is_answered=True)
+    model.note_answer("m")
     await scene.until(74)
     first, second = scene.told(OWNER_HERE)
     assert first.startswith("No model has answered since 2026-11-21 22:")
     assert second.startswith("The model answers again.")
+    await scene.stop()
+
+
+async def test_a_cause_that_a_person_repairs_is_told_at_once_and_once(tmp_path: Path, clock: VirtualClock) -> None:
+    """A rejected key is one line with its remedy, however many messages meet it; another cause is another line."""
+    model = ModelSource(clock.now)
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"model": model})
+    await scene.start()
+    for minute in (1, 2, 3):
+        model.note_fault("openai/gpt-5", FailureCause.KEY)
+        assert model.check_now.is_set()
+        await scene.until(minute)
+    assert scene.told(OWNER_HERE) == [
+        "The model openai/gpt-5 does not answer. The provider rejected the API key. Check `llm.api_key`, or run"
+        " `make init` to enter another one."
+    ]
+    model.note_fault("openai/gpt-5", FailureCause.ACCOUNT)
+    model.note_fault("other", FailureCause.CERTIFICATE_EXPIRED)
+    await scene.until(4)
+    model.note_answer("openai/gpt-5")
+    await scene.until(5)
+    lines = scene.told(OWNER_HERE)[1:]
+    assert [line[:45] for line in lines] == [
+        "The model openai/gpt-5 does not answer. The a",
+        "The model other does not answer. The model se",
+        "The model openai/gpt-5 answers again.",
+    ]
     await scene.stop()
 
 
