@@ -289,23 +289,24 @@ MAKERS = (
     ModelProfile(
         name="gemini",
         title="Gemini",
-        model="gemini/gemini-2.5-flash",
+        model="gemini/gemini-3-flash-preview",
         path="/v1beta",
         protocol=Protocol.GEMINI,
         source="Gemini API reference, streamGenerateContent and thought signatures; voideditor/void#557 (429); "
         "google-gemini/gemini-cli#4692 (overflow)",
         refuses={
+            R.SIGNATURE: _GEMINI_SIGNATURE,
             R.PAIRS: google_error(
                 400,
                 "Please ensure that the number of function response parts is equal to the "
                 "number of function call parts of the function call turn.",
                 "INVALID_ARGUMENT",
-            )
+            ),
         },
         overflow=_GEMINI_OVERFLOW,
         limit=_GEMINI_LIMIT,
         bad_key=_GEMINI_KEY,
-        note="Its own API; calls have no ids, and a limit of a minute reads like an empty account.",
+        note="Its own API; calls need their signature back; a limit of a minute reads like an empty account.",
     ),
     ModelProfile(
         name="gemini-openai",

@@ -105,12 +105,9 @@ def _from_gemini(body: Mapping[str, Any]) -> dict[str, Any]:
         for n, part in enumerate(turn["parts"]):
             call, result = part.get("functionCall") or part.get("function_call"), _result(part)
             if call:
-                calls.append(
-                    {
-                        "id": f"g{number}-{n}",
-                        "function": {"name": call["name"], "arguments": json.dumps(call.get("args") or {})},
-                    }
-                )
+                function = {"name": call["name"], "arguments": json.dumps(call.get("args") or {})}
+                signature = {"google": {"thought_signature": part.get("thoughtSignature", "")}}
+                calls.append({"id": f"g{number}-{n}", "function": function, "extra_content": signature})
             elif result:
                 call_id = waiting.pop(0) if waiting else "none"
                 messages.append(
