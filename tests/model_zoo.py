@@ -36,7 +36,7 @@ from tests.fakes.telegram_server import TelegramServer, telegram_now
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 FIRST, LAST = "<!-- table: python -m tests.model_zoo -->", "<!-- end of the table -->"
 AT_ONCE = 16  # chats
-_FIRST = 1_000  # id of the first person and chat
+_OWNER, _FIRST = 999, 1_000  # ids of the owner and of the first person, and of their chats
 PATIENCE = 25.0  # seconds for one answer; then the cell is stuck
 MORE = 1.5  # seconds for the answer after something else was said
 PASTE = 4_000  # characters
@@ -136,8 +136,6 @@ class ZooRun:
         await self._paste(row)
         await self._say(row, "/new")
         await self._turn(row, Step.NEW, ZooAct.QUESTION)
-        if profile.refuses.keys() & {R.TOOLS} and not any("/tools" in each or " tools" in each for each in row.said):
-            row.faults.append("nobody was told that the model has no tools")
         self._judge_requests(row)
 
     async def walk(self, row: ZooRow, profiles: Sequence[ModelProfile]) -> None:
@@ -252,7 +250,7 @@ async def look_up(_: ToolContext, word: str) -> str:
 
 
 def environment(zoo: ModelZoo, telegram: TelegramServer, chats: Sequence[int]) -> dict[str, str]:
-    """Return the settings of a gateway with all models of the zoo; the people are owners."""
+    """Return the settings of a gateway with all models of the zoo."""
     models = {
         profile.name: {
             "model": profile.model,
@@ -272,8 +270,8 @@ def environment(zoo: ModelZoo, telegram: TelegramServer, chats: Sequence[int]) -
         "PARLOUR_LLM__TIMEOUT_SECONDS": "15",
         "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "3",
         "PARLOUR_CHATS": json.dumps({"telegram:*": {"tools": {"allow": [TOOL]}}}),
-        "PARLOUR_OWNERS": ",".join(f"telegram:{each}" for each in people),
-        **settings_for(telegram, ALLOW_FROM=",".join(people)),
+        "PARLOUR_OWNERS": f"telegram:{_OWNER}",
+        **settings_for(telegram, ALLOW_FROM=",".join([str(_OWNER), *people])),
     }
 
 
@@ -288,7 +286,10 @@ async def run(profiles: Mapping[str, ModelProfile] = PROFILES) -> ZooRun:
             result, everybody = ZooRun(zoo, rows, walks), [*rows, *walks]
             settings = environment(zoo, telegram, [each.chat.id for each in everybody])
             async with gateway(environment=settings, tools=(look_up,)) as parlour:
-                watching = asyncio.create_task(_hand_out(telegram, [each.chat for each in everybody]))
+                owner = ZooChat(telegram, _OWNER)
+                chats = {each.id: each for each in (owner, *(row.chat for row in everybody))}
+                watching = asyncio.create_task(_hand_out(telegram, chats))
+                await owner.ask("zoo-question-n0")
                 places = asyncio.Semaphore(AT_ONCE)
 
                 async def take(n: int) -> None:
@@ -300,27 +301,42 @@ async def run(profiles: Mapping[str, ModelProfile] = PROFILES) -> ZooRun:
                         conversations.create_task(result.walk(row, tour))
                     for n in range(len(rows)):
                         conversations.create_task(take(n))
-                watching.cancel()
                 await parlour.idle()
+                await _judge_notices(rows, telegram)
+                watching.cancel()
             _judge_texts(everybody, telegram)
     return result
 
 
-async def _hand_out(telegram: TelegramServer, chats: Sequence[ZooChat]) -> None:
+async def _hand_out(telegram: TelegramServer, chats: Mapping[int, ZooChat]) -> None:
     """Give each post to its chat."""
     done = 0
     while True:
         for post in telegram.posts[done:]:
             done += 1
-            chats[post.chat - _FIRST].posts.put_nowait(post.text)
+            chats[post.chat].posts.put_nowait(post.text)
         await telegram.wait_changed()
+
+
+async def _judge_notices(rows: Sequence[ZooRow], telegram: TelegramServer) -> None:
+    """Wait for the line to the owner about each model that has no tools; there is one for each, and no other."""
+
+    def count(row: ZooRow) -> int:
+        return sum(f"{row.profile.model} " in each and "tools" in each for each in telegram.shown(_OWNER))
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            await telegram.until(lambda: all(count(row) for row in rows if R.TOOLS in row.profile.refuses))
+    for row in rows:
+        if count(row) != (R.TOOLS in row.profile.refuses):
+            row.faults.append(f"{count(row)} lines to the owner about tools")
 
 
 def _judge_texts(rows: Sequence[ZooRow], telegram: TelegramServer) -> None:
     """Look for what nobody may read in everything that was ever sent to Telegram, previews included."""
     for _, fields in telegram.calls:
         chat, raw = fields.get("chat_id"), _RAW.search(str(fields.get("text", "")))
-        if isinstance(chat, int) and raw:
+        if isinstance(chat, int) and chat >= _FIRST and raw:
             rows[chat - _FIRST].faults.append(f"a message or preview shows {raw[0]!r}")
 
 
