@@ -144,8 +144,9 @@ ABILITY_ROWS = (
     RefusalRow(ModelAbility.PICTURES, r"missing data required for image|\bmmproj\b", "Ollama; llama.cpp"),
     RefusalRow(
         ModelAbility.PICTURES,
-        rf"content{_QUOTE}? must be a string|content\.type .{{0,30}}\[?['\"]text['\"]\]?",
-        "Groq; Cerebras; GLM 1210",
+        rf"content{_QUOTE}? must be a string|content\.type .{{0,30}}\[?['\"]text['\"]\]?"
+        rf"|/content{_QUOTE}?, {_QUOTE}array{_QUOTE} not in {_QUOTE}string",
+        "Groq; Cerebras; GLM 1210; Workers AI 5006: opencode.school#174",
     ),
     RefusalRow(
         ModelAbility.PICTURES,

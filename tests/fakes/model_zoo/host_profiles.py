@@ -7,6 +7,7 @@ from tests.fakes.model_zoo.openai_errors import (
     OPENAI_IDS,
     OPENAI_KEY,
     OPENAI_NAMES,
+    OPENAI_OVERFLOW,
     OPENAI_PAIRS,
     openai_error,
 )
@@ -65,6 +66,12 @@ _OPENROUTER_LIMIT = Refusal(
     },
 )
 _OPENROUTER_KEY = Refusal(status=401, body={"error": {"message": "User not found.", "code": 401}})
+
+
+def _workers_error(status: int, code: int, message: str) -> Refusal:
+    """Return an error in Cloudflare's form."""
+    body = {"result": None, "success": False, "errors": [{"code": code, "message": message}], "messages": []}
+    return Refusal(status=status, body=body)
 
 
 HOSTS = (
@@ -402,6 +409,47 @@ HOSTS = (
         limit=Refusal(status=429, body={"error": "Model is overloaded", "error_type": "overloaded"}),
         bad_key=Refusal(status=401, body={"error": "Invalid username or password."}),
         note="Arguments may be objects, ids are numbers that begin anew.",
+    ),
+    ModelProfile(
+        name="workers-ai",
+        title="Cloudflare Workers AI",
+        model="openai/@cf/meta/llama-3.3-70b-instruct-fp8-fast",
+        path="/client/v4/accounts/a/ai/v1",
+        source="opencodeschool/opencode.school#174 (content as a list); can1357/oh-my-pi#12509; Workers AI "
+        "docs, errors",
+        stream=StreamForm(calls=CallForm.OBJECT, call_id="chatcmpl-tool-%n%abcdef0123456789", usage=UsageForm.FINISH),
+        refuses={
+            R.PICTURES: _workers_error(
+                400,
+                5006,
+                "AiError: AiError: Bad input: Error: oneOf at '/' not met, 0 matches: required properties at '/' are "
+                "'prompt', Type mismatch of '/messages/1/content', 'array' not in 'string'",
+            )
+        },
+        overflow=_workers_error(
+            413,
+            5021,
+            "AiError: AiError: The estimated number of input and maximum output tokens (%tokens%) exceeded this model "
+            "context window limit (%window%).",
+        ),
+        limit=_workers_error(429, 3040, "AiError: AiError: Capacity temporarily exceeded, please try again."),
+        bad_key=_workers_error(401, 10000, "Authentication error"),
+        note="Errors are a list under `errors`.",
+    ),
+    ModelProfile(
+        name="new-api",
+        title="New API, One API",
+        model="openai/gpt-4.1-mini",
+        source="QuantumNous/new-api#991, popjane/free_chatgpt_api#65 (limit); songquanpeng/one-api#330",
+        stream=StreamForm(
+            keepalive=b": PING\n\n", silence=0.3, calls=CallForm.EMPTY_AGAIN, call_id="call_%n%abcdefghij"
+        ),
+        overflow=OPENAI_OVERFLOW,
+        limit=openai_error(
+            429, "当前分组上游负载已饱和，请稍后再试 (request id: 20250423020142736330894dLoIRrS6)", "new_api_error"
+        ),
+        bad_key=openai_error(401, "无效的令牌 (request id: 20250423020142736330894dLoIRrS6)", "new_api_error"),
+        note="A relay of other providers; its own errors are Chinese.",
     ),
     ModelProfile(
         name="reseller",

@@ -331,8 +331,14 @@ MAKERS = (
         title="Vertex AI, OpenAI-compatible",
         model="openai/google/gemini-2.5-flash",
         path="/v1/projects/p/locations/l/endpoints/openapi",
-        source="Vertex AI reference, chat completions; vercel/ai and google-gemini reports of RESOURCE_EXHAUSTED",
-        stream=StreamForm(calls=CallForm.TOGETHER, call_id="function-call-%n%", usage=UsageForm.FINISH),
+        source="Vertex AI reference, chat completions; anomalyco/opencode#50871 (keep-alives as data)",
+        stream=StreamForm(
+            calls=CallForm.TOGETHER,
+            call_id="function-call-%n%",
+            usage=UsageForm.FINISH,
+            keepalive=b"data: : keepalive\n\n",
+            silence=0.3,
+        ),
         overflow=in_list(
             google_error(
                 400,
@@ -343,6 +349,7 @@ MAKERS = (
         ),
         limit=in_list(google_error(429, "Resource exhausted. Please try again later.", "RESOURCE_EXHAUSTED")),
         bad_key=in_list(google_error(401, "Request had invalid authentication credentials.", "UNAUTHENTICATED")),
+        note="Keep-alives may be data that is no JSON.",
     ),
     ModelProfile(
         name="mistral",
