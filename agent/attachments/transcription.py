@@ -11,7 +11,7 @@ import structlog
 from agent.attachments.file_facts import clean
 from agent.attachments.file_names import extension
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
-from agent.llm.litellm_model import key_for, load_litellm, require_litellm
+from agent.llm.litellm_model import address_for, key_for, load_litellm, require_litellm
 from agent.llm.model_client import CallRecord, UsageRecorder
 from gateway.errors import FileUnavailable
 from gateway.events import PlatformAccount
@@ -118,7 +118,7 @@ class LitellmTranscriber:
         return await litellm.atranscription(
             model=self._model,
             file=(file, data, media_type or "audio/ogg"),
-            api_base=self._api_base or None,
+            **address_for(self._api_base),
             api_key=key_for(self._model, self._api_base, self._api_key),
             timeout=_DEADLINE,
             max_retries=0,

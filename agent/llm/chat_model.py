@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.errors import ModelAbility, ModelFailed
 from gateway.events import PlatformAccount
+from gateway.net.web_credentials import hide_password
 
 Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
 
@@ -96,7 +97,7 @@ class ModelConfig:
 
     def __repr__(self) -> str:
         """Never show the key."""
-        return f"ModelConfig(model={self.model!r}, api_base={self.api_base!r})"
+        return f"ModelConfig(model={self.model!r}, api_base={hide_password(self.api_base)!r})"
 
 
 @runtime_checkable

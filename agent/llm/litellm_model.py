@@ -34,6 +34,7 @@ from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStre
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import stream_options
 from gateway.errors import InvalidModelReply, ModelAbility, SettingsError
+from gateway.net.web_credentials import split_credentials
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 log = structlog.get_logger(__name__)
@@ -130,7 +131,7 @@ class LitellmModel(ProviderModel):
         return await self._litellm.acompletion(
             model=self.name,
             messages=await self._messages(request),
-            api_base=self._config.api_base or None,
+            **address_for(self._config.api_base),
             api_key=key_for(self.name, self._config.api_base, self._config.api_key),
             # Ours is the limit that counts; this one only has to be there, and constant, for the pool's sake.
             timeout=self._config.timeout * (LONGEST_STREAM + 1),
@@ -274,6 +275,12 @@ async def _read_whole(pieces: AsyncIterator[bytes], model: str) -> bytes:
         if len(data) > STREAM_BYTES:
             raise InvalidModelReply(f"{model}: an answer of more than {STREAM_BYTES:,} bytes")
     return bytes(data)
+
+
+def address_for(api_base: str) -> dict[str, Any]:
+    """Return litellm's arguments for *api_base*, whose user and password go into a header."""
+    address, basic = split_credentials(api_base)
+    return {"api_base": address or None} | ({"extra_headers": {"Authorization": basic}} if basic else {})
 
 
 def key_for(model: str, api_base: str, api_key: str) -> str | None:

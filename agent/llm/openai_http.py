@@ -10,13 +10,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
 from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, JsonObject, parse_body
 from agent.llm.provider_errors import ProviderHttpError
-from gateway.errors import InvalidModelReply, ModelUnreachable
+from gateway.errors import FailureCause, InvalidModelReply, ModelUnreachable
 from gateway.net.certificates import trusted_certificates
+from gateway.net.web_credentials import split_credentials
 from gateway.ports.entry_points import package_version
 
 MOST_BYTES = 32_000_000  # of any other body
@@ -29,16 +32,18 @@ class OpenAIConnection:
 
     def __init__(self, model: str, api_base: str, api_key: str, *, proxy: str, connect_seconds: float) -> None:
         self._model = model
-        self._url = f"{api_base.rstrip('/')}/chat/completions"
+        address, basic = split_credentials(api_base)
+        self._url = f"{address.rstrip('/')}/chat/completions"
         self._connector = _connector_for(proxy)
+        self._ignores_proxy = not proxy and _has_unused_proxy(address)
         self._connect_seconds = connect_seconds
         self._headers = {
             "Accept": "application/json",
             "Content-Type": "application/json",
             "User-Agent": f"Parlour/{package_version()}",
         }
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        if basic or api_key:
+            self._headers["Authorization"] = basic or f"Bearer {api_key}"
         self._ssl = trusted_certificates() if api_base.startswith("https:") else None
         self._session: aiohttp.ClientSession | None = None
 
@@ -71,7 +76,12 @@ class OpenAIConnection:
             data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
             response = await self._open_session().post(self._url, data=data, headers=self._headers)
         except aiohttp.ConnectionTimeoutError:
-            raise ModelUnreachable(f"{self._model}: no connection within {self._connect_seconds:g} s") from None
+            cause = FailureCause.PROXY_UNUSED if self._ignores_proxy else None
+            raise ModelUnreachable(f"{self._model}: no connection within {self._connect_seconds:g} s", cause) from None
+        except aiohttp.ClientConnectorError as error:
+            if not self._ignores_proxy or isinstance(error, aiohttp.ClientSSLError):
+                raise
+            raise ModelUnreachable(f"{self._model}: no connection", FailureCause.PROXY_UNUSED) from None
         async with response:
             if not 200 <= response.status < 300:
                 raise ProviderHttpError(response.status, await _error_text(response), response.headers)
@@ -92,6 +102,13 @@ class OpenAIConnection:
         if len(data) > limit:
             raise InvalidModelReply(f"{self._model}: an answer of more than {limit:,} bytes")
         return data
+
+
+def _has_unused_proxy(address: str) -> bool:
+    """Return True if the environment names a proxy for *address*, which only PARLOUR_PROXY makes us use."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    return bool(getproxies_environment().get(parts.scheme)) and not proxy_bypass(host)
 
 
 def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:

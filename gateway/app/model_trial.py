@@ -19,6 +19,7 @@ from gateway.errors import (
     ModelUnreachable,
     SettingsError,
 )
+from gateway.net.web_credentials import hide_password
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings.llm import LlmSettings
 
@@ -39,7 +40,10 @@ async def try_model(llm: LlmSettings, *, proxy: str = "") -> SetupFinding:
     base = str(llm.api_base or "").rstrip("/")
     if base.endswith(_ADDED):
         right = base.removesuffix(_ADDED).removesuffix("/chat")
-        text = f"{llm.model}: this ending of the address is added automatically; change the address to {right}"
+        text = (
+            f"{llm.model}: this ending of the address is added automatically;"
+            f" change the address to {hide_password(right)}"
+        )
         return SetupFinding(level=SetupLevel.WRONG, text=text, id="model")
     config = ModelConfig(
         model=llm.model,
@@ -122,7 +126,7 @@ async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
 
 
 def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
-    where = f"at {llm.api_base}" if llm.api_base else "at its provider"
+    where = f"at {hide_password(str(llm.api_base))}" if llm.api_base else "at its provider"
     if isinstance(failed, ModelUnreachable):
         return (
             f"{llm.model}: nothing answers {where}; check that the address is correct and reachable from this machine"

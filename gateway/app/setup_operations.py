@@ -17,6 +17,7 @@ from gateway.app.operation_group import OperationGroup, operation
 from gateway.app.turn_operations import chat_of
 from gateway.control import Line
 from gateway.errors import UserError
+from gateway.net.web_credentials import hide_password, restore_password
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
 from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
@@ -84,7 +85,7 @@ class SetupOperations(OperationGroup):
             "run": self._run,
             "can_restart": self._app.restart is not None,
             "model": llm.model if llm.model != OFFLINE else "",
-            "api_base": str(llm.api_base or ""),
+            "api_base": hide_password(str(llm.api_base or "")),
             "has_key": llm.api_key is not None,
             "platforms": platforms,
         }
@@ -110,8 +111,9 @@ class SetupOperations(OperationGroup):
         from gateway.settings_writer import error_lines
 
         name, address, key = (_answer(arguments, each) for each in ("provider", "api_base", "api_key"))
+        typed, address = address, restore_password(address, str(self._app.settings.llm.api_base or ""))
         if address and "://" not in address:
-            address = f"http://{address}"
+            typed = address = f"http://{address}"
         try:
             LlmSettings.model_validate({"api_base": address})
         except ValidationError as error:
@@ -123,7 +125,8 @@ class SetupOperations(OperationGroup):
             found = await list_models_at(address, key or self._saved_key("", address), proxy=proxy)
         else:
             raise UserError(f"name the provider ({', '.join(PROVIDERS)}), or the address of a server")
-        yield {"api_base": found.api_base, "models": list(found.names), "problem": found.problem or ""}
+        base = found.api_base if address == typed else hide_password(found.api_base)
+        yield {"api_base": base, "models": list(found.names), "problem": found.problem or ""}
 
     @operation("setup model")
     async def set_model(self, arguments: Line) -> AsyncIterator[Line]:
@@ -138,6 +141,7 @@ class SetupOperations(OperationGroup):
         if not answers["model"]:
             raise UserError("name the model, such as openai/gpt-5")
         base = str(self._app.settings.llm.api_base or "")
+        answers["api_base"] = restore_password(answers["api_base"], base)
         if not key and self._app.settings.llm.api_key is not None:
             key = self._saved_key(provider_of(answers["model"]), answers["api_base"])
             if not key:

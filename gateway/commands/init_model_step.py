@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gateway.commands.init_config import InitConfig
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, choose_next
+from gateway.net.web_credentials import hide_password, restore_password
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings.llm import LlmSettings
 from gateway.settings_writer import SettingChanges, changes_of, error_lines
@@ -72,8 +73,9 @@ class ModelStep:
         if model.lower() in (*_OFFLINE, SKIP):
             return {**before, "model": model}
         self._draft["llm"] = draft = {"model": model}
-        base = ask("Address of your own model server, if you run one (- for none)", default=before["api_base"])
-        draft["api_base"] = base = "" if base == "-" else base
+        known = before["api_base"]
+        base = ask("Address of your own model server, if you run one (- for none)", default=hide_password(known))
+        draft["api_base"] = base = "" if base == "-" else restore_password(base, known)
         draft["api_key"] = key = ask(
             "Key, from the provider's console (not shown)", default=before["api_key"], is_secret=True
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from gateway.errors import SettingsError
+from gateway.net.web_credentials import hide_password
 from gateway.settings import setting_names, sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins
 from gateway.settings.cross_checks import check_chats, check_shared_tokens, check_tool_rights
@@ -75,6 +76,9 @@ def secret_values(settings: object) -> Iterator[str]:
     if isinstance(settings, SecretStr):
         if settings.get_secret_value():
             yield settings.get_secret_value()
+    elif isinstance(settings, str):
+        if hide_password(settings) != settings:  # an address with a password
+            yield settings
     elif isinstance(settings, BaseModel):
         for name in type(settings).model_fields:
             yield from secret_values(getattr(settings, name))

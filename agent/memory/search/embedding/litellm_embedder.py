@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agent.llm.litellm_model import load_litellm
+from agent.llm.litellm_model import address_for, load_litellm
 from agent.llm.provider_errors import map_provider_error
 from agent.memory.search.embedding.embedder import Matrix, normalize_rows
 from gateway.errors import InvalidModelReply
@@ -51,7 +51,7 @@ class LitellmEmbedder:
             self._litellm = await asyncio.to_thread(load_litellm, self._proxy)
         asked: dict[str, Any] = {"model": self.name, "input": list(texts), "timeout": _SECONDS, "num_retries": 0}
         asked |= {"api_key": self._key} if self._key else {}
-        asked |= {"api_base": self._base} if self._base else {}
+        asked |= address_for(self._base) if self._base else {}
         try:
             reply = await self._litellm.aembedding(**asked)
         except Exception as error:  # litellm wraps some errors and lets others through
