@@ -16,7 +16,7 @@ from agent.attachments.page_links import clean_link
 MAIN_CHARS = 200  # a shorter main part is none: the whole page is read
 MAIN_BYTES = 2_000_000  # of a page whose main part is looked for; larger ones are read whole
 SOURCE_CHARS = 3_000_000  # of a page's source: more takes longer than the process may
-_META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([-\w]{1,40})", re.IGNORECASE)
+_META = re.compile(rb"<meta[^>]{0,200}?charset\s{0,9}=\s{0,9}[\"']?\s{0,9}([-\w]{1,40})", re.IGNORECASE)
 _HEAD = 4_096  # bytes in which a page names its charset
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _DROPPED = (

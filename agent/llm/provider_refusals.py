@@ -208,7 +208,7 @@ _ALTERNATIVES = re.compile(
 _WANTED_FIELD = re.compile(
     r"must be (?:passed|provided|sent|included)"
     r"|missing (?:a |the |required )?[`'\"]?(?:reasoning|thinking|thought|extra)"
-    r"|(?:reasoning|thinking|thought)\w*[`'\"]? is (?:missing|required)",
+    r"|(?:reasoning|thinking|thought)\w{0,40}[`'\"]? is (?:missing|required)",
     re.IGNORECASE,
 )
 _ABILITY_PATTERNS = tuple((row, re.compile(row.pattern, re.IGNORECASE | re.DOTALL)) for row in ABILITY_ROWS)

@@ -154,6 +154,7 @@ def _to_int(text: str) -> int:
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST_DURATION = 40  # characters
 _DURATION = re.compile(
     r"(\d+(?:\.\d+)?) ?(ms|milliseconds?|s(?:ec(?:onds?)?)?|m(?:in(?:utes?)?)?|h(?:ours?)?"
     r"|d(?:ays?)?)(?![a-z]) ?",
@@ -174,6 +175,8 @@ def parse_duration(text: str) -> float | None:
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
         return float(text)
     end = seconds = 0.0
+    if len(text) > _LONGEST_DURATION:
+        return None
     for found in _DURATION.finditer(text):
         if found.start() != end:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, TypeVar
 
 import regex
 import structlog
@@ -40,6 +40,8 @@ from gateway.ports.entry_points import load_entry_points
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 GROUP = "parlour.tools"
 RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
@@ -54,8 +56,9 @@ _INVISIBLE = regex.compile(
     r"(?<![\p{L}\p{M}\p{So}\ufe0f])[\u200c\u200d]|[\u200c\u200d](?![\p{L}\p{M}\p{So}])|(?![\u200c\u200d])\p{Cf}"
 )
 # A page that says so itself would pass for us.
+# No bracket within: with one, each of many beginnings would be read to the end of its line.
 _OUR_MARKERS = regex.compile(
-    rf"{OUTCOME_UNKNOWN}|{STOPPED_RUNNING}|\[page \d+ of \d+: read_result\(|\[allowed by [^\]\n]*, asked ",
+    rf"{OUTCOME_UNKNOWN}|{STOPPED_RUNNING}|\[page \d+ of \d+: read_result\(|\[allowed by [^\[\]\n]*, asked ",
     regex.IGNORECASE,
 )
 
@@ -276,7 +279,7 @@ class Toolbox:
         try:
             deadline = asyncio.get_running_loop().time() + found.timeout.total_seconds()
             work = found.run(replace(context, deadline=deadline), **arguments)
-            result = await _run_bounded(found, work)
+            result, text = await _run_bounded(found, _finish(work))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -284,12 +287,9 @@ class Toolbox:
             return self._failed(found, error, context)  # cancelled by itself: nobody stopped the turn
         except Exception as error:  # noqa: BLE001 - the tool's boundary: the model is told, the turn goes on
             return self._failed(found, error, context)
-        result = ToolResult(text=result) if isinstance(result, str) else result
-        if not isinstance(result, ToolResult):
-            return self._failed(found, TypeError("no text"), context)
         is_untrusted = found.brings is ResultContent.WORDS
         return ToolOutcome(
-            await _clean_long_result(result.text),
+            text,
             is_error=result.is_error,
             is_untrusted=is_untrusted,
             page=min(found.page, self._result_chars),
@@ -361,7 +361,16 @@ def _span_of(
     )
 
 
-async def _run_bounded(called: Tool, work: Awaitable[object]) -> object:
+async def _finish(work: Awaitable[object]) -> tuple[ToolResult, str]:
+    """Return the result of *work* and its cleaned text; raise TypeError for anything else than a result or a text."""
+    found = await work
+    result = ToolResult(text=found) if isinstance(found, str) else found
+    if not isinstance(result, ToolResult):
+        raise TypeError("no text")
+    return result, await _clean_long_result(result.text)
+
+
+async def _run_bounded(called: Tool, work: Awaitable[T]) -> T:
     """Return the result of *work*; raise TimeoutError after the tool's timeout.
 
     A call that ignores its cancellation is left behind after a few seconds: the turn must end.

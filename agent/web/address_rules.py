@@ -22,7 +22,7 @@ MOST_LINKS, MOST_LINKS_OF_HOST = 8, 3  # that one turn follows
 # Some scripts write no blank beside an address: its own characters alone, and everything between blanks.
 _TOKENS = (re.compile(r"[A-Za-z0-9./:?#@!$&'*+,;=%_~()\[\]-]+"), re.compile(r"\S+"))
 _EDGES = "<>()[]\"'.,;:!?*_`"
-_LINK = re.compile(r"\]\((https?://[^)\s]+)\)|^(https?://\S+)$", re.MULTILINE)
+_LINK = re.compile(r"\]\((https?://(?:(?!\]\()[^)\s])+)\)|^(https?://\S+)$", re.MULTILINE)
 
 
 def is_allowed_address(url: str, facts: CallFacts) -> bool:

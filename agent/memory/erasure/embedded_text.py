@@ -22,7 +22,7 @@ _CONTEXT = 8  # readable characters around a text, from which on it is no noise
 _CERTAIN = 8  # bytes that noise does not contain by chance
 _REACH = 256  # bytes read before and after a text
 _UNREADABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
-_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")  # escaped once or again
+_ESCAPE = re.compile(r"(?<!\\)\\+u([0-9a-fA-F]{4})")  # escaped once or again
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
 _STREAM = re.compile(rb"stream\r?\n")  # of a PDF; usually deflated
 _WIDE = 8  # one in so many bytes is NUL in a UTF-16 text of European letters

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agent.llm.chat_model import ToolCall
+from agent.tools.sources import LONGEST_RESULT
 from agent.tools.tool import AskRule, NothingHappened, ResultContent, ToolContext, ToolKind, tool
 from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox, clean_result
 from gateway.errors import SettingsError, ToolFailed
@@ -159,6 +160,31 @@ async def test_a_call_that_ignores_its_cancellation_is_left_behind(clock: Virtua
 def test_results_hold_what_people_see(result: str, cleaned: str) -> None:
     """No controls, no invisible characters except joiners inside words, and no text that only the program writes."""
     assert clean_result(result) == cleaned
+
+
+@pytest.mark.timeout(20)  # a pattern that read every beginning to the end of its line took hours for this
+@pytest.mark.parametrize("beginning", ["[allowed by ", "[allowed by Ann, ", "[page 1", "stopped while ", "\u200c"])
+def test_the_longest_result_is_cleaned_in_linear_time(beginning: str) -> None:
+    """Whatever a page repeats, a million characters are cleaned in a moment, also without a line end."""
+    text = (beginning * LONGEST_RESULT)[:LONGEST_RESULT]
+    assert len(clean_result(text)) in (0, LONGEST_RESULT)
+
+
+async def test_cleaning_is_within_the_time_of_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result whose cleaning takes longer than the tool may is a timeout, as if the tool had taken it."""
+
+    async def never(text: str) -> str:
+        await asyncio.Event().wait()
+        return text
+
+    monkeypatch.setattr("agent.tools.toolbox._clean_long_result", never)
+
+    @tool("x", kind=ToolKind.LOOK, timeout=timedelta(milliseconds=20))
+    async def quick(context: ToolContext) -> str:
+        return "found"
+
+    text, is_error = await run("quick", {}, Toolbox([quick]))
+    assert (text, is_error) == ("error: quick did not finish in 0 seconds", True)
 
 
 async def test_cancelling_is_not_swallowed() -> None:
