@@ -242,7 +242,8 @@ class TurnRunner:
             return await self._commit_notice(context, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice)
         if result.failure is not None:
             cause = result.cause if turn.role is Role.OWNER else None
-            line = failure_line(result.failure, short_turn_id(turn.id), turn.language, cause=cause)
+            page = "" if turn.is_shared else services.page_address
+            line = failure_line(result.failure, short_turn_id(turn.id), turn.language, cause=cause, page=page)
             return await self._commit_notice(context, MessageOutcome.ANSWERED, line, failure=result.failure.name)
         return await self._commit_answer(context, result)
 

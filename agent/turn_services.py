@@ -151,6 +151,7 @@ class TurnServices:
     scope_lock: ScopeLock
     redactor: SecretRedactor
     isolation: str
+    page_address: str  # of the chat page, as a browser takes it; "" where no page is enabled
     clock_ahead: Callable[[], Awaitable[timedelta]]  # how far our clock is ahead of the platforms', beyond a day
 
     @asynccontextmanager

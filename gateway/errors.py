@@ -153,6 +153,11 @@ class FailureCause(StrEnum):
         """True if every request fails until a person has repaired it; owners are notified at once."""
         return self in _PERMANENT
 
+    @property
+    def is_about_model(self) -> bool:
+        """True if connecting another model, or this one by another key or address, ends it."""
+        return self not in (FailureCause.FILTERED, FailureCause.PROXY, FailureCause.PROXY_UNUSED)
+
 
 _PERMANENT = frozenset(
     {FailureCause.KEY, FailureCause.RIGHTS, FailureCause.ACCOUNT, FailureCause.MODEL, FailureCause.ADDRESS}

@@ -73,6 +73,9 @@ from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports import MessageContext
 from gateway.ports.entry_points import package_version
+from gateway.settings import Settings
+from gateway.settings.channel_blocks import PAGE
+from gateway.web.server import browser_address
 
 log = structlog.get_logger(__name__)
 
@@ -272,8 +275,19 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         redactor=context.redactor,
         scope_lock=memory.scope_lock,
         isolation=settings.memory.isolation,
+        page_address=_page_address(settings),
         clock_ahead=clock.ahead,
     )
+
+
+def _page_address(settings: Settings) -> str:
+    """Return the address of the page that has the console, the public one if there is one; "" without a page."""
+    names = [name for name, block in settings.channels.items() if block.enabled and block.kind == PAGE]
+    if not names:
+        return ""
+    web = settings.web
+    base = web.public_url or browser_address(web.host, web.published_port or web.port)
+    return f"{base.rstrip('/')}/" if PAGE in names else f"{base.rstrip('/')}/{names[0]}/"
 
 
 def _build_attachment_loader(context: AppContext, parts: GatewaySubsystems) -> AttachmentLoader:

@@ -63,14 +63,17 @@ def cause_line(cause: str, language: str = "en") -> str:
 
 
 def failure_line(
-    failure: FailureMessage, reference: str, language: str = "en", *, cause: FailureCause | None = None
+    failure: FailureMessage, reference: str, language: str = "en", *, cause: FailureCause | None = None, page: str = ""
 ) -> str:
     """Return the line for the sender: the failure, what to do, and the reference for the operator.
 
-    With *cause*, which only owners are shown, the line names it and its remedy.
+    With *cause*, which only owners are shown, the line names it and its remedy. It then also has a link to the card of
+    the chat page at *page* that connects another model, if *page* is given and that is a remedy.
     """
     if cause is None or cause is FailureCause.FILTERED:
         text = translate(f"failures.{failure.name}", language)
     else:
         text = cause_line(cause, language)
+    if page and cause is not None and cause.is_about_model:
+        text = f"{text} [{translate('web.connect', language)}]({page}#connect)"
     return translate("failures.reference", language, text=text, reference=reference)

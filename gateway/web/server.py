@@ -82,6 +82,12 @@ def build_server(
     return EmbeddedServer(config, limiter, on_started)
 
 
+def browser_address(host: str, port: int) -> str:
+    """Return the address to type into a browser on the machine of a server that listens on *host*."""
+    name = host if host not in ("0.0.0.0", "::", "") else "127.0.0.1"  # noqa: S104 - compared with
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
 class WebServer:
     """Serves *routes* on one address.
 
@@ -125,9 +131,7 @@ class WebServer:
     @property
     def url(self) -> str:
         """The address to type into a browser on this machine."""
-        name = self.host if self.host not in ("0.0.0.0", "::", "") else "127.0.0.1"  # noqa: S104 - compared with
-        port = self._published_port or self.port
-        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        return browser_address(self.host, self._published_port or self.port)
 
     async def bind(self) -> None:
         """Take the address, so that a wrong one is known before anything else starts; raises UserError."""

@@ -15,6 +15,8 @@ import pytest_asyncio
 from aiohttp import web
 from playwright.async_api import Browser, Locator, Page, expect
 
+from agent.llm.chat_model import ModelConfig
+from agent.llm.model_registry import open_model
 from agent.llm.offline_model import OfflineModel
 from gateway.app import model_servers
 from gateway.app.model_servers import KnownProvider
@@ -246,6 +248,32 @@ async def test_a_member_sees_neither_the_card_nor_the_console(
         f"{people.url}console/v1/setup/servers", json={}, headers={"Origin": "https://evil.example"}
     ) as answer:
         assert answer.status == 403, "another site's page makes the owner's browser look for servers"
+
+
+@pytest.mark.parametrize("fault", [ModelFault.UNAUTHORISED, ModelFault.QUOTA, ModelFault.NOT_FOUND, None], ids=str)
+async def test_an_owner_s_failure_leads_to_the_card(chromium: Browser, fault: ModelFault | None) -> None:
+    """A wrong key, an empty account, no such model, and nothing that answers; a member reads the failure alone."""
+    async with open_server(lambda *_: ScriptedAnswer(fault=fault)) as model:
+        base = f"http://127.0.0.1:{free_port()}/v1" if fault is None else model.base
+        client = open_model(ModelConfig(model="openai/gone", api_base=base))
+        environment = {"PARLOUR_WEB__PORT": str(free_port()), "PARLOUR_LLM__ATTEMPTS": "1"}
+        async with console_people(model=client, environment=environment) as people:
+            for role, count in (("owner", 1), ("member", 0)):
+                page = await log_in(chromium, people, role)
+                await expect(page.locator("#no-model")).to_be_hidden()
+                await page.get_by_role("button", name="New chat").click()
+                await send_text(page, "Hello?")
+                notice = page.locator(".line:not(.user) .body").last
+                await expect(notice).to_contain_text("(ref ")
+                await expect(notice.get_by_role("link")).to_have_count(count)
+                if not count:
+                    assert translate("web.connect") not in await notice.inner_text()
+                    continue
+                await notice.get_by_role("link", name="Connect a model").click()
+                await expect(page.get_by_role("dialog", name="Connect a model")).to_be_visible()
+                assert len(page.context.pages) == 1
+                await page.keyboard.press("Escape")
+                await expect(notice).to_be_visible()  # the conversation is the same
 
 
 async def test_chat_and_console_link_to_each_other(chromium: Browser, people: ConsolePeople) -> None:

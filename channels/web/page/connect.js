@@ -1,6 +1,8 @@
 // The card "Connect a model", for owners: choose a server, choose one of its models. The operations are the console's.
 // Names of models come from servers that are not trusted: they are shown as text.
 
+import { isCardLink } from "./markdown.js";
+
 const FILTERED_FROM = 8; // as many models are seen at a glance
 const MOST_SHOWN = 40; // at once; the field finds the others
 const NO_KEY = "none"; // the saved key is for another address, and a server of one's own needs none
@@ -23,6 +25,12 @@ export class ModelCard {
     this.close.addEventListener("click", () => this.dialog.close());
     this.back.addEventListener("click", () => this.showServers());
     addEventListener("hashchange", () => this.showForAddress());
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest("a[href]");
+      if (!link || !isCardLink(link)) return;
+      event.preventDefault(); // the address names the conversation
+      if (this.isOwner) this.show();
+    });
   }
 
   /** Take what the server says about the visitor; only owners see the card and the way to the console. */

@@ -148,7 +148,13 @@ function draw(html, words) {
   return fragment;
 }
 
+/** True for a link to the card "Connect a model" of this page. */
+export function isCardLink(link) {
+  return link.hash === "#connect" && link.href.split("#")[0] === location.href.split("#")[0];
+}
+
 export function finishLink(link) {
+  if (isCardLink(link)) return; // it opens the card, here
   link.target = "_blank";
   link.rel = "noreferrer noopener nofollow";
   link.referrerPolicy = "no-referrer";

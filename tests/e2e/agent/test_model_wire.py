@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
+from gateway.errors import FailureCause
 from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
@@ -182,6 +183,9 @@ STREAMED: Mapping[str, tuple[ScriptedAnswer, str]] = {
 }
 
 
+CAUSES = {"quota": FailureCause.ACCOUNT, "401": FailureCause.KEY, "404": FailureCause.MODEL}  # as owners read them
+
+
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 async def test_each_fault_is_one_line_with_a_reference(streaming: bool) -> None:
     """Whatever the provider does, one line is seen: the table's sentence, and a reference that tells the story.
@@ -200,7 +204,8 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool) -> None:
         for n, (name, (_, failure)) in enumerate(faults.items()):
             text = await parlour.channel.ask(name, name)
             turn = reference_in(text)
-            assert text == failure_line(BY_NAME[failure], turn), name
+            page, cause = "http://127.0.0.1:0/", CAUSES.get(name)
+            assert text == failure_line(BY_NAME[failure], turn, cause=cause, page=page), name
             assert [post.text for post in parlour.channel.posts[name]] == [text]
             story = await parlour.app.store.journal.trace(turn)
             assert story is not None
