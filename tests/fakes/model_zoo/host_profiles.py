@@ -81,7 +81,11 @@ HOSTS = (
         model="groq/llama-3.1-8b-instant",
         source="Groq API reference; elizaOS/eliza#4040; openinterpreter/openinterpreter#408; cases: groq-billing-429",
         stream=StreamForm(
-            calls=CallForm.TOGETHER, reasoning=ReasoningForm.FIELD, usage=UsageForm.FINISH, call_id="call_%n%"
+            more={"service_tier": "on_demand"},
+            calls=CallForm.TOGETHER,
+            reasoning=ReasoningForm.FIELD,
+            usage=UsageForm.FINISH,
+            call_id="call_%n%",
         ),
         refuses={R.NO_REASONING: _GROQ_REASONING},
         overflow=_GROQ_OVERFLOW,
@@ -97,7 +101,11 @@ HOSTS = (
         path="/openai/v1",
         source="Groq API reference, reasoning; elizaOS/eliza#4040; agent0ai/agent-zero#347 (413)",
         stream=StreamForm(
-            calls=CallForm.TOGETHER, reasoning=ReasoningForm.FIELD, usage=UsageForm.FINISH, call_id="%n%qwertyuio"
+            more={"service_tier": "on_demand"},
+            calls=CallForm.TOGETHER,
+            reasoning=ReasoningForm.FIELD,
+            usage=UsageForm.FINISH,
+            call_id="%n%qwertyuio",
         ),
         refuses={R.NO_REASONING: _GROQ_REASONING},
         overflow=_GROQ_OVERFLOW,

@@ -77,7 +77,8 @@ def usage(profile: ModelProfile, answer: ZooAnswer) -> dict[str, Any]:
 
 
 def _head(profile: ModelProfile) -> dict[str, Any]:
-    return {"id": "chatcmpl-1", "created": 1_790_000_000, "model": profile.model.partition("/")[2]}
+    head = {"id": "chatcmpl-1", "created": 1_790_000_000, "model": profile.model.partition("/")[2]}
+    return {**head, **profile.stream.more}
 
 
 def _event(profile: ModelProfile, chunk: Mapping[str, Any]) -> bytes:

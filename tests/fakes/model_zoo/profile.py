@@ -107,6 +107,7 @@ class StreamForm:
     header_bytes: int = 0  # of one response header
     empty_calls: Any = ()  # what pieces of text have as `tool_calls`; () = no such key
     is_message: bool = False  # `message` in place of `delta`
+    more: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # fields of every completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
