@@ -42,7 +42,7 @@ class TranscriptSource:
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._folder = folder
         self._disk = disk
-        self._heads: dict[int, str] = {}  # inode -> transcript; the head of a file never changes
+        self._heads: dict[str, _FileHead] = {}  # by the name of the file
 
     def all(self) -> list[TranscriptFiles]:
         """Return the current transcripts; costs one listing, and reading the head of each new file."""
@@ -82,13 +82,22 @@ class TranscriptSource:
             return ()
 
     def _head(self, entry: os.DirEntry[str]) -> str:
-        inode = entry.inode()
-        if inode not in self._heads:
+        stat = entry.stat()
+        known = self._heads.get(entry.name)
+        # A file that was rewritten may have the inode of another one that was: the time of its change tells.
+        if known is None or (known.inode, known.changed) != (stat.st_ino, stat.st_mtime_ns):
             transcript = SegmentChain(self._disk, Path(entry.path)).transcript
-            if not transcript:
-                return ""
-            self._heads[inode] = transcript
-        return self._heads[inode]
+            known = self._heads[entry.name] = _FileHead(stat.st_ino, stat.st_mtime_ns, transcript)
+        return known.transcript
+
+
+@dataclass(frozen=True, slots=True)
+class _FileHead:
+    """The transcript that a file named when it was last changed."""
+
+    inode: int
+    changed: int  # nanoseconds
+    transcript: str
 
 
 @dataclass(frozen=True, slots=True)

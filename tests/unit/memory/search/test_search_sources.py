@@ -127,6 +127,24 @@ async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_pa
     assert list_sources.sync() == {}
 
 
+async def test_files_that_were_rewritten_into_each_others_inodes_are_all_read(tmp_path: Path) -> None:
+    """An erasure rewrites every conversation, and the file system gives the number of one file to another."""
+    scope = SourceScope(tmp_path)
+    await scope.commit(*talk(2), exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2"))
+    scope.sync()
+    before = {name: [unit.text for unit in units] for name, units in scope.units.items()}
+    assert len(before) == 2
+    first, second = sorted((scope.folder / "sessions").glob("*.jsonl"))
+    texts = first.read_bytes(), second.read_bytes()
+    (spare := first.with_suffix(".new")).write_bytes(texts[0])
+    first.rename(freed := first.with_suffix(".old"))
+    spare.rename(first)
+    freed.write_bytes(texts[1])
+    freed.rename(second)
+    scope.sync()
+    assert {name: [unit.text for unit in units] for name, units in scope.units.items()} == before
+
+
 async def test_a_long_silence_begins_another_sitting(tmp_path: Path) -> None:
     """What was said hours before is no context, also when it was read at another time."""
     list_sources = SourceScope(tmp_path)
