@@ -236,6 +236,7 @@ class AgentLoop:
             language=turn.language,
             chat=str(turn.key),
             weight=context.prompt.weight,
+            effort=turn.profile.effort,
         )
 
         context.draft.find_links = links = context.find_links()

@@ -25,6 +25,8 @@ class ChatProfile:
     toolbox: Toolbox
     persona: str = ""  # replaces SOUL.md; "" = the files decide
     memory_window: int | None = None  # messages in the prompt; None = the default
+    effort: str = ""  # how long the model thinks before an answer; "" = as the provider has it
+    has_chosen_effort: bool = False  # by /effort, in this chat
 
     @property
     def model(self) -> ModelClient:
@@ -82,12 +84,19 @@ class ChatProfiles:
         """
         active = self.models.active_model(key, overrides.model)
         has_tools = not active.client.lacks(ModelAbility.TOOLS)
+        chosen = self._people.preferences(_subject(key)).get(_EFFORT, "")
         return ChatProfile(
             active=active,
+            effort=chosen or overrides.effort or self.models.models.effort(active.name),
+            has_chosen_effort=bool(chosen),
             toolbox=self.toolbox.only(overrides.allow, overrides.deny) if has_tools else self.toolbox.only(()),
             persona=overrides.soul or "",
             memory_window=overrides.memory_window,
         )
+
+    async def choose_effort(self, key: SessionKey, effort: str) -> None:
+        """Let the model of the chat of *key* think so long from its next turn on; "" = as before."""
+        await self._people.prefer(_subject(key), _EFFORT, effort)
 
 
 def stored_guild(people: PreferenceStore, key: SessionKey) -> str:
@@ -96,22 +105,34 @@ def stored_guild(people: PreferenceStore, key: SessionKey) -> str:
 
 
 _CHOSEN = "model"  # the name of the choice in `People`
+_EFFORT = "effort"
 
 
 class ModelCatalog:
     """Every model of one installation, by the name that people know it by. Owns their connections."""
 
     def __init__(
-        self, usual: ModelClient, models: Mapping[str, ModelClient], *, name: str = "", choosable: Sequence[str] = ()
+        self,
+        usual: ModelClient,
+        models: Mapping[str, ModelClient],
+        *,
+        name: str = "",
+        choosable: Sequence[str] = (),
+        efforts: Mapping[str, str] | None = None,
     ) -> None:
         """Use *usual*, called *name*, where no setting selects another of *models*.
 
-        Users may choose only those in *choosable*.
+        Users may choose only those in *choosable*. *efforts* are the settings' for models by name.
         """
         self.usual = usual
         self.name = name or usual.name
         self.offered = tuple(choosable)
         self._models = dict(models)
+        self._efforts = dict(efforts or {})
+
+    def effort(self, name: str) -> str:
+        """Return how long the model called *name* thinks where no chat has another setting; "" = the provider's."""
+        return self._efforts.get(name, "")
 
     def every(self) -> tuple[ModelClient, ...]:
         """Return all of them, once each."""

@@ -30,6 +30,7 @@ import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, parse_body
+from agent.llm.effort_fields import arguments_of_litellm, fields_of_address
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import stream_options
@@ -125,6 +126,8 @@ class LitellmModel(ProviderModel):
                 extra["tool_choice"] = request.tool_choice
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens
+        if ModelAbility.EFFORT not in request.without:
+            extra |= self._effort_arguments(request.effort)
         # Its own mark of a call that is part of another: nothing is collected for callbacks and spending, which nobody
         # reads here. Ours are the usage records of each call.
         _internal_call().set(True)
@@ -139,6 +142,12 @@ class LitellmModel(ProviderModel):
             max_retries=0,
             **extra,
         )
+
+    def _effort_arguments(self, effort: str) -> Mapping[str, Any]:
+        if self.name.startswith("openai/") and self._config.api_base:
+            fields = fields_of_address(effort, self._config.api_base, self.name.removeprefix("openai/"))
+            return {"extra_body": fields} if fields else {}
+        return arguments_of_litellm(effort, self.name)
 
     def _cost(self, builder: ReplyBuilder, tokens: TokenUsage) -> float | None:
         """Price by litellm's bundled table; None when it does not know the model."""

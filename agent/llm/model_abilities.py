@@ -124,7 +124,7 @@ def uses_ability(request: ChatRequest, ability: ModelAbility, *, is_streamed: bo
         case ModelAbility.REASONING:
             return any(message.get("thinking") for message in request.messages)
         case ModelAbility.EFFORT:
-            return True
+            return bool(request.effort)
 
 
 def is_comparable(request: ChatRequest) -> bool:

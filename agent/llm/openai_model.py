@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
+from agent.llm.effort_fields import fields_of_address
 from agent.llm.model_table import ModelFacts, read_model_facts
 from agent.llm.provider_model import ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
@@ -148,6 +149,8 @@ class OpenAIModel(ProviderModel):
             is_new = _COMPLETION_TOKENS.match(self._sent_name) is not None
             body["max_completion_tokens" if is_new else "max_tokens"] = request.max_tokens
         body |= extra
+        if ModelAbility.EFFORT not in request.without:
+            body |= fields_of_address(request.effort, self._config.api_base, self._sent_name)
         if request.tools and ModelAbility.TOOLS not in request.without:
             body["tools"] = list(request.tools)
             if request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:

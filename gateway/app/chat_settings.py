@@ -217,6 +217,7 @@ def build_settings_view(
         follows = default.follow_threads if rules.follow_threads is None else rules.follow_threads
         return [
             _setting(rules, "model", profile.active.name, is_chosen=profile.active.origin is ModelChoiceOrigin.CHOSEN),
+            _setting(rules, "effort", profile.effort or "–", is_chosen=profile.has_chosen_effort),
             _setting(rules, "soul", "…" if rules.soul else "SOUL.md"),
             _setting(rules, "tools", ", ".join(profile.toolbox.names) or "–"),
             _setting(rules, "memory_window", str(window)),

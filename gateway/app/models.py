@@ -89,7 +89,8 @@ class ModelFactory:
             models += self._open([each for each in llm.fallbacks if each not in (name, model)])
             clients[name] = self._client(models)
         name = default.name if self.plugins.models else llm.model
-        return ModelCatalog(default, clients, name=name, choosable=tuple(llm.models))
+        efforts = {each: llm.entry(each).effort or "" for each in (name, *settings)}
+        return ModelCatalog(default, clients, name=name, choosable=tuple(llm.models), efforts=efforts)
 
     def build_single(self, name: str) -> ModelClient:
         """Return a client of the model *name* alone, which learns nothing; raise SettingsError if it cannot be used."""

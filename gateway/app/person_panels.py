@@ -64,8 +64,10 @@ class GatewayPersonPanels:
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the model that answers in the chat, and those that it can choose."""
-        name = self._profiles.of(key).active.name
-        return ModelOffer(name, list(self._profiles.models.models.offered), is_offline(name))
+        profile = self._profiles.of(key)
+        name, offered = profile.active.name, list(self._profiles.models.models.offered)
+        effort = profile.effort if profile.has_chosen_effort else ""
+        return ModelOffer(name, offered, is_offline(name), chosen_effort=effort)
 
     def _scope(self, key: SessionKey) -> str:
         return self._scopes(key)[0]

@@ -28,6 +28,7 @@ class ChatOverride:
     """The operator's settings for one conversation, from `chats`; None = the value of the channel, then the global."""
 
     model: str | None = None  # an alias of llm.models, or a model's name
+    effort: str | None = None  # how long the model thinks before an answer
     soul: str | None = None  # the text of the persona, which replaces SOUL.md
     group_policy: str | None = None
     reply_in: str | None = None

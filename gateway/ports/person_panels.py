@@ -38,6 +38,7 @@ class ModelOffer:
     current: str
     offered: Sequence[str]
     is_offline: bool = False  # no model is configured: the built-in one answers
+    chosen_effort: str = ""  # by `/effort` in the chat; "" = as the settings have it
 
 
 class PersonPanels(Protocol):

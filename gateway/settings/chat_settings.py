@@ -16,7 +16,16 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.events import SessionKey
-from gateway.settings.setting_types import Dollars, FrozenModel, GroupPolicy, Language, ReplyIn, TextList, TimeZone
+from gateway.settings.setting_types import (
+    Dollars,
+    FrozenModel,
+    GroupPolicy,
+    Language,
+    MaybeEffort,
+    ReplyIn,
+    TextList,
+    TimeZone,
+)
 
 _ALL = "*"
 _GUILD = "guild:"
@@ -89,6 +98,7 @@ class ChatSettings(FrozenModel):
     timezone: TimeZone | None = None
     language: Language | None = None
     model: Annotated[str, Field(min_length=1)] | None = None  # an alias of llm.models, or as litellm names it
+    effort: MaybeEffort = None
     soul: Annotated[str, Field(min_length=1)] | None = None  # a text, or the name of a file of the home
     group_policy: GroupPolicy | None = None
     reply_in: ReplyIn | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gateway.settings.setting_types import Dollars, FrozenModel, MaybeWebAddress, Seconds, Secret, TextList
+from gateway.settings.setting_types import Dollars, FrozenModel, MaybeEffort, MaybeWebAddress, Seconds, Secret, TextList
 
 OFFLINE = "offline"  # what answers when no model is set
 MOST_ALIAS = 57  # characters: `/model <alias>` is what a button stands for
@@ -32,6 +32,7 @@ class ModelSettings(FrozenModel):
     api_key: Secret | None = None
     context_window: Annotated[int, Field(ge=1_000)] | None = None  # tokens; None = what litellm knows
     vision: Literal["auto", "on", "off"] = "auto"
+    effort: MaybeEffort = None  # None = that of `llm`
     usd_per_million_input: Dollars | None = None  # None = what litellm's table says
     usd_per_million_output: Dollars | None = None
 
@@ -62,6 +63,7 @@ class LlmSettings(FrozenModel):
     stream_silence_seconds: Seconds = 30
     attempts: Annotated[int, Field(ge=1, le=10)] = 2
     vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
+    effort: MaybeEffort = None  # how long it thinks before an answer; None = as the provider has it
     client: Literal["auto", "litellm"] = "auto"  # auto = without litellm where the server speaks OpenAI's protocol
     transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
 
@@ -76,6 +78,7 @@ class LlmSettings(FrozenModel):
                 "api_key": entry.api_key,
                 "context_window": entry.context_window,
                 "vision": entry.vision,
+                "effort": entry.effort,
             }
         )
 
@@ -85,6 +88,7 @@ class LlmSettings(FrozenModel):
         Address and key of the usual model are for its own provider's models alone.
         """
         found = self.models.get(name) or ModelSettings(model=name or OFFLINE)
+        found = found.model_copy(update={"effort": found.effort or self.effort})
         if name == self.model or name not in self.models:
             found = found.model_copy(
                 update={

@@ -139,6 +139,7 @@ StoreAddress = Annotated[SecretStr, AfterValidator(_store_address)]
 MaybeObjectAddress = Annotated[Annotated[str, AfterValidator(_object_address)] | None, BeforeValidator(_empty_is_none)]
 Language = Annotated[str, AfterValidator(_language)]  # one of gateway.i18n.languages
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+MaybeEffort = Annotated[Literal["none", "low", "medium", "high"] | None, BeforeValidator(_empty_is_none)]
 Dollars = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]  # US
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 GroupPolicy = Annotated[Literal["mention", "open", "off"], BeforeValidator(_false_is_off)]

@@ -28,6 +28,11 @@ export function listenForSettings(words, say) {
     dialog.close();
     say(`/model ${model.value}`);
   });
+  const effort = document.getElementById("settings-effort");
+  effort.addEventListener("change", () => {
+    dialog.close();
+    say(`/effort ${effort.value}`);
+  });
   const language = document.getElementById("settings-language");
   language.append(...words.languages.map(([code, name]) => new Option(name, code)));
   language.value = words.language;
@@ -37,10 +42,12 @@ export function listenForSettings(words, say) {
   });
 }
 
-/** Offer the models that the chat can choose; where there is no choice, the field is hidden. */
+/** Offer models and efforts that the chat can choose; where there is no choice, the field is hidden. */
 async function offerModels() {
   const answer = await fetch("models", { cache: "no-store" }).catch(() => null);
-  const { current, offered } = answer?.ok ? await answer.json() : { current: "", offered: [] };
+  const { current, offered, chosen_effort, is_offline } = answer?.ok ? await answer.json() : { current: "", offered: [], is_offline: true };
+  document.getElementById("settings-efforts").hidden = is_offline;
+  document.getElementById("settings-effort").value = chosen_effort || "default";
   document.getElementById("settings-models").hidden = offered.every((each) => each === current);
   const model = document.getElementById("settings-model");
   const names = offered.includes(current) ? offered : [current, ...offered];

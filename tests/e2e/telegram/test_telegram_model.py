@@ -1,4 +1,4 @@
-"""/model on Telegram: a button for each model, pressed by who may."""
+"""/model and /effort on Telegram: a button for each choice, pressed by who may."""
 
 from __future__ import annotations
 
@@ -40,3 +40,18 @@ async def test_an_admin_presses_a_model_and_a_member_is_told_who_may() -> None:
             audit = [(each.what, each.outcome) for each in await parlour.app.store.access.audit(limit=10)]
     assert model.asked == ["@parlour_bot think long"]
     assert audit == [("model", "done"), ("model", "refused")]
+
+
+async def test_each_effort_is_a_button() -> None:
+    """All but the one that holds; behind a choice also the way back, and the press counts from the next turn on."""
+    async with telegram_now() as server, open_gateway(server, EchoModel(), None, ALLOW_FROM="42", **MODELS) as parlour:
+        typed = [{"type": "bot_command", "offset": 0, "length": len("/effort")}]
+        server.say("/effort", chat=42, sender=42, entities=typed)
+        post = await asked(server, 42)
+        assert post.buttons == [["none", "low"], ["medium", "high"]]
+        server.buttons.press(post, "/effort low", sender=42)
+        await server.until(lambda: any("have the effort low" in each for each in server.shown(42)))
+        server.say("/effort", chat=42, sender=42, entities=typed)
+        await server.until(lambda: any("Effort of answers here: low" in each for each in server.shown(42)))
+        await parlour.idle()
+        assert parlour.app.store.people.preferences("telegram:42")["effort"] == "low"
