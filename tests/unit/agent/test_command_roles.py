@@ -59,6 +59,8 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "memory reject abc": (OPEN, ADMIN),
     "model": (OPEN, OPEN),
     "model fast": (OPEN, ADMIN),
+    "effort": (OPEN, OPEN),
+    "effort high": (OPEN, ADMIN),
     "new": (OPEN, ADMIN),
     "pair": (LOOK, LOOK),
     "pair yes abc": (OWNER, OWNER),
