@@ -104,7 +104,7 @@ def client(*models: LimitedModel, facts: LearnedModels | None = None) -> ModelCl
 
 def full_request() -> ChatRequest:
     """Return a request that uses every ability."""
-    return replace(request(tools=memory_tools().schemas), messages=HISTORY)
+    return replace(request(tools=memory_tools().schemas), messages=HISTORY, effort="high")
 
 
 def show_nothing(_: str) -> None:
