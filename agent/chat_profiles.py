@@ -131,7 +131,7 @@ class ModelCatalog:
         self._efforts = dict(efforts or {})
 
     def effort(self, name: str) -> str:
-        """Return how long the model called *name* thinks where no chat has another setting; "" = the provider's."""
+        """Return the effort that the settings have for the model called *name*; "" = the provider's default."""
         return self._efforts.get(name, "")
 
     def every(self) -> tuple[ModelClient, ...]:

@@ -1,4 +1,4 @@
-"""How long a model thinks: the setting `effort` as the fields of each provider's request.
+"""Fields of each provider's request for the setting `effort`, by which a model thinks longer or less.
 
 A provider that refuses its field is asked again without it (agent/llm/model_abilities.py). The fields are never part
 of the messages, so the prompt's prefix does not depend on them.

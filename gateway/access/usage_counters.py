@@ -1,4 +1,4 @@
-"""Counters of turns, tokens and money by name, and the notices sent of them: what the caps are judged by.
+"""Counters of turns, tokens and money by name, and the notices sent of them. Caps are judged by these.
 
 Money is counted like tokens, in micro-dollars under separate names (`cost_names`).
 """
