@@ -227,6 +227,13 @@ class Attachment:
     question: str = ""  # id of the question whose arguments it shows: it ends if the file cannot be sent
 
 
+class QuoteKind(StrEnum):
+    """How a message refers to what it quotes."""
+
+    ANSWERED = "answered"  # a reply
+    SHARED = "shared"  # another message is shown in it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundMessage:
     """One user's message or action, in one shape for every platform."""
@@ -251,10 +258,19 @@ class InboundMessage:
     reply_to: str = ""  # message_id this one answers
     replaces: str = ""  # message_id of an earlier message, which with all after it is said anew; a turn of its own
     mentioned: tuple[str, ...] = ()  # ids of mentioned users in order, without the bot's
-    quoted: str = ""  # text of the message it answers, or of messages before a mention
-    quoted_by: str = ""  # author of `quoted`: a user id, UNKNOWN, or "" for the sender and the bot
-    is_forwarded: bool = False  # `text` was forwarded from another author
+    quoted: str = ""  # text of the message it answers or shares, or a description of one without text
+    quoted_by: str = ""  # author of `quoted` and `quoted_files`: a user id, UNKNOWN, or "" for the sender and the bot
+    quoted_name: str = ""  # display name of that author, if the platform tells
+    quoted_files: tuple[Attachment, ...] = ()  # files of the message it answers or shares
+    quote_kind: QuoteKind = QuoteKind.ANSWERED
+    is_forwarded: bool = False  # `text` and `attachments` were forwarded from another author
+    forwarded_from: str = ""  # display name of that author; UNKNOWN if a forward does not tell
     attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if there is nothing to read: no text and no file, of its own or quoted."""
+        return not (self.text.strip() or self.attachments or self.quoted.strip() or self.quoted_files)
 
     @property
     def logical_key(self) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
+from cachetools import TTLCache
 
 from gateway.admission import Decision, Rejected
 from gateway.errors import UserError
-from gateway.events import InboundKind, InboundMessage, Role, turn_id
+from gateway.events import ChatKind, InboundKind, InboundMessage, Role, turn_id
+from gateway.i18n import translate
 from gateway.ports import (
     AcceptOutcome,
     Channel,
@@ -31,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 # When the platform's event was received that is being handled; None for messages that no event brought.
 _EVENT_BEGAN: ContextVar[datetime | None] = ContextVar("event began", default=None)
+
+_EMPTY = "nothing to read"
+_CHATS, _TOLD_FOR = 1_000, 600.0  # chats, and seconds until one is told again
 
 Admit = Callable[[InboundMessage, MessageContext], Decision]
 Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = a control message
@@ -57,6 +62,7 @@ class GatewayIntake:
     pre_admission_handlers: Sequence[PreAdmissionHandler] = ()
     newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None
     language: Callable[[InboundMessage, MessageContext], Awaitable[str]]
+    _told_unreadable: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_CHATS, _TOLD_FOR), init=False)
 
     @property
     def is_cautious(self) -> bool:
@@ -98,11 +104,24 @@ class GatewayIntake:
         if isinstance(decision, Rejected):
             self.meter.count("rejected", reason=decision.reason)
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
+        if message.kind is InboundKind.MESSAGE and message.is_empty:
+            if not message.revision:
+                return await self._refuse_empty(message, context)
+            message = replace(message, kind=InboundKind.DELETION)  # an edit that leaves nothing
         admitted_at = datetime.now(UTC)
         result = await self.accept(message, decision.role, context)
         if result.verdict is IntakeVerdict.ACCEPTED and self.meter.records_spans:
             self._trace(message, parsed_at, admitted_at)
         return result
+
+    async def _refuse_empty(self, message: InboundMessage, context: MessageContext) -> IntakeResult:
+        """Reject a message that has nothing to read, and say so; in a chat only now and then."""
+        self.meter.count("rejected", reason=_EMPTY)
+        line, is_addressed = "", message.is_addressed or message.chat_kind is ChatKind.DIRECT
+        if is_addressed and str(message.key) not in self._told_unreadable:
+            self._told_unreadable[str(message.key)] = None
+            line = translate("files.unreadable", await self.language(message, context))
+        return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=_EMPTY, line=line)
 
     def _trace(self, message: InboundMessage, parsed_at: datetime, admitted_at: datetime) -> None:
         """Record the first four stages of an accepted message; `receive` spans the others."""

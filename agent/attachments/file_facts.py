@@ -8,6 +8,7 @@ A fact is a mapping in the line's field `files`; empty fields are left out:
     text       text of a document; `is_cut` when it is only its beginning, `pages` of how many
     said       transcript of a voice message or recording; `seconds` it lasts
     seen       {"blob", "media_type"}: the picture as the model is shown it, until the next snapshot
+    quoted     True for a file of the message that this one answers or shares
     origin     "untrusted" where `text`, `said` or the picture are a stranger's words and not the sender's own
 """
 
@@ -71,9 +72,10 @@ def fact_line(fact: Fact) -> str:
         parts.append(format_size(size))
     if fact.get("pages"):
         parts.append(f"{fact['pages']} pages")
-    head = ", ".join(parts)
+    quoted = " of the quoted message" if fact.get("quoted") else ""
+    head = ", ".join(parts) + quoted
     if fact.get("said"):
-        head = f"{kind} {_clock(fact.get('seconds'))}".strip() + f": {fact['said']}"
+        head = f"{kind} {_clock(fact.get('seconds'))}".strip() + f"{quoted}: {fact['said']}"
     if fact.get("caption"):
         head += f": {fact['caption']}"
     if fact.get("failed"):

@@ -10,7 +10,7 @@ from agent.llm.offline_model import hint
 from agent.memory.messages.message_range import DISABLED_MEMORY_WINDOW
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.turn import RETRY_PREFIX, retried_turn
-from gateway.events import InboundKind, Role
+from gateway.events import UNKNOWN, InboundKind, Role
 from gateway.i18n import command_prefix
 from gateway.ports import Job
 
@@ -81,7 +81,10 @@ async def retry(context: CommandContext) -> CommandReply:
         replaces=retried[0].message_id,
         text=text,
         quoted="",
-        quoted_by="",
+        quoted_by=UNKNOWN,  # of quoted files, whoever sent them
+        quoted_name="",
+        quoted_files=tuple(each for line in retried for each in line.quoted_files),
+        forwarded_from="",
         is_forwarded=any(line.is_others for line in retried),  # a retry does not make them the sender's words
         attachments=tuple(each for line in retried for each in line.attachments),  # from the stored bytes
     )

@@ -149,7 +149,8 @@ def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fac
         name=str(by.get("name", "")) if role == "user" and isinstance(by, dict) else "",
         message_id=str(line.get("mid", "")) if role == "user" else "",
         typed=typed if role == "user" else "",
-        attachments=tuple(attachment_of(each) for each in files if each.get("blob")),
+        attachments=tuple(attachment_of(each) for each in files if each.get("blob") and not each.get("quoted")),
+        quoted_files=tuple(attachment_of(each) for each in files if each.get("blob") and each.get("quoted")),
         replaces=str(line.get("replaces", "")) if role == "user" else "",
         is_others=role == "user" and line.get("origin") == UNTRUSTED,
         # Lines of earlier versions lack the field; none of their addresses is known to be harmless.

@@ -10,7 +10,7 @@ import structlog
 from yarl import URL
 
 from channels.discord.api import DiscordApi
-from channels.discord.codec import DiscordFileRef
+from channels.discord.codec import DiscordFileRef, snapshots
 from gateway.errors import FileUnavailable, SendFailed
 from gateway.events import Attachment
 from gateway.net.aiohttp_proxy import connector
@@ -95,7 +95,8 @@ class DiscordFiles:
             message = await self._api.message(address.chat, address.message)
         except SendFailed as error:
             raise FileUnavailable(_GONE) from error
-        for each in message.get("attachments") or ():
+        forwarded = [each for part in snapshots(message) for each in part.get("attachments") or ()]
+        for each in (*(message.get("attachments") or ()), *forwarded):
             if str(each.get("id")) == address.attachment:
                 return str(each.get("url") or "")
         raise FileUnavailable(_GONE)

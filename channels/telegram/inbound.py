@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -70,6 +71,10 @@ class TelegramInbound:
         message = self.parse(update)
         if message is None:
             return
+        if message.is_addressed:
+            # The mention may be on any photo: those before it were nobody's question until now.
+            for part in self._history.take_album(message):
+                await self._intake.receive(replace(part, is_addressed=True))
         result = await self._intake.receive(message)
         self._history.update(message, result)
         if message.kind is InboundKind.BUTTON:

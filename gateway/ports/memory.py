@@ -24,6 +24,7 @@ class DisplayedMessage:
     state: str = "done"  # waiting = accepted, not answered yet
     typed: str = ""  # the user's part of `text`, without the lines that name files
     attachments: tuple[Attachment, ...] = ()  # stored files received or sent with it
+    quoted_files: tuple[Attachment, ...] = ()  # of the message that it quoted
     replaces: str = ""  # id of the user line that this one, a user line, is another version of
     is_others: bool = False  # `text` was forwarded from another author
     links: tuple[str, ...] | None = None  # as in OutboundMessage

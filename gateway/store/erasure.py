@@ -45,7 +45,7 @@ _IDLE = sql(
     "AND NOT EXISTS (SELECT 1 FROM body WHERE body.key = ?1)",
 )
 _UNWRITTEN = "SELECT DISTINCT r.key FROM body JOIN record r ON r.seq = body.seq WHERE r.scope = ?"
-_SAID = ("text", "command", "quoted", "attachments")
+_SAID = ("text", "command", "quoted", "quoted_name", "quoted_files", "forwarded_from", "attachments")
 _OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND sender = ? AND", _IN_KEYS)
 _ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
 

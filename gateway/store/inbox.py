@@ -345,7 +345,7 @@ def blank_ended(database: Database, condition: str, *values: int) -> int:
 
 def _blank(payload: str) -> str:
     fields = read_json(payload)
-    for name in ("command", "quoted", "attachments"):
+    for name in ("command", "quoted", "quoted_name", "quoted_files", "forwarded_from", "attachments"):
         fields.pop(name, None)
     return write_json({**fields, "text": ""})
 

@@ -23,6 +23,7 @@ from gateway.events import (
     MessagePart,
     OutboundKind,
     OutboundMessage,
+    QuoteKind,
     Sender,
     SessionKey,
 )
@@ -112,10 +113,12 @@ def utf16_length(text: str) -> int:
 
 _SENDER_FIELDS = ("name", "is_bot", "is_self", "is_admin", "is_guest", "roles", "team", "timezone")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption", "question")
+_MESSAGE_FILES = ("attachments", "quoted_files")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
 _MESSAGE_FLAGS = ("is_ephemeral", "is_private", "is_forwarded")
 _MESSAGE_TEXTS = (
     *("command", "account", "bot", "revision", "guild", "album", "reply_to", "replaces", "quoted", "quoted_by"),
+    *("quoted_name", "forwarded_from"),
 )
 
 
@@ -177,8 +180,11 @@ def write_inbound(message: InboundMessage) -> str:
     fields |= {name: True for name in _MESSAGE_FLAGS if getattr(message, name)}
     if message.is_addressed != _is_direct(fields):
         fields["is_addressed"] = message.is_addressed
-    if message.attachments:
-        fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
+    if message.quote_kind is not QuoteKind.ANSWERED:
+        fields["quote_kind"] = message.quote_kind.value
+    for name in _MESSAGE_FILES:
+        if files := getattr(message, name):
+            fields[name] = [_attachment_fields(each) for each in files]
     return write_json(fields)
 
 
@@ -216,8 +222,11 @@ def read_inbound(key: SessionKey, message_id: str, sent_at: int, sender: str, pa
         mentioned=tuple(fields.get("mentioned", ())),
         quoted=fields.get("quoted", ""),
         quoted_by=fields.get("quoted_by", ""),
+        quoted_name=fields.get("quoted_name", ""),
+        quote_kind=QuoteKind(fields.get("quote_kind", QuoteKind.ANSWERED)),
         is_forwarded=fields.get("is_forwarded", False),
-        attachments=tuple(_attachment(each) for each in fields.get("attachments", ())),
+        forwarded_from=fields.get("forwarded_from", ""),
+        **{name: tuple(_attachment(each) for each in fields.get(name, ())) for name in _MESSAGE_FILES},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.fakes.inprocess_gateway import InstantModel
 
 _CASES = Path(__file__).parents[1] / "payloads" / "cases"
 PICTURE = "[picture]"
+SEES = {"PARLOUR_LLM__VISION": "on"}  # the environment of a gateway whose model takes pictures
 
 
 def load_case(name: str) -> dict[str, Any]:
@@ -21,7 +23,7 @@ def load_case(name: str) -> dict[str, Any]:
 
 
 class CaseModel(InstantModel):
-    """Answers `Answer <n>.`; `prompts` has the last message of each question, pictures as `PICTURE`."""
+    """Answers `Answer <n>.`; `prompts` has the messages of each turn, pictures as `PICTURE`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +36,8 @@ class CaseModel(InstantModel):
         """Answer, once it is let."""
         if request.purpose != "answer":
             return await super().complete(request, sink=sink)
-        self.prompts.append(flatten(request.messages[-1]["content"]))
+        own = list(takewhile(lambda each: each["role"] == "user", reversed(request.messages)))
+        self.prompts.append("\n".join(flatten(each["content"]) for each in reversed(own)))
         self.asked.set()
         await self.go_on.wait()
         reply = await super().complete(request)

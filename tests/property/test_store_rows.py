@@ -23,6 +23,7 @@ from gateway.events import (
     MessagePart,
     OutboundKind,
     OutboundMessage,
+    QuoteKind,
     Sender,
     SessionKey,
 )
@@ -106,7 +107,11 @@ INBOUND = every(
     replaces=TEXT,
     quoted=TEXT,
     quoted_by=TEXT,
+    quoted_name=TEXT,
+    quoted_files=ATTACHMENTS,
+    quote_kind=st.sampled_from(QuoteKind),
     is_forwarded=FLAG,
+    forwarded_from=TEXT,
     attachments=ATTACHMENTS,
 )
 OUTBOUND = every(

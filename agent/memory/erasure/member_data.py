@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.attachments.file_facts import facts_in
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -99,6 +100,8 @@ class GroupMember:
         if not is_own_turn(line):
             # Quoted messages have only display names, so all of them are removed; they are not replayed.
             others = {name: value for name, value in line.items() if name != "quoted"}
+            if any(fact.get("quoted") for fact in facts_in(line)):
+                others["files"] = [fact for fact in facts_in(line) if not fact.get("quoted")]
             return pad_line(others, others, len(raw)) if others != line else raw
         cleared = decode(without_words(raw, ALL, lambda _: True, whole=True)) or {}
         blank = {name: value for name, value in cleared.items() if name != "by"}

@@ -3,6 +3,7 @@
 from channels.discord.codec.buttons import MOST_BUTTONS as MOST_BUTTONS
 from channels.discord.codec.buttons import remaining_rows as remaining_rows
 from channels.discord.codec.buttons import render_buttons as render_buttons
+from channels.discord.codec.content import snapshots as snapshots
 from channels.discord.codec.interactions import final_response as final_response
 from channels.discord.codec.interactions import initial_response as initial_response
 from channels.discord.codec.interactions import parse_interaction as parse_interaction

@@ -7,11 +7,12 @@ shape raises KeyError, TypeError or ValueError.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+from channels.discord.codec.content import describe, snapshots
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import as_one_word, find_command, sanitize
 
@@ -24,7 +25,6 @@ _THREADS = (10, 11, 12)
 _TEXTS = (0, 5)  # text and announcement channels
 _PRIVATE_THREAD = 12
 _VOICE_MESSAGE = 1 << 13
-_FORWARD = 1  # message_reference.type
 _QUOTED = 1_000  # characters of what a message answers
 _MENTION = re.compile(r"<@!?(\d+)>|<@&(\d+)>|<#(\d+)>")
 
@@ -151,12 +151,16 @@ def parse_message(
     message_id = str(int(payload["id"]))
     answered = payload.get("referenced_message") or {}
     command = _command(payload, bot)
+    forwarded = snapshots(payload)
+    files = tuple(_attachment(each, payload) for each in payload.get("attachments") or ())
+    # The forwarding message alone leads to a fresh address.
+    files += tuple(_attachment(each, payload) for part in forwarded for each in part.get("attachments") or ())
     return InboundMessage(
         key=SessionKey(channel, place.chat),
         message_id=message_id,
         sender=_sender(payload, profile),
         # "@bot /status" is shown as the command alone.
-        text=command if command.startswith(("/", "!")) else _readable(str(payload.get("content") or ""), payload, bot),
+        text=command if command.startswith(("/", "!")) else _text(payload, forwarded, bot),
         command=command,
         sent_at=moment_of(message_id),
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
@@ -167,9 +171,13 @@ def parse_message(
         is_private=place.is_private,
         reply_to=str(answered.get("id") or ""),
         mentioned=_mentioned_users(payload, bot),
-        quoted=_quoted(payload, answered, bot),
+        quoted=_quoted(answered, bot),
         quoted_by=_quoted_by(payload, answered, bot),
-        attachments=tuple(_attachment(each, payload) for each in payload.get("attachments") or ()),
+        quoted_name=sanitize(_name(answered["author"])) if answered.get("author") else "",
+        quoted_files=tuple(_attachment(each, answered) for each in answered.get("attachments") or ()),
+        is_forwarded=bool(forwarded),
+        forwarded_from=UNKNOWN if forwarded else "",
+        attachments=files,
     )
 
 
@@ -256,16 +264,28 @@ def _name(user: Payload) -> str:
     return str(member.get("nick") or user.get("global_name") or user.get("username") or user["id"])
 
 
-def _quoted(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> str:
-    if (payload.get("message_reference") or {}).get("type") == _FORWARD:
-        answered = next((each.get("message") or {} for each in payload.get("message_snapshots") or ()), {})
-    text = _readable(str(answered.get("content") or ""), answered, bot)
+def _text(payload: Payload, forwarded: Sequence[Payload], bot: DiscordBotIdentity) -> str:
+    """Return the text of a message and of what it forwards, with descriptions of stickers, polls and the like."""
+    parts = [_described(payload, bot, is_own=True), *(_described(each, bot, is_own=False) for each in forwarded)]
+    return "\n\n".join(each for each in parts if each)
+
+
+def _described(payload: Payload, bot: DiscordBotIdentity, *, is_own: bool) -> str:
+    text = _readable(str(payload.get("content") or ""), payload, bot)
+    return "\n".join(each for each in (text, sanitize(describe(payload, has_embeds=not is_own))) if each)
+
+
+def _quoted(answered: Payload, bot: DiscordBotIdentity) -> str:
+    author = answered.get("author") or {}
+    # The embeds of a person's message are previews of web pages, which nobody said.
+    is_person = not (author.get("bot") or "webhook_id" in answered)
+    text = _described(answered, bot, is_own=is_person)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
 
 
 def _quoted_by(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> str:
-    """Return the author of the quoted text; UNKNOWN for a forward, whose author Discord omits."""
-    if (payload.get("message_reference") or {}).get("type") == _FORWARD:
+    """Return the author of the quoted message; UNKNOWN if it is itself a forward, whose author Discord omits."""
+    if snapshots(answered):
         return UNKNOWN
     said = str((answered.get("author") or {}).get("id") or "")
     return "" if said in (bot.id, str(payload["author"]["id"])) else said

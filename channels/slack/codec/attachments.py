@@ -8,19 +8,19 @@ from typing import Any
 from gateway.events import Attachment
 from gateway.text import sanitize
 
-_GONE = frozenset({"tombstone", "hidden_by_limit"})
+_NO_BYTES = frozenset({"tombstone", "hidden_by_limit", "list", "lists"})  # deleted; lists are named in the text
 
 
 def attachments(files: Sequence[Mapping[str, Any]]) -> tuple[Attachment, ...]:
-    """Return the attachments of a message in order, without deleted files."""
-    return tuple(_attachment(file) for file in files if file.get("mode") not in _GONE)
+    """Return the attachments of a message in order, without deleted files and lists."""
+    return tuple(_attachment(file) for file in files if file.get("mode") not in _NO_BYTES)
 
 
 def _attachment(file: Mapping[str, Any]) -> Attachment:
     media_type = str(file.get("mimetype") or "")
     return Attachment(
         kind=_kind(media_type, str(file.get("subtype") or "")),
-        name=sanitize(str(file.get("name") or file.get("id") or "file")),
+        name=sanitize(str(file.get("name") or file.get("title") or file.get("id") or "file")),
         size=int(file.get("size") or 0),
         media_type=media_type,
         url=download_url(file) or str(file.get("id") or ""),

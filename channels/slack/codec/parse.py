@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from channels.slack.codec.attachments import attachments
 from channels.slack.codec.buttons import SlackButtonPress, is_press, parse_press
 from channels.slack.codec.render import command_in, mentions, plain_text, slash_command_in
+from channels.slack.codec.shared import SharedContent, own_text, shared_content
 from gateway.errors import UnreadableEvent
-from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
+from gateway.events import (
+    UNKNOWN,
+    Attachment,
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    QuoteKind,
+    Sender,
+    SessionKey,
+    edit_revision,
+)
 from gateway.ports import MembershipChange
 from gateway.text import sanitize
 
@@ -61,6 +72,8 @@ class ParsedEvent:
     team: str = ""  # the sender's workspace
     name: str = ""
     text: str = ""  # as Slack escapes it
+    added: str = ""  # tables and the like beside the text, as Slack escapes them
+    shared: SharedContent = field(default_factory=SharedContent)
     is_direct: bool = False
     is_bot: bool = False
     is_self: bool = False
@@ -156,6 +169,8 @@ def _parse_message(
         is_change=is_change,
         event_id=str(body.get("event_id") or ""),
         files=attachments(message.get("files") or ()),
+        added=own_text(message),
+        shared=shared_content(message),
     )
 
 
@@ -300,11 +315,15 @@ def build_message(
     )
     is_ours = parsed.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
     names = {**names, bot.user: bot.handle}
-    return InboundMessage(
+    if not is_ours:
+        text = "\n".join(each for each in (plain_text(parsed.text, names), plain_text(parsed.added, names)) if each)
+    else:
+        text = sanitize(parsed.text)
+    message = InboundMessage(
         key=SessionKey(channel, parsed.place),
         message_id=parsed.ts,
         sender=sender,
-        text=sanitize(parsed.text) if is_ours else plain_text(parsed.text, names),
+        text=text,
         command=_command(parsed, bot, names),
         sent_at=parsed.at,
         kind=parsed.kind,
@@ -319,6 +338,22 @@ def build_message(
         mentioned=tuple(user for user in mentions(parsed.text) if user != bot.user),
         attachments=parsed.files,
     )
+    return replace(message, **_shared_fields(parsed, bot, names, has_text=bool(text)))
+
+
+def _shared_fields(
+    parsed: ParsedEvent, bot: SlackBotIdentity, names: Mapping[str, str], *, has_text: bool
+) -> dict[str, Any]:
+    """Return the fields of messages that are shared: a quote, or the whole message if its sender added nothing."""
+    shared, text = parsed.shared, plain_text(parsed.shared.text, names)
+    if not (text or shared.files):
+        return {}
+    by, name = "" if shared.by in (parsed.user, bot.user) else shared.by, sanitize(shared.name)
+    if has_text or parsed.files:
+        fields = {"quoted": text, "quoted_by": by, "quoted_name": name, "quoted_files": shared.files}
+        return {**fields, "quote_kind": QuoteKind.SHARED}
+    forwarded = {"is_forwarded": True, "forwarded_from": name or UNKNOWN} if by else {}
+    return {"text": text, "attachments": shared.files, **forwarded}
 
 
 def _command(parsed: ParsedEvent, bot: SlackBotIdentity, names: Mapping[str, str]) -> str:

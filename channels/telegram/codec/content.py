@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.events import Attachment
@@ -20,15 +20,44 @@ _FILES = (
 )
 # What stands under these is a name, a title or a quotation: nothing that its sender typed as a command.
 _NOT_TYPED = frozenset({"text_mention", "text_link", "blockquote", "expandable_blockquote", "code", "pre"})
+# The fields that the Bot API calls service messages, but gifts, checklists and data of web apps, which a person sends.
+_SERVICE = frozenset(
+    (
+        *("new_chat_members", "left_chat_member", "new_chat_title", "new_chat_photo", "delete_chat_photo"),
+        *("group_chat_created", "supergroup_chat_created", "channel_chat_created", "message_auto_delete_timer_changed"),
+        *("migrate_to_chat_id", "migrate_from_chat_id", "pinned_message", "successful_payment", "refunded_payment"),
+        *("users_shared", "chat_shared", "connected_website", "write_access_allowed", "passport_data"),
+        *("proximity_alert_triggered", "boost_added", "chat_background_set", "forum_topic_created"),
+        *("forum_topic_edited", "forum_topic_closed", "forum_topic_reopened", "general_forum_topic_hidden"),
+        *("general_forum_topic_unhidden", "giveaway_created", "giveaway_completed", "paid_message_price_changed"),
+        *("direct_message_price_changed", "video_chat_scheduled", "video_chat_started", "video_chat_ended"),
+        *("video_chat_participants_invited", "suggested_post_approved", "suggested_post_approval_failed"),
+        *("suggested_post_declined", "suggested_post_paid", "suggested_post_refunded", "chat_owner_left"),
+        *("chat_owner_changed", "new_chat_member", "left_chat_participant", "new_chat_participant"),
+    )
+)
 FILE_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return the words of a message, hidden addresses written out, or what stands for them; "" for none."""
-    if "text" in message or "caption" in message:
-        has_entities = "entities" in message or "caption_entities" in message
-        return sanitize(_with_addresses(message) if has_entities else str(message.get("text", message.get("caption"))))
-    return sanitize(_other(message))
+    """Return the text of a message, with hidden addresses, and a description of content without text; "" for none."""
+    has_entities = "entities" in message or "caption_entities" in message
+    text = _with_addresses(message) if has_entities else str(message.get("text", message.get("caption", "")))
+    return sanitize("\n".join(each for each in (text, _describe(message)) if each))
+
+
+def is_service(message: Mapping[str, Any]) -> bool:
+    """Return True for a message of Telegram about the chat (a member joined, a title changed)."""
+    return not _SERVICE.isdisjoint(message)
+
+
+def author_name(message: Mapping[str, Any]) -> str:
+    """Return the display name of the author of a message, or of a forward's original."""
+    origin = message.get("forward_origin") or message.get("origin")
+    if origin is None:
+        return sanitize(_name(message.get("sender_chat") or message.get("from") or {}))
+    chat = origin.get("sender_user") or origin.get("sender_chat") or origin.get("chat") or {}
+    return sanitize(str(origin.get("sender_user_name") or _name(chat)))
 
 
 def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
@@ -79,17 +108,23 @@ def iter_entities(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
-    """Return the file of a message, as a fact: nothing is fetched. Its caption is the message's text (`spoken`)."""
+    """Return the files of a message; nothing is fetched. Their caption is the message's text."""
     if "sticker" in message:
         sticker = message["sticker"]
         return (_attachment(sticker, *_sticker(sticker), str(sticker.get("emoji", ""))),)
+    paid = (message.get("paid_media") or {}).get("paid_media") or ()
+    files = [file for each in paid for file in _first_file(each)]
+    return tuple(files or _first_file(message))
+
+
+def _first_file(message: Mapping[str, Any]) -> Iterator[Attachment]:
     for field, kind, name, media_type in _FILES:
         # An animation comes with a `document` of the same file, for old clients; the first that fits counts.
         if field in message:
             found = message[field]
             file = max(found, key=lambda size: int(size["width"])) if field == "photo" else found
-            return (_attachment(file, kind, name, media_type),)
-    return ()
+            yield _attachment(file, kind, name, media_type)
+            return
 
 
 def _sticker(sticker: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -143,22 +178,133 @@ def _with_addresses(message: Mapping[str, Any]) -> str:
     return _decoded(units)
 
 
-def _other(message: Mapping[str, Any]) -> str:
-    """Return a description of a message without text for the model; "" for service messages."""
-    if "venue" in message:
-        venue = message["venue"]
-        return f"(a place: {venue['title']}, {venue['address']})"
-    if "location" in message:
-        place = message["location"]
-        return f"(a location: {float(place['latitude']):.5f}, {float(place['longitude']):.5f})"
-    if "contact" in message:
-        contact = message["contact"]
-        names = " ".join(str(contact[name]) for name in ("first_name", "last_name") if contact.get(name))
-        return f"(a contact: {names}, {contact['phone_number']})"
-    if "poll" in message:
-        poll = message["poll"]
-        options = " / ".join(str(option["text"]) for option in poll["options"])
-        return f"(a poll: {poll['question']} {options})"
-    if "dice" in message:
-        return f"({message['dice']['emoji']} {int(message['dice']['value'])})"
+def _describe(message: Mapping[str, Any]) -> str:
+    """Return a description of content that is neither text nor a file; "" for messages without any."""
+    for name, describe in _DESCRIBED:
+        if name in message:
+            return describe(message[name])
     return ""
+
+
+def _venue(venue: Mapping[str, Any]) -> str:
+    return f"(a place: {venue['title']}, {venue['address']})"
+
+
+def _location(place: Mapping[str, Any]) -> str:
+    return f"(a location: {float(place['latitude']):.5f}, {float(place['longitude']):.5f})"
+
+
+def _contact(contact: Mapping[str, Any]) -> str:
+    return f"(a contact: {_name(contact)}, {contact['phone_number']})"
+
+
+def _poll(poll: Mapping[str, Any]) -> str:
+    options = " / ".join(str(option["text"]) for option in poll["options"])
+    return f"(a poll: {poll['question']} {options})"
+
+
+def _dice(dice: Mapping[str, Any]) -> str:
+    return f"({dice['emoji']} {int(dice['value'])})"
+
+
+def _checklist(checklist: Mapping[str, Any]) -> str:
+    return "\n".join([f"(a checklist: {checklist['title']})", *map(_task, checklist["tasks"])])
+
+
+def _task(task: Mapping[str, Any]) -> str:
+    is_done = bool(task.get("completion_date") or task.get("completed_by_user") or task.get("completed_by_chat"))
+    return f"- [{'x' if is_done else ' '}] {task['text']}"
+
+
+def _tasks_done(change: Mapping[str, Any]) -> str:
+    checklist = (change.get("checklist_message") or {}).get("checklist") or {}
+    texts = {task["id"]: str(task["text"]) for task in checklist.get("tasks") or ()}
+    lines = []
+    for name, verb in (("marked_as_done_task_ids", "done"), ("marked_as_not_done_task_ids", "not done")):
+        if tasks := [texts.get(each, f"task {each}") for each in change.get(name) or ()]:
+            lines.append(f"({_of(checklist)} marked as {verb}: {', '.join(tasks)})")
+    return "\n".join(lines)
+
+
+def _tasks_added(change: Mapping[str, Any]) -> str:
+    checklist = (change.get("checklist_message") or {}).get("checklist") or {}
+    return "\n".join([f"({_of(checklist)} added:)", *map(_task, change["tasks"])])
+
+
+def _of(checklist: Mapping[str, Any]) -> str:
+    return f"in the checklist {checklist['title']}" if checklist.get("title") else "in a checklist"
+
+
+def _story(story: Mapping[str, Any]) -> str:
+    return f"(a story of {name})" if (name := _name(story.get("chat") or {})) else "(a story)"
+
+
+def _paid_media(media: Mapping[str, Any]) -> str:
+    kinds = ", ".join(str(each.get("type", "")) for each in media.get("paid_media") or ())
+    return f"(paid media for {int(media.get('star_count', 0))} stars: {kinds})"
+
+
+def _invoice(invoice: Mapping[str, Any]) -> str:
+    amount = f"{int(invoice['total_amount'])} {invoice['currency']} in its smallest unit"
+    return f"(an invoice: {invoice['title']}, {invoice.get('description', '')}, {amount})"
+
+
+def _game(game: Mapping[str, Any]) -> str:
+    return f"(a game: {game['title']}, {game.get('description', '')})"
+
+
+def _gift(info: Mapping[str, Any]) -> str:
+    gift = info.get("gift") or {}
+    emoji = str((gift.get("sticker") or {}).get("emoji", ""))
+    stars = f" of {int(gift['star_count'])} stars" if gift.get("star_count") else ""
+    text = f": {info['text']}" if info.get("text") else ""
+    return f"(a gift{' ' * bool(emoji)}{emoji}{stars}{text})"
+
+
+def _unique_gift(info: Mapping[str, Any]) -> str:
+    gift = info.get("gift") or {}
+    return f"(a gift: {gift.get('base_name', 'unique')} #{gift.get('number', '?')})"
+
+
+def _giveaway(giveaway: Mapping[str, Any]) -> str:
+    chats = ", ".join(filter(None, map(_name, giveaway.get("chats") or ())))
+    prize = f", {giveaway['prize_description']}" if giveaway.get("prize_description") else ""
+    return f"(a giveaway for {int(giveaway['winner_count'])} winners{prize}{', of ' * bool(chats)}{chats})"
+
+
+def _giveaway_winners(giveaway: Mapping[str, Any]) -> str:
+    names = ", ".join(filter(None, map(_name, giveaway.get("winners") or ())))
+    return f"(a giveaway ended with {int(giveaway['winner_count'])} winners{': ' * bool(names)}{names})"
+
+
+def _web_app_data(data: Mapping[str, Any]) -> str:
+    return f"(from the web app {data.get('button_text', '')}: {data['data']})"
+
+
+def _name(chat: Mapping[str, Any]) -> str:
+    """Return the display name of a chat, user or contact."""
+    names = " ".join(str(chat[name]) for name in ("first_name", "last_name") if chat.get(name))
+    return str(chat.get("title") or names or chat.get("username") or "")
+
+
+# Field of the message and its description. A venue comes with a `location` of its own.
+_DESCRIBED: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("venue", _venue),
+    ("location", _location),
+    ("contact", _contact),
+    ("poll", _poll),
+    ("dice", _dice),
+    ("checklist", _checklist),
+    ("checklist_tasks_done", _tasks_done),
+    ("checklist_tasks_added", _tasks_added),
+    ("story", _story),
+    ("reply_to_story", _story),
+    ("paid_media", _paid_media),
+    ("invoice", _invoice),
+    ("game", _game),
+    ("gift", _gift),
+    ("unique_gift", _unique_gift),
+    ("giveaway", _giveaway),
+    ("giveaway_winners", _giveaway_winners),
+    ("web_app_data", _web_app_data),
+)

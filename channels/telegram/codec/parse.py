@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.telegram.codec.content import attachments, iter_entities, message_text, typed_command
+from channels.telegram.codec.content import (
+    attachments,
+    author_name,
+    is_service,
+    iter_entities,
+    message_text,
+    typed_command,
+)
 from gateway.errors import UnreadableEvent
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
 from gateway.ports import EventOrigin, MembershipChange
@@ -57,11 +64,14 @@ def parse_update(
 def _message(message: Mapping[str, Any], channel: str, bot: TelegramBotIdentity) -> InboundMessage | None:
     chat_kind = KINDS.get(message["chat"]["type"])
     text, files = message_text(message), attachments(message)
-    if chat_kind is None or not (text or files):
+    if chat_kind is None or is_service(message) or _is_for_another_bot(message, bot):
         return None  # a broadcast channel, or a service message
+    if not (text or files) and "message_id" not in message:
+        return None  # no shape of a message
     original = message.get("reply_to_message")
-    if original is not None and "forum_topic_created" in original:
+    if original is not None and is_service(original):
         original = None  # in a topic each message names the topic's creation, and answers nothing
+    quoted = original or message.get("external_reply") or {}
     return InboundMessage(
         key=_key(message, channel),
         message_id=str(int(message["message_id"])),
@@ -78,9 +88,12 @@ def _message(message: Mapping[str, Any], channel: str, bot: TelegramBotIdentity)
         album=str(message.get("media_group_id", "")),
         reply_to=str(int(original["message_id"])) if original else "",
         mentioned=tuple(user for kind, _, user in iter_entities(message) if kind == "text_mention" and user != bot.id),
-        quoted=_quoted(message, original),
-        quoted_by=_quoted_by(message, original, bot),
-        is_forwarded=_is_others(message),
+        quoted=_quoted(message, quoted),
+        quoted_by=_quoted_by(message, quoted, bot),
+        quoted_name=author_name(quoted)[:_NAMED],
+        quoted_files=attachments(quoted),
+        is_forwarded=_is_others(message, bot),
+        forwarded_from=_forwarded_from(message, bot),
         attachments=files,
     )
 
@@ -195,31 +208,58 @@ def person_of(user: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
     )
 
 
-def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> str:
-    """Return the words that are answered: the part a person picked, else the whole."""
-    picked = message.get("quote")
-    if picked:
+def _quoted(message: Mapping[str, Any], original: Mapping[str, Any]) -> str:
+    """Return the text that is answered: the part or the task that a person picked, else the whole."""
+    if picked := message.get("quote"):
         return sanitize(picked["text"])[:_QUOTED]
-    return message_text(original)[:_QUOTED] if original else ""
+    task = message.get("reply_to_checklist_task_id")
+    if task is not None and "checklist" in original:
+        checklist = original["checklist"]
+        tasks = [each for each in checklist["tasks"] if each["id"] == task]
+        original = {"checklist": {**checklist, "tasks": tasks or checklist["tasks"]}}
+    story = {name: message[name] for name in ("reply_to_story",) if name in message}
+    return message_text(original or story)[:_QUOTED]
 
 
-def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, bot: TelegramBotIdentity) -> str:
-    """Return the author of the quoted text; UNKNOWN for a forward or a message sent as a chat."""
+def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any], bot: TelegramBotIdentity) -> str:
+    """Return the author of what is quoted; UNKNOWN for a forward, a chat, a story and the result of an inline bot."""
     if not original:
-        return UNKNOWN if "quote" in message else ""
-    if _is_others(original) or "sender_chat" in original:
+        return UNKNOWN if "quote" in message or "reply_to_story" in message else ""
+    if _is_others(original, bot) or "sender_chat" in original:
         return UNKNOWN
-    said = str(original.get("from", {}).get("id", UNKNOWN))
+    author = original.get("origin", {}).get("sender_user", {}) if "origin" in original else original.get("from", {})
+    said = str(author.get("id", UNKNOWN))
     return "" if said in (bot.id, str(message.get("from", {}).get("id"))) else said
 
 
-def _is_others(message: Mapping[str, Any]) -> bool:
-    """Return True if a message is a forward of another author's message."""
+def _is_others(message: Mapping[str, Any], bot: TelegramBotIdentity) -> bool:
+    """Return True if another author wrote the text: a forward, or the result of an inline bot."""
+    if (via := message.get("via_bot")) is not None and str(via.get("id")) != bot.id:
+        return True
     origin = message.get("forward_origin")
     if origin is None:
         return False
     own = origin.get("sender_user", {}).get("id")
     return own is None or own != message.get("from", {}).get("id")
+
+
+def _forwarded_from(message: Mapping[str, Any], bot: TelegramBotIdentity) -> str:
+    """Return the name of the author of a text that the sender did not write; "" for their own."""
+    if not _is_others(message, bot):
+        return ""
+    if "forward_origin" not in message:
+        return f"the inline bot {sanitize(str(message['via_bot'].get('username', '')))}".strip()[:_NAMED]
+    return author_name(message)[:_NAMED] or UNKNOWN
+
+
+def _is_for_another_bot(message: Mapping[str, Any], bot: TelegramBotIdentity) -> bool:
+    """Return True if a message is a command with the name of another bot behind it."""
+    entities = message.get("entities", message.get("caption_entities", ()))
+    if not any(each["type"] == "bot_command" and int(each["offset"]) == 0 for each in entities):
+        return False
+    words = (word for kind, word, _ in iter_entities(message) if kind == "bot_command")
+    _, at, whose = next(words, "").partition("@")
+    return bool(at) and whose.lower() != bot.username.lower()
 
 
 def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, bot: TelegramBotIdentity) -> bool:

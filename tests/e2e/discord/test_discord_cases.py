@@ -12,7 +12,8 @@ from gateway.i18n import translate
 from tests.e2e.discord.test_gateway_discord import CALL, open_gateway
 from tests.fakes.discord_records import ANN, GENERAL
 from tests.fakes.discord_server import DiscordServer
-from tests.fakes.platform_cases import CaseModel, load_case
+from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
+from tests.fakes.sample_files import png_of
 
 
 @asynccontextmanager
@@ -21,7 +22,7 @@ async def run_case(discord: DiscordServer, case: dict[str, Any], *, answers: int
     model, named = CaseModel(), dict[str, str]()
     for method, kind, what in case.get("fail", ()):
         discord.fail(method, kind, what)
-    async with open_gateway(discord, model=model) as up:
+    async with open_gateway(discord, model=model, more=SEES) as up:
         for message in case["messages"]:
             fields = dict(message)
             where, user = fields.pop("where"), fields.pop("user")
@@ -57,3 +58,86 @@ async def test_a_channel_that_takes_no_message_costs_a_line_to_the_asker(discord
     """One line in the direct chat, and no reaction stays."""
     async with run_case(discord, load_case("23_discord_thread_locked")):
         assert discord.chat(discord.direct(ANN)) == [translate("delivery.place_gone")]
+
+
+# -- what the model gets -------------------------------------------------------------------------
+
+
+def keep_pictures(discord: DiscordServer, case: dict[str, Any]) -> dict[str, Any]:
+    """Return *case* with files that the server has."""
+    for message in case["messages"]:
+        for part in (message, *(each["message"] for each in message.get("message_snapshots", ()))):
+            part["attachments"] = [
+                discord.cdn.keep(each["filename"], png_of(8, 8), content_type=each["content_type"])
+                for each in part.get("attachments", ())
+            ]
+    return case
+
+
+async def test_a_picture_that_is_answered_reaches_the_model(discord: DiscordServer) -> None:
+    """With the name of who sent it."""
+    case = keep_pictures(discord, load_case("22_discord_reply_to_picture"))
+    async with run_case(discord, case) as model:
+        (prompt,) = model.prompts
+    assert "[the message that is answered here, by Ben]\n> (image)" in prompt
+    assert PICTURE in prompt
+
+
+async def test_a_forwarded_picture_reaches_the_model(discord: DiscordServer) -> None:
+    """It is said to be a forward."""
+    case = keep_pictures(discord, load_case("20_discord_forward_of_a_picture"))
+    async with run_case(discord, case) as model:
+        (prompt,) = model.prompts
+    assert ", Ann, forwarded]" in prompt
+    assert PICTURE in prompt
+
+
+async def test_forwarded_text_and_picture_reach_the_model(discord: DiscordServer) -> None:
+    """The words are the message, not something that it answers."""
+    case = keep_pictures(discord, load_case("20b_discord_forward_of_text_and_picture"))
+    async with run_case(discord, case) as model:
+        (prompt,) = model.prompts
+    assert ", Ann, forwarded] the forwarded words" in prompt
+    assert "answered here" not in prompt
+    assert PICTURE in prompt
+
+
+async def test_a_sticker_and_a_poll_are_named(discord: DiscordServer) -> None:
+    """Each is a message like any other."""
+    both = [*load_case("21_discord_sticker_only")["messages"], *load_case("21b_discord_poll")["messages"]]
+    async with run_case(discord, {"messages": both}, answers=2) as model:
+        assert any(each.endswith("] (sticker: Wave)") for each in model.prompts)
+        assert any(each.endswith("] (a poll: Where to eat? Pizza / Thai)") for each in model.prompts)
+
+
+SNAPSHOTS: dict[str, tuple[dict[str, Any], str]] = {
+    "embed": (
+        {"embeds": [{"title": "Build 7", "description": "red", "fields": [{"name": "CPU", "value": "99"}]}]},
+        "Build 7\n  red\n  CPU: 99",
+    ),
+    "sticker": ({"sticker_items": [{"id": "1", "name": "Wave", "format_type": 1}]}, "(sticker: Wave)"),
+    "poll": (
+        {"poll": {"question": {"text": "Tea?"}, "answers": [{"poll_media": {"text": "Yes"}}]}},
+        "(a poll: Tea? Yes)",
+    ),
+    "components": ({"components": [{"type": 17, "components": [{"type": 10, "content": "in a box"}]}]}, "in a box"),
+}
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+async def test_every_content_of_a_forward_is_read(discord: DiscordServer, name: str) -> None:
+    """Embeds, stickers, polls and components, as another's."""
+    content, expected = SNAPSHOTS[name]
+    case = load_case("20_discord_forward_of_a_picture")
+    case["messages"][0]["message_snapshots"] = [{"message": {"content": "", **content}}]
+    async with run_case(discord, case) as model:
+        (prompt,) = model.prompts
+    assert f", Ann, forwarded] {expected}" in prompt
+
+
+async def test_nothing_to_read_gets_a_line_and_no_turn(discord: DiscordServer) -> None:
+    """A message of a kind that we do not know."""
+    case = {"messages": [{"where": "dm", "user": ANN, "content": ""}] * 2}
+    async with run_case(discord, case) as model:
+        assert posts(discord) == [translate("files.unreadable")]
+    assert model.prompts == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,10 +24,16 @@ TALE = "These are the first words of the answer, and these are the last ones."
 
 @asynccontextmanager
 async def open_gateway(
-    discord: DiscordServer, *, home: Path | None = None, model: Any = None, tools: Sequence[Tool] = (), **block: str
+    discord: DiscordServer,
+    *,
+    home: Path | None = None,
+    model: Any = None,
+    tools: Sequence[Tool] = (),
+    more: Mapping[str, str] | None = None,
+    **block: str,
 ) -> AsyncIterator[InProcessGateway]:
-    """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
-    environment = discord.settings(**{"ALLOW_FROM": f"{ANN},{BEN}", **block})
+    """Run the gateway with a Discord block for Ann and Ben and the variables *more*; it is connected on entry."""
+    environment = {**discord.settings(**{"ALLOW_FROM": f"{ANN},{BEN}", **block}), **(more or {})}
     async with gateway(home=home, model=model or InstantModel(), environment=environment, tools=tools) as parlour:
         await discord.until(lambda: discord.gateway.line is not None)
         yield parlour

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.i18n import translate
-from tests.fakes.platform_cases import CaseModel, load_case
+from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
 from tests.fakes.telegram_gateway import TEAM, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer
@@ -26,7 +26,7 @@ async def run_case(server: TelegramServer, case: dict[str, Any]) -> AsyncIterato
         server.files.keep(png_of(8, 8), ident)
     for method, refusals in case.get("fail", {}).items():
         server.fail(method, *(TelegramFault("status", status, description=text) for status, text in refusals))
-    async with open_gateway(server, model, **case.get("env", {})) as up:
+    async with open_gateway(server, model, None, **SEES, **case.get("env", {})) as up:
         for update in case["updates"]:
             message = {**update["message"], "date": server.now()}
             place = server.chat(int(message["chat"]["id"]))
@@ -43,6 +43,7 @@ async def run_case(server: TelegramServer, case: dict[str, Any]) -> AsyncIterato
             await up.idle()
         await up.idle()
         yield model
+        await up.idle()
         await server.until(lambda: not has_reaction(server))
 
 
@@ -90,3 +91,191 @@ async def test_an_asker_who_cannot_be_written_to_has_no_reaction_left(server: Te
     case["fail"] = {"sendMessage": [refusal, [403, "Forbidden: bot can't initiate conversation with a user"]]}
     async with run_case(server, case):
         assert server.posts == []
+
+
+# -- what the model gets -------------------------------------------------------------------------
+
+
+async def test_a_picture_that_is_answered_in_a_group_reaches_the_model(server: TelegramServer) -> None:
+    """With the name of who sent it, and told apart from a picture of the question's own."""
+    async with run_case(server, load_case("01_telegram_reply_to_photo_in_group")) as model:
+        (prompt,) = model.prompts
+    assert "[the message that is answered here, by Ben]\n> (image)" in prompt
+    assert "of the quoted message" in prompt
+    assert PICTURE in prompt
+
+
+async def test_a_picture_that_is_answered_directly_reaches_the_model(server: TelegramServer) -> None:
+    """The model is told which message is answered, and sees it."""
+    async with run_case(server, load_case("01b_telegram_reply_to_photo_direct")) as model:
+        prompt = model.prompts[-1]
+    assert "[the message that is answered here, by Ann]\n> (image)" in prompt
+    assert prompt.count(PICTURE) == 1
+
+
+async def test_a_picture_of_another_chat_that_is_answered_reaches_the_model(server: TelegramServer) -> None:
+    """An external reply: the picture and whose it is."""
+    async with run_case(server, load_case("01d_telegram_external_reply_with_photo")) as model:
+        (prompt,) = model.prompts
+    assert "[the message that is answered here, by Zoe]" in prompt
+    assert PICTURE in prompt
+
+
+USER = {"id": 42, "is_bot": False, "first_name": "Ann"}
+ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
+    "sticker": ({"sticker": {"file_id": "AgAC1", "emoji": "😺"}}, "(image sticker.webp"),
+    "voice": ({"voice": {"file_id": "AgAC1", "duration": 1}}, "(voice voice.ogg"),
+    "poll": ({"poll": {"question": "Where?", "options": [{"text": "Here"}, {"text": "There"}]}}, "> (a poll: Where?"),
+    "location": ({"location": {"latitude": 1, "longitude": 2}}, "> (a location: 1.00000, 2.00000)"),
+    "contact": ({"contact": {"first_name": "Zoe", "phone_number": "+1"}}, "> (a contact: Zoe, +1)"),
+    "bots own file": (
+        {"from": {"id": 123456789, "is_bot": True, "first_name": "Parlour"}, "document": {"file_id": "AgAC1"}},
+        "of the quoted message",
+    ),
+    "caption": ({"photo": [{"file_id": "AgAC1", "width": 9, "height": 9}], "caption": "the cat"}, "> the cat (image)"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+async def test_every_kind_of_answered_message_is_told(server: TelegramServer, name: str) -> None:
+    """A file as a file, anything else in words."""
+    content, expected = ANSWERED[name]
+    answered = {"message_id": 1, "from": USER, "chat": {"id": 42, "type": "private"}, "date": 1, **content}
+    fields = {
+        "message_id": 2,
+        "from": USER,
+        "chat": {"id": 42, "type": "private", "first_name": "Ann"},
+        "text": "this?",
+    }
+    async with run_case(server, {"updates": [{"message": fields | {"reply_to_message": answered}}]}) as model:
+        (prompt,) = model.prompts
+    assert expected in prompt
+    assert prompt.endswith("this?") or "of the quoted message" in prompt
+
+
+KINDS: dict[str, tuple[dict[str, Any], str]] = {
+    "checklist": (
+        load_case("03_telegram_checklist")["updates"][0]["message"],
+        "(a checklist: Trip)\n  - [ ] buy tickets",
+    ),
+    "paid media": (load_case("03b_telegram_paid_media")["updates"][0]["message"], "(paid media for 5 stars: preview)"),
+    "story": (load_case("03b_telegram_story")["updates"][0]["message"], "(a story of News)"),
+    "game": ({"game": {"title": "Chess", "description": "a board"}}, "(a game: Chess, a board)"),
+    "invoice": (
+        {"invoice": {"title": "Tea", "description": "a cup", "currency": "EUR", "total_amount": 350}},
+        "(an invoice: Tea, a cup, 350 EUR",
+    ),
+    "gift": (
+        {"gift": {"gift": {"sticker": {"emoji": "🎁"}, "star_count": 15}, "text": "for you"}},
+        "(a gift 🎁 of 15 stars",
+    ),
+    "unique gift": ({"unique_gift": {"gift": {"base_name": "Bear", "number": 7}}}, "(a gift: Bear #7)"),
+    "giveaway": (
+        {"giveaway": {"chats": [{"title": "News"}], "winner_count": 3}},
+        "(a giveaway for 3 winners, of News)",
+    ),
+    "winners": ({"giveaway_winners": {"winner_count": 1, "winners": [USER]}}, "(a giveaway ended with 1 winners: Ann)"),
+    "tasks done": (
+        {
+            "checklist_tasks_done": {
+                "checklist_message": {"checklist": {"title": "Trip", "tasks": [{"id": 1, "text": "buy tickets"}]}},
+                "marked_as_done_task_ids": [1],
+            }
+        },
+        "(in the checklist Trip marked as done: buy tickets)",
+    ),
+    "tasks added": ({"checklist_tasks_added": {"tasks": [{"id": 3, "text": "pack"}]}}, "- [ ] pack"),
+    "dice": ({"dice": {"emoji": "🎲", "value": 4}}, "(🎲 4)"),
+    "venue": (
+        {"venue": {"title": "Cafe", "address": "Main St", "location": {}}, "location": {"latitude": 1, "longitude": 2}},
+        "(a place: Cafe, Main St)",
+    ),
+    "paid media with a caption": (
+        {"paid_media": {"star_count": 5, "paid_media": [{"type": "preview"}]}, "caption": "look"},
+        "look\n  (paid media",
+    ),
+    "sticker": ({"sticker": {"file_id": "AgAC1", "emoji": "😺"}}, ": 😺"),
+    "video note": ({"video_note": {"file_id": "AgAC1", "length": 9, "duration": 1}}, "(video video-note.mp4"),
+    "animation": ({"animation": {"file_id": "AgAC1", "duration": 1, "width": 9, "height": 9}}, "(video animation.mp4"),
+}
+
+
+def _private(content: dict[str, Any]) -> dict[str, Any]:
+    chat = {"id": 42, "type": "private", "first_name": "Ann"}
+    return {"updates": [{"message": {"message_id": 1, "from": USER, "chat": chat, **content}}]}
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_every_kind_of_message_is_named(server: TelegramServer, name: str) -> None:
+    """What cannot be read in words is at least named, and answered."""
+    content, expected = KINDS[name]
+    async with run_case(server, _private(content)) as model:
+        (prompt,) = model.prompts
+        assert server.shown(42) == ["Answer 1."]
+    assert expected in prompt
+
+
+async def test_an_unknown_kind_gets_a_line_now_and_then_and_no_turn(server: TelegramServer) -> None:
+    """Something of a later Bot API, twice: one line; service messages: none."""
+    case = _private({"hologram": {"size": 3}})
+    case["updates"] += _private({"hologram": {"size": 4}, "message_id": 2})["updates"]
+    case["updates"] += _private({"pinned_message": {"message_id": 1}, "message_id": 3})["updates"]
+    async with run_case(server, case) as model:
+        await server.until(lambda: bool(server.posts))
+        assert server.shown(42) == [translate("files.unreadable")]
+    assert model.prompts == []
+
+
+FORWARDS: dict[str, tuple[dict[str, Any], str]] = {
+    "user": (
+        load_case("05_telegram_forward_is_shown_as_own_words")["updates"][0]["message"],
+        ", Ann, forwarded from Zoe]",
+    ),
+    "hidden": (
+        {"text": "x", "forward_origin": {"type": "hidden_user", "sender_user_name": "Q"}},
+        ", Ann, forwarded from Q]",
+    ),
+    "channel": (
+        {"text": "x", "forward_origin": {"type": "channel", "chat": {"title": "Bees"}}},
+        ", Ann, forwarded from Bees]",
+    ),
+    "inline bot": ({"text": "x", "via_bot": {"id": 5, "username": "gif"}}, ", Ann, forwarded from the inline bot gif]"),
+    "own": ({"text": "x", "forward_origin": {"type": "user", "sender_user": USER}}, ", Ann] "),
+}
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+async def test_a_forward_says_whose_words_it_has(server: TelegramServer, name: str) -> None:
+    """The head of the message names the author; a command in it is not ours to run."""
+    content, expected = FORWARDS[name]
+    async with run_case(server, _private(content)) as model:
+        (prompt,) = model.prompts
+    assert expected in prompt
+
+
+async def test_another_bots_command_is_passed_over_in_an_open_group(server: TelegramServer) -> None:
+    """No call of the model and no answer; the same with our name is ours."""
+    case = load_case("07_telegram_command_of_another_bot_open_group")
+    async with run_case(server, case) as model:
+        assert server.posts == []
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize("mention", [0, 1, 2])
+async def test_an_album_is_whole_whichever_photo_names_the_bot(server: TelegramServer, mention: int) -> None:
+    """Three photos, the caption with the mention on one of them: one turn with three pictures, one answer."""
+    team = {"id": TEAM, "type": "supergroup", "title": "The team"}
+    photo = {
+        "photo": [{"file_id": "AgAC1", "width": 9, "height": 9}],
+        "media_group_id": "al",
+        "chat": team,
+        "from": USER,
+    }
+    caption = {"caption": "@parlour_bot these?", "caption_entities": [{"type": "mention", "offset": 0, "length": 12}]}
+    async with run_case(server, {"updates": []}) as model:
+        for n in range(3):
+            message = {**photo, "message_id": n + 1, "date": server.now(), **(caption if n == mention else {})}
+            server.push({"message": message})
+        await server.until(lambda: bool(server.posts))
+    (prompt,) = model.prompts
+    assert prompt.count(PICTURE) == 3

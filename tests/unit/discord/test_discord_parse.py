@@ -37,12 +37,13 @@ def test_a_live_message_and_its_history_are_one_message() -> None:
     assert (live.text, live.sender.name, live.sender.roles) == ("@Parlour hello", "Annie", ("5002",))
 
 
-def test_a_forward_is_its_senders_who_quotes() -> None:
-    """What was said elsewhere is quoted; the sender is who forwarded it."""
+def test_a_forward_is_a_message_in_others_words() -> None:
+    """What was said elsewhere is its text, marked as forwarded; the sender is who forwarded it."""
     message = codec.parse_message("discord", payload("message_forward"), HALL, ME)
     assert message is not None
-    assert (message.text, message.quoted, message.sender.id) == ("", "what was said elsewhere", "2001")
-    assert message.quoted_by == UNKNOWN  # Discord does not say whose it was
+    assert (message.text, message.quoted, message.sender.id) == ("what was said elsewhere", "", "2001")
+    assert message.is_forwarded
+    assert message.forwarded_from == UNKNOWN  # Discord does not say whose it was
 
 
 def test_system_messages_are_nobodys_words_and_webhooks_are_bots() -> None:

@@ -24,7 +24,7 @@ from telegram.error import (
 
 from channels.telegram import http_request
 from channels.telegram.api import is_token_refused, make_bot, make_requests, send_failure
-from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.errors import OutcomeUnknown, PlaceGone, RetryLater, SendFailed, SendRefused
 from tests.fakes.clock import VirtualClock
 from tests.fakes.gateway import free_port
 from tests.fakes.loopback import serve_app
@@ -56,9 +56,9 @@ FLOOD = '{"ok": false, "error_code": 429, "description": "Too Many Requests: ret
 MOVED = '{"ok": false, "description": "Bad Request: upgraded", "parameters": {"migrate_to_chat_id": -100}}'
 PAGE = "<html>the words of a page</html>"
 ANSWERS: dict[str, tuple[int, str, type[TelegramError], type[SendFailed]]] = {
-    "wrong": (400, '{"ok": false, "description": "Bad Request: chat not found"}', BadRequest, SendRefused),
+    "wrong": (400, '{"ok": false, "description": "Bad Request: chat not found"}', BadRequest, PlaceGone),
     "moved": (400, MOVED, ChatMigrated, SendRefused),
-    "blocked": (403, '{"ok": false, "description": "Forbidden: bot was blocked"}', Forbidden, SendRefused),
+    "blocked": (403, '{"ok": false, "description": "Forbidden: bot was blocked"}', Forbidden, PlaceGone),
     "token": (401, '{"ok": false, "description": "Unauthorized"}', InvalidToken, RetryLater),
     "another server": (404, PAGE, InvalidToken, RetryLater),
     "conflict": (409, '{"ok": false, "description": "Conflict: terminated"}', Conflict, OutcomeUnknown),
