@@ -1,4 +1,4 @@
-"""Verification of a model by one small real call, for `parlour init`, the console and `parlour doctor`."""
+"""Trial of a model by small real requests, for `parlour init`, the console and `parlour doctor`."""
 
 from __future__ import annotations
 
@@ -6,45 +6,149 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from agent.llm.chat_model import ChatRequest, ModelConfig
+import structlog
+
+from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, ToolCall
+from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels
+from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
+from agent.memory.storage.disk import Disk
+from agent.recorded_turn import UnrecordedCalls
+from gateway.control.gateway_client import connect
 from gateway.errors import (
     ContextOverflow,
     EmptyModelReply,
+    FailureCause,
+    ModelAbility,
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
     ModelTimeout,
     ModelUnreachable,
     SettingsError,
+    UserError,
 )
+from gateway.home import Home
+from gateway.i18n import FALLBACK, translate
+from gateway.i18n.failures import cause_line
 from gateway.net.web_credentials import hide_password
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings.llm import LlmSettings
+
+log = structlog.get_logger(__name__)
 
 _SECONDS = 30.0
 _LIST_SECONDS = 10.0
 _LONGEST_LIST = 1_000_000  # bytes
 _MOST_LISTED = 200
-_TOKENS = 16  # enough for a first word
+_MOST_SECONDS = 90.0  # for all requests of a trial
+_TOKENS = 256  # of an answer: enough for a call, after a thought
+_TOOL_NAME = "current_time"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _TOOL_NAME,
+        "description": "Return the current time.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+_QUESTION = (
+    {"role": "system", "content": "Answer in one short sentence."},
+    {"role": "user", "content": f"Call the tool {_TOOL_NAME}, then say what time it is."},
+)
+_ABILITIES = frozenset(ModelAbility)
+_KEPT = SetupFinding(level=SetupLevel.GOOD, text="kept", id="model")
+_LONGEST_MODEL = 500  # characters
+# The lines here name the address or the status too.
+_OWN_WORDS = frozenset(
+    {
+        FailureCause.KEY,
+        FailureCause.ACCOUNT,
+        FailureCause.ADDRESS,
+        FailureCause.MODEL,
+        FailureCause.CONNECTION,
+    }
+)
+TRIALS = "model-trials.json"  # in the home: of trials while no gateway ran
+_TOOL_USES = "reminders, web pages and changes of memory"
+_BETTER_MODEL = (
+    "Use a model that was trained to call tools, or switch on tool calling at its server (vLLM:"
+    " --enable-auto-tool-choice and --tool-call-parser; llama.cpp: --jinja)"
+)
 _ADDED = "/completions"  # is appended to the address
 _NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 
 
-async def try_model(llm: LlmSettings, *, proxy: str = "") -> SetupFinding:
-    """Make one small call to *llm* and return the result in words. It costs a few tokens. Never raises."""
+@dataclass(frozen=True, slots=True)
+class ModelTrial:
+    """The result of a trial in words, and the facts about the model that it has shown."""
+
+    finding: SetupFinding
+    model: str = ""  # the name of its facts; "" if the model did not answer
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    async def keep(self, models: LearnedModels) -> None:
+        """Keep the facts; whatever else was believed to be lacking is tried again by the next requests."""
+        if self.model:
+            before = [*ModelAbility, CALLS_AS_TEXT]
+            await models.learn(self.model, self.facts, forget=[each for each in before if each not in self.facts])
+
+
+async def hand_over_trials(home: Home, trials: Sequence[ModelTrial]) -> None:
+    """Have the gateway of *home* keep what *trials* have shown; one that does not run takes it over at its start."""
+    found = [{"model": each.model, "facts": dict(each.facts)} for each in trials if each.model]
+    if not found or not await asyncio.to_thread(home.path.is_dir):
+        return
+    try:
+        async with connect(home) as client:
+            if client is not None:
+                async for _ in client.call("setup learned", {"trials": found}):
+                    pass
+                return
+        await asyncio.to_thread(Disk().replace, home.path / TRIALS, json.dumps(found).encode())
+    except (UserError, OSError) as error:
+        log.warning("model.trial_not_kept", reason=str(error))  # it is learned again, at the cost of a refused request
+
+
+async def take_over_trials(home: Path, models: LearnedModels) -> None:
+    """Keep what trials have shown while no gateway ran on *home*, and remove their file."""
+    path = home / TRIALS
+    data = await asyncio.to_thread(Disk().load, path)
+    if data is None:
+        return
+    try:
+        await keep_trials(json.loads(data), models)
+    except ValueError:
+        log.warning("model.trial_unreadable")
+    await asyncio.to_thread(path.unlink, missing_ok=True)
+
+
+async def keep_trials(trials: object, models: LearnedModels) -> None:
+    """Keep the trials in *trials*, which came as JSON. Raises ValueError for any other shape."""
+    if not isinstance(trials, list):
+        raise ValueError("trials must be a list")  # noqa: TRY004 - of JSON
+    for each in trials[:_MOST_LISTED]:
+        model, facts = (each.get("model"), each.get("facts")) if isinstance(each, dict) else (None, None)
+        if not isinstance(model, str) or not isinstance(facts, dict) or len(model) > _LONGEST_MODEL:
+            raise ValueError("a trial must have a model and its facts")
+        known = {name: "" for name in facts if name in _ABILITIES or name == CALLS_AS_TEXT}
+        await ModelTrial(_KEPT, model, known).keep(models)
+
+
+async def try_model(llm: LlmSettings, *, proxy: str = "") -> ModelTrial:
+    """Ask *llm* as a turn does: streamed, with a tool, then with its result. It costs some 300 tokens. Never raises."""
     llm = llm.asking()
     base = str(llm.api_base or "").rstrip("/")
     if base.endswith(_ADDED):
-        right = base.removesuffix(_ADDED).removesuffix("/chat")
-        text = (
-            f"{llm.model}: this ending of the address is added automatically;"
-            f" change the address to {hide_password(right)}"
-        )
-        return SetupFinding(level=SetupLevel.WRONG, text=text, id="model")
+        right = hide_password(base).removesuffix(_ADDED).removesuffix("/chat")
+        return _failed(f"{llm.model}: this ending of the address is added automatically; change the address to {right}")
     config = ModelConfig(
         model=llm.model,
         api_base=str(llm.api_base or ""),
@@ -58,25 +162,76 @@ async def try_model(llm: LlmSettings, *, proxy: str = "") -> SetupFinding:
     try:
         model = open_model(config)
     except SettingsError as error:
-        return SetupFinding(level=SetupLevel.WRONG, text=str(error), id="model")
-    question = [{"role": "user", "content": "Say ok."}]
+        return _failed(str(error))
     started = time.monotonic()
     try:
         await model.warm()
         started = time.monotonic()
-        await model.complete(ChatRequest(messages=question, turn="t-setup", max_tokens=_TOKENS))
-    except (EmptyModelReply, ContextOverflow):
-        pass  # it used up its few tokens by thinking: the model exists and accepts the key
+        async with asyncio.timeout(_MOST_SECONDS):
+            return await _ask(model, llm, started)
+    except TimeoutError:
+        return _failed(f"{llm.model}: no complete answer {_where(llm)} within {_MOST_SECONDS:.0f} s")
     except ModelRateLimited:
         text = f"{llm.model} is reachable, but too busy to answer right now"
-        return SetupFinding(level=SetupLevel.WARNING, text=text, id="model")
+        return ModelTrial(SetupFinding(level=SetupLevel.WARNING, text=text, id="model"))
     except ModelFailed as failed:
-        return SetupFinding(level=SetupLevel.WRONG, text=_in_words(failed, llm), id="model")
+        return _failed(_in_words(failed, llm))
     finally:
         await model.close()
-    return SetupFinding(
-        level=SetupLevel.GOOD, text=f"{llm.model} answered in {time.monotonic() - started:.1f} s", id="model"
-    )
+
+
+def _failed(text: str) -> ModelTrial:
+    return ModelTrial(SetupFinding(level=SetupLevel.WRONG, text=text, id="model"))
+
+
+async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial:
+    """Make the requests of a turn and return their result. Raises ModelFailed."""
+    facts, unrecorded = LearnedModels(), UnrecordedCalls()
+    client = ModelClient([model], attempts=1, recorder=unrecorded, meter=unrecorded, facts=facts)
+    first = await _complete(client, _QUESTION)
+    seconds = time.monotonic() - started
+    is_known = first is not None and not first.is_cut  # otherwise it was still thinking when its tokens were used up
+    calls = first.tool_calls if first is not None else ()
+    if not client.lacks(ModelAbility.TOOLS):
+        try:
+            await _complete(client, [*_QUESTION, *_result_of(first)])
+        except ModelRefused as refused:
+            if refused.cause is not None:
+                raise
+            return _failed(f"{llm.model} takes tools, but refuses their results; use another model or server")
+    missing = [ModelAbility(each.name) for each in client.own_facts() if each.name in _ABILITIES]
+    learned = {each.name: each.value for each in client.own_facts()}
+    text = f"{llm.model} answered in {seconds:.1f} s"
+    if missing:
+        names = ", ".join(translate(f"commands.ability_{each}", FALLBACK) for each in missing)
+        text += f", without {names}: its server refuses that"
+    if ModelAbility.TOOLS in missing:
+        text += f". Chats work, but not {_TOOL_USES}. {_BETTER_MODEL}"
+    elif is_known and not calls:
+        text += f", but called no tool when it was asked to: {_TOOL_USES} may not work. {_BETTER_MODEL}"
+    is_good = not missing and bool(calls or not is_known)
+    level = SetupLevel.GOOD if is_good else SetupLevel.WARNING
+    return ModelTrial(SetupFinding(level=level, text=text, id="model"), client.names()[0][1], learned)
+
+
+async def _complete(client: ModelClient, messages: Sequence[Mapping[str, Any]]) -> ChatReply | None:
+    """Return the answer to *messages*, streamed; None if the model only thought. Raises ModelFailed."""
+    request = ChatRequest(messages=messages, tools=[_TOOL], turn="t-setup", max_tokens=_TOKENS)
+    try:
+        return await client.complete(request, sink=lambda _: None)
+    except EmptyModelReply:
+        return None  # the model exists and accepts the key
+
+
+def _result_of(reply: ChatReply | None) -> list[dict[str, Any]]:
+    """Return the call in *reply* with its result, as a turn sends them; without a call, one of the trial's own."""
+    call = next(iter(reply.tool_calls if reply is not None else ()), ToolCall("call00001", _TOOL_NAME, "{}"))
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    said: dict[str, Any] = {"role": "assistant", "content": (reply.text if reply is not None else "") or None}
+    said["tool_calls"] = [{"id": call.id, "type": "function", "function": function}]
+    if reply is not None and reply.thinking is not None:
+        said["thinking"] = reply.thinking
+    return [said, {"role": "tool", "tool_call_id": call.id, "content": "12:00"}]
 
 
 async def find_name_at_address(model: str, base: str, key: str, *, proxy: str) -> tuple[str, list[str]]:
@@ -125,12 +280,24 @@ async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
         return []
 
 
+def _where(llm: LlmSettings) -> str:
+    return f"at {hide_password(str(llm.api_base))}" if llm.api_base else "at its provider"
+
+
 def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
-    where = f"at {hide_password(str(llm.api_base))}" if llm.api_base else "at its provider"
-    if isinstance(failed, ModelUnreachable):
+    where = _where(llm)
+    if isinstance(failed, ContextOverflow):
+        size = f" ({failed.window:,} tokens)" if failed.window else ""
         return (
-            f"{llm.model}: nothing answers {where}; check that the address is correct and reachable from this machine"
+            f"{llm.model}: its context window{size} is too small for a short question; set 16,000 or more at its server"
         )
+    if failed.cause is not None and failed.cause not in _OWN_WORDS:
+        return f"{llm.model}: {cause_line(failed.cause)}"
+    if isinstance(failed, ModelUnreachable):
+        if found := _STATUS.search(str(failed)):
+            return f"{llm.model}: the server {where} fails (HTTP {found[1]}); see its log"
+        what = "nothing answers" if failed.cause is not None else "nothing answers, or not to the end,"
+        return f"{llm.model}: {what} {where}; check that the address is correct and reachable from this machine"
     if isinstance(failed, ModelTimeout):
         return f"{llm.model}: no answer {where} within {_SECONDS:.0f} s; check that the address is correct"
     if isinstance(failed, ModelRefused):

@@ -15,6 +15,7 @@ from agent.llm.model_client import ContextWindows, ModelClient, ModelObserver, U
 from agent.llm.model_registry import open_model
 from agent.llm.model_table import is_priced
 from gateway.app.context import ExtraPlugins
+from gateway.app.model_trial import take_over_trials
 from gateway.ports import MetricsRecorder
 from gateway.settings import Settings
 from gateway.settings.llm import OFFLINE, LlmSettings
@@ -123,6 +124,7 @@ async def open_models(factory: ModelFactory) -> AsyncIterator[ModelServices]:
     background = (factory.build_memory(default), factory.build_dream(default))
     services = ModelServices(default, factory.build_catalog(default), *background)
     names = {name: kept_as for each in services.all() for name, kept_as in each.names()}
+    await take_over_trials(factory.settings.home, factory.facts)
     await take_over_windows(factory.settings.home / "windows.json", factory.facts, names)
     try:
         yield services

@@ -158,8 +158,10 @@ class SetupOperations(OperationGroup):
             llm = LlmSettings.model_validate(given)
         except ValidationError as error:
             raise _user_error(error_lines(error, {**given, "api_key": ""}), [key]) from None
-        finding = await try_model(llm, proxy=self._app.settings.proxy_address)
+        trial = await try_model(llm, proxy=self._app.settings.proxy_address)
+        finding = trial.finding
         _require([finding], [key])
+        await trial.keep(self._app.model.facts)
         changes = changes_of(("llm",), answers, secret=("api_key",))
         if base and not answers["api_base"]:
             changes.plain["llm", "api_base"] = ""
@@ -168,6 +170,17 @@ class SetupOperations(OperationGroup):
         except UserError as error:
             raise UserError(f"{finding.text}, but {error}\n{_environment_lines(changes)}") from None
         yield {"findings": [finding.text], "needs_restart": True}
+
+    @operation("setup learned")
+    async def keep_trials(self, arguments: Line) -> AsyncIterator[Line]:
+        """Keep the facts about models that trials of another process have shown."""
+        from gateway.app.model_trial import keep_trials
+
+        try:
+            await keep_trials(arguments.get("trials"), self._app.model.facts)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        yield {}
 
     def _saved_key(self, provider: str, base: str) -> str:
         """Return the saved key if it was saved for this address, or without one for this provider; otherwise ""."""

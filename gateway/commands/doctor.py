@@ -208,9 +208,11 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]
         minutes = max(0, int((datetime.now(UTC) - answered_at).total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` calls it now (costs a few tokens)"
         return [DoctorFinding(FindingLevel.OK, "model", line, "answers")]
-    from gateway.app.model_trial import try_model
+    from gateway.app.model_trial import hand_over_trials, try_model
 
     names = {"": llm.model, **(settings.llm.models if asks_model else {})}  # the models of llm.models only with --model
     calls = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in names]
-    results = [from_platform("model", each) for each in await asyncio.gather(*calls)]
+    trials = await asyncio.gather(*calls)
+    await hand_over_trials(Home(settings.home), trials)
+    results = [from_platform("model", each.finding) for each in trials]
     return [DoctorFinding(each.level, each.name, each.text, "answers") for each in results]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from gateway.commands.init_config import InitConfig
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, choose_next
 from gateway.net.web_credentials import hide_password, restore_password
-from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.ports.setup import SetupLevel
 from gateway.settings.llm import LlmSettings
 from gateway.settings_writer import SettingChanges, changes_of, error_lines
+
+if TYPE_CHECKING:
+    from gateway.app.model_trial import ModelTrial
 
 _OFFLINE = ("", "none", "offline", "no")
 _MOST_SHOWN = 12
@@ -50,7 +54,8 @@ class ModelStep:
                 if present.get(("llm", "model")):
                     self._config.write(SettingChanges(plain={("llm", "model"): ""}))
                 return
-            error, finding = self._try_model(answers)
+            error, trial = self._try_model(answers)
+            finding = trial.finding if trial is not None else None
             if finding is None:
                 self._prompter.say(f"  {error}", look="wrong")
                 is_over = False
@@ -65,7 +70,15 @@ class ModelStep:
                 if present.get(("llm", "api_base")) and not answers["api_base"]:
                     changes.plain["llm", "api_base"] = ""
                 if self._config.write(changes):
+                    self._keep(trial)
                     return
+
+    def _keep(self, trial: ModelTrial | None) -> None:
+        """Hand over what the trial has shown."""
+        from gateway.app.model_trial import hand_over_trials
+
+        if trial is not None:
+            asyncio.run(hand_over_trials(self._config.home, [trial]))
 
     def _ask_for_model(self, before: Mapping[str, str]) -> dict[str, str]:
         ask = self._prompter.ask
@@ -97,7 +110,7 @@ class ModelStep:
         )
         return f"{OWN_SERVER}{self._prompter.ask('Which model', default=others[0]).removeprefix(OWN_SERVER)}"
 
-    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, SetupFinding | None]:
+    def _try_model(self, answers: Mapping[str, str]) -> tuple[str, ModelTrial | None]:
         from gateway.app.model_trial import try_model
 
         try:

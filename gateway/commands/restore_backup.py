@@ -48,6 +48,7 @@ _USUAL = {
     "files": "files that you put there",
     "exports": "unfinished exports",
     "windows.json": "learned context windows of models, of an earlier version",
+    "model-trials.json": "what trials of models have shown",
     "docs": "documents of projects",
     "quarantine": "quarantined platform events",
     "uploads": "files uploaded on the page",

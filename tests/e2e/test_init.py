@@ -24,7 +24,7 @@ from gateway.ports.entry_points import operator_command
 from gateway.ports.setup import SetupFinding
 from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
-from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server, with_calls
 from tests.fakes.settings import kinds as real_kinds
 from tests.fakes.setup_platform import (
     TOKEN,
@@ -416,17 +416,17 @@ def model() -> Iterator[FakeOpenAI]:
             "test": None,
             "gone": ModelFault.NOT_FOUND,
             "poor": ModelFault.QUOTA,
-            "odd": ModelFault.CUT_JSON,
+            "odd": ModelFault.WEB_PAGE,
             "mute": ModelFault.EMPTY,
         }
         name = str(body["model"])
         return ScriptedAnswer(text="ok", fault=known.get(name, ModelFault.UNAUTHORISED))
 
-    with in_the_background(open_server(script)) as server:
+    with in_the_background(open_server(with_calls(script))) as server:
         yield server
 
 
-def test_the_model_is_tried_by_one_tiny_call(model: FakeOpenAI, home: Path, environment: dict[str, str]) -> None:
+def test_the_model_is_tried_by_small_calls(model: FakeOpenAI, home: Path, environment: dict[str, str]) -> None:
     """Through the real library: each failure in words of its own, the answers offered again, the key in a file."""
     tries = ["openai/locked", "openai/gone", "openai/poor", "openai/odd", "ofline", "openai/test"]
     person = ScriptedPrompts(
@@ -434,7 +434,7 @@ def test_the_model_is_tried_by_one_tiny_call(model: FakeOpenAI, home: Path, envi
     )
     before = len(model.bodies)
     init(environment, person)
-    assert len(model.bodies) - before == 5
+    assert len(model.bodies) - before == 6
     wrong = [line for line in person.seen if line.startswith("wrong: ")]
     reasons = [
         "the key was rejected",

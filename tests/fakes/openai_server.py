@@ -92,6 +92,22 @@ def chatter(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     return ScriptedAnswer(text=f"Answer {n} to {str(last)[-60:]!r}.")
 
 
+def with_calls(
+    script: Callable[[Mapping[str, Any], int], ScriptedAnswer | str],
+) -> Callable[[Mapping[str, Any], int], ScriptedAnswer]:
+    """Return *script* for a model that calls the first tool it is offered, and answers when it has the result."""
+
+    def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        found = script(body, n)
+        found = ScriptedAnswer(text=found) if isinstance(found, str) else found
+        has_failed = found.refusal is not None or found.fault is not None
+        if has_failed or not body.get("tools") or body["messages"][-1]["role"] == "tool":
+            return found
+        return ScriptedAnswer(calls=(ScriptedToolCall(name=body["tools"][0]["function"]["name"], id="call_1"),))
+
+    return answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribedSound:
     """What came to be listened to."""

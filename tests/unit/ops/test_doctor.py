@@ -31,7 +31,7 @@ from tests.fakes.clock import VirtualClock
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.meter import FakeMeter
-from tests.fakes.openai_server import open_server
+from tests.fakes.openai_server import chatter, open_server, with_calls
 from tests.fakes.setup_platform import SetupPlatformPlugin, SetupPlatformSettings
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
@@ -191,26 +191,26 @@ async def test_a_silent_platform_and_a_bug_are_findings(clock: VirtualClock) -> 
 
 
 async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(environment: dict[str, str]) -> None:
-    """A tiny call costs money: none when this run was answered lately; an earlier run may have had another key."""
-    async with open_server() as server:
+    """A trial costs money: none when this run was answered lately; an earlier run may have had another key."""
+    async with open_server(with_calls(chatter)) as server:
         environment |= {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base}
         home = Path(environment["PARLOUR_HOME"])
         assert line_of(await run_doctor(environment), "model.answers").startswith("openai/test answered in ")
-        assert len(server.bodies) == 1
+        assert len(server.bodies) == 2
         store = await open_store(home, "", StoreLimits())
         store.journal.spend(answer_of("openai/test", datetime.now(UTC) - timedelta(minutes=5)))
         await store.close()
         assert line_of(await run_doctor(environment), "model.answers").startswith("openai/test answered in ")
-        assert len(server.bodies) == 2
+        assert len(server.bodies) == 4
         async with gateway(home=home) as parlour:
             await run_doctor(environment)
-            assert len(server.bodies) == 3  # it answered before this gateway started
+            assert len(server.bodies) == 6  # it answered before this gateway started
             parlour.app.store.journal.spend(answer_of("openai/test", datetime.now(UTC)))
             await parlour.idle()
             assert "answered 0 minutes ago" in line_of(await run_doctor(environment), "model.answers")
-            assert len(server.bodies) == 3
+            assert len(server.bodies) == 6
             await run_doctor(environment, asks_model=True)
-            assert len(server.bodies) == 4
+            assert len(server.bodies) == 8
         environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
         assert "nothing answers" in failing(await run_doctor(environment, asks_model=True))["model.answers"]
 

@@ -104,6 +104,6 @@ def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str,
 async def test_an_address_that_says_too_much_is_corrected(end: str) -> None:
     """Copied from an example with curl; nobody is asked."""
     llm = LlmSettings.model_validate({"model": "openai/test", "api_base": f"http://127.0.0.1:9/v1{end}"})
-    found = await try_model(llm)
+    found = (await try_model(llm)).finding
     assert found.level is setup.SetupLevel.WRONG
     assert found.text.endswith("change the address to http://127.0.0.1:9/v1")
