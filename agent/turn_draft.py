@@ -246,7 +246,8 @@ class TurnDraft:
             name = call.id if call.id and call.id not in used else f"call_{self._next_index}_{n}"
             used.add(name)
             calls.append({"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
-        extra = {"thinking": reply.thinking, "model": reply.model} if reply.thinking else {}
+        extra: dict[str, Any] = {"model": reply.model} if reply.model and (calls or reply.thinking) else {}
+        extra |= {"thinking": reply.thinking} if reply.thinking else {}
         line = self.message("assistant", reply.text, at or self._now(), tool_calls=calls, **extra)
         return self._step("model", (line,))
 

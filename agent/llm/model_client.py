@@ -27,6 +27,7 @@ from agent.llm.chat_model import (
     usage_of_error,
 )
 from agent.llm.model_abilities import LearnedModels, is_comparable, reduce_request
+from agent.llm.request_messages import is_foreign
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import parse_time
 from gateway.backoff import exponential_delay
@@ -194,11 +195,12 @@ class ModelClient:
             found = {str(each): "" for each in ModelAbility if each in request.without - missing}
             try:
                 reply = await self._persist(model, sized_as, request, sink)
-            except AbilityMissing as error:
-                smaller = reduce_request(request, error.ability, is_streamed=is_streamed)
+            except ModelRefused as error:
+                ability = _refused_ability(error, request, model.name)
+                smaller = reduce_request(request, ability, is_streamed=is_streamed) if ability is not None else None
                 if smaller is None:
                     raise
-                log.info("model.ability_refused", model=model.name, turn=request.turn, ability=error.ability)
+                log.info("model.ability_refused", model=model.name, turn=request.turn, ability=ability)
             except EmptyModelReply:
                 await self.facts.learn(kept_as, found)
                 raise
@@ -332,6 +334,15 @@ class ModelClient:
 
 def _kept_as(model: ChatModel) -> str:
     return model.kept_as if isinstance(model, SupportsFacts) else model.name
+
+
+def _refused_ability(error: ModelRefused, request: ChatRequest, model: str) -> ModelAbility | None:
+    """Return the ability to leave out after *error*; None if the request cannot be made smaller."""
+    if isinstance(error, AbilityMissing):
+        return error.ability
+    # A call without the server's own data is refused in words that say nothing: "Provider returned error".
+    is_possible = error.is_unexplained and any(is_foreign(each, model) for each in request.messages)
+    return ModelAbility.FOREIGN_CALLS if is_possible else None
 
 
 def _content_of(request: ChatRequest, reply: ChatReply | None) -> dict[str, str]:

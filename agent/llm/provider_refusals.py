@@ -211,6 +211,8 @@ _WANTED_FIELD = re.compile(
     r"|(?:reasoning|thinking|thought)\w{0,40}[`'\"]? is (?:missing|required)",
     re.IGNORECASE,
 )
+# DeepSeek's and Moonshot's reasoning, Gemini's signature: calls of other models lack them.
+_WANTED_DATA = re.compile(r"reasoning|thought_?signature|extra_content", re.IGNORECASE)
 _ABILITY_PATTERNS = tuple((row, re.compile(row.pattern, re.IGNORECASE | re.DOTALL)) for row in ABILITY_ROWS)
 # "reasoning" there is no field of the request, though it is named like one.
 _HISTORY_PATTERNS = tuple(pattern for _, pattern in _ABILITY_PATTERNS[: len(_HISTORY_ROWS)])
@@ -227,7 +229,7 @@ def missing_ability(refusal: RefusalText, status: int | None) -> ModelAbility | 
         return None
     words = _ALTERNATIVES.sub("", refusal.words)
     if _WANTED_FIELD.search(words) and not _UNKNOWN_FIELD.search(words):
-        return None
+        return ModelAbility.FOREIGN_CALLS if _WANTED_DATA.search(words) else None
     for field in refusal.fields:
         if (ability := _ability_of_field(field)) is not None:
             return ability

@@ -34,7 +34,7 @@ def outgoing(
 
     Equal messages come out as equal bytes, whatever follows them. *lacks* are the abilities that the model does not
     have. Calls are sent as text unless the request *has_tools*, since servers refuse calls beside no tools, and
-    without TOOLS; without FOREIGN_CALLS those of other models are. For providers that cache only what is marked, the
+    without TOOLS; without FOREIGN_CALLS all but the model's own are. For providers that cache only what is marked, the
     system prompt and the last message carry a mark; before tool results, which cannot carry one, the last message that
     can. *marks* is False for a prompt that is not sent again: writing a cache costs more than sending the prompt.
     """
@@ -42,9 +42,9 @@ def outgoing(
     if not has_tools or ModelAbility.TOOLS in lacks:
         if has_tools and sent and sent[0].get("role") == "system":  # whose text promises them
             sent[0]["content"] = _join_contents(sent[0].get("content"), NO_TOOLS)
-        sent = _with_calls_as_text(sent, {each for each in range(len(sent)) if sent[each].get("tool_calls")})
+        sent = _with_calls_as_text(sent, range(len(sent)))
     elif ModelAbility.FOREIGN_CALLS in lacks:
-        sent = _with_calls_as_text(sent, {n for n, each in enumerate(messages) if _is_foreign(each, model)})
+        sent = _with_calls_as_text(sent, {n for n, each in enumerate(messages) if not _is_by(each, model)})
     if ModelAbility.PICTURES in lacks:
         sent = [without_pictures(message) for message in sent]
     if ModelAbility.SYSTEM in lacks:
@@ -79,8 +79,11 @@ def _is_by(message: Mapping[str, Any], model: str) -> bool:
     return isinstance(thinking, Mapping) and thinking.get("model") == model
 
 
-def _is_foreign(message: Mapping[str, Any], model: str) -> bool:
-    return bool(message.get("tool_calls")) and not _is_by(message, model)
+def is_foreign(message: Mapping[str, Any], model: str) -> bool:
+    """Return True if *message* has calls that another model is known to have made."""
+    thinking = message.get("thinking")
+    is_known = isinstance(thinking, Mapping) and bool(thinking.get("model"))
+    return is_known and bool(message.get("tool_calls")) and not _is_by(message, model)
 
 
 def _call_with_added(call: Mapping[str, Any], *, is_own: bool) -> dict[str, Any]:
@@ -104,7 +107,8 @@ def _with_calls_as_text(messages: Sequence[dict[str, Any]], chosen: Collection[i
             continue
         if functions and message["role"] == "user":
             sent.append({"role": "assistant", "content": NOTED})
-        functions = {call["id"]: call["function"] for call in message["tool_calls"]} if n in chosen else {}
+        calls = message.get("tool_calls") or () if n in chosen else ()
+        functions = {call["id"]: call["function"] for call in calls}
         if not functions:
             sent.append(message)
             continue

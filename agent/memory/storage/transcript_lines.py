@@ -252,6 +252,8 @@ def _assistant(line: Line) -> dict[str, Any]:
         sent["tool_calls"] = line["tool_calls"]
     if line.get("thinking"):
         sent["thinking"] = line["thinking"]  # only for the model that wrote it (agent/llm/chat_model.py)
+    elif line.get("tool_calls") and line.get("model"):
+        sent["thinking"] = {"model": line["model"]}  # some servers refuse what another model called
     return sent
 
 

@@ -157,3 +157,19 @@ async def test_tools_that_were_taken_away_leave_a_valid_conversation(tmp_path: P
             await parlour.idle()
     assert answer.startswith("answer")
     assert violations(server.requests[-1], STRICTEST) == []
+
+
+@pytest.mark.parametrize("rule", [RequestRule.SIGNATURE, RequestRule.DETAILS, RequestRule.REASONING])
+async def test_calls_of_another_model_are_no_obstacle(tmp_path: Path, rule: RequestRule) -> None:
+    """A server that misses its own data with them, and says nothing of use, is asked again with them as text."""
+    home = tmp_path / "home"
+    async with open_server(strict()) as first, open_server(strict(rule)) as second:
+        await ask(home, first, "look")
+        other = environment(second) | {"PARLOUR_LLM__MODEL": "openai/other"}
+        async with gateway(home=home, environment=other, tools=(look,)) as parlour:
+            answers = [await parlour.channel.ask(CHAT, text) for text in ("and now?", "and then?")]
+            await parlour.idle()
+        back = await ask(home, first, "back again")
+    assert [each.partition(" ")[0] for each in (*answers, *back)] == ["answer"] * 3
+    assert [bool(violations(body, {rule})) for body in second.requests] == [True, False, False]  # learned by the second
+    assert [violations(body, STRICTEST) for body in first.requests] == [[]] * len(first.requests)

@@ -164,7 +164,7 @@ ABILITIES: list[tuple[str, int | None, str, ModelAbility | None]] = [
         "reasoning that is wanted",
         400,
         openai("The `reasoning_content` in the thinking mode must be passed back to the API."),
-        None,
+        ModelAbility.FOREIGN_CALLS,
     ),
     ("tool choice", 404, openai("No endpoints found that support the provided 'tool_choice' value"), None),
     ("tool choice field", 400, openai("Invalid value: 'required'", param="tool_choice"), None),
