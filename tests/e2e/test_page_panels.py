@@ -134,7 +134,7 @@ async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
 
 
 async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
-    """Those that `/model` offers; the choice holds; without an offer there is no field."""
+    """Those that `/model` offers, and the effort; each choice holds; without an offer there is no field."""
     async with gateway(model=HeldScriptModel()) as up:
         page = await open_chat(chromium, up.app.web.url)
         async with page.expect_response("**/models"):
@@ -151,4 +151,11 @@ async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
         await expect(page.locator(".line.notice")).to_contain_text("small")
         await button(page, "settings").click()
         await expect(choice).to_have_value("small")
+        effort = page.locator("#settings").get_by_label(translate("web.effort_choice"))
+        await expect(effort).to_have_value("default")
+        await effort.select_option("low")
+        await expect(page.locator(".line.notice").last).to_contain_text("low")
+        async with page.expect_response("**/models"):
+            await button(page, "settings").click()
+        await expect(effort).to_have_value("low")
         await take_pictures(page, "page-settings")

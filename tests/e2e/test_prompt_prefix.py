@@ -29,6 +29,8 @@ from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCa
 from tests.fakes.public_site import PublicSite, open_site
 
 TURNS = 50
+_EFFORTS = {10: "high", 24: "low", 37: "default"}  # by turn
+_EFFORT = re.compile(rb',"reasoning_effort":"[a-z]+"')
 CHAT, OTHER = "main", "second"
 
 
@@ -94,8 +96,8 @@ def is_main(body: bytes) -> bool:
 async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The prefix breaks exactly where docs/architecture.md says that it may, and nowhere else.
 
-    Meanwhile there are tools, a steer, an edit, a rename, a new zone, a deletion, a second session of the scope,
-    a cold cache, a restart every ten turns, and consolidations that move the window.
+    In between there are tools, two efforts, a steer, an edit, a rename, a new zone, a deletion, a second session of the
+    scope, a cold cache, a restart every ten turns, and consolidations that move the window.
     """
     async with open_server(script) as server:
         for start in range(0, TURNS, 10):
@@ -108,6 +110,7 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
                 await parlour.idle()
     bodies = [RequestBody.of(data) for data in server.bodies if is_main(data)]
     assert len(bodies) >= TURNS
+    assert {_EFFORT.findall(body.after)[:1] == [] for body in bodies} == {True, False}
     breaks = [n for n in range(1, len(bodies)) if not _extends(bodies[n - 1], bodies[n])]
     causes = _causes(tmp_path / "home")
     with capsys.disabled():
@@ -247,7 +250,9 @@ async def _decide(parlour: InProcessGateway, word: str) -> None:
 
 
 def _extends(earlier: RequestBody, later: RequestBody) -> bool:
-    return later.before.startswith(earlier.before) and later.after == earlier.after
+    # The effort may change from turn to turn; it stands behind the prompt.
+    same_rest = _EFFORT.sub(b"", later.after) == _EFFORT.sub(b"", earlier.after)
+    return later.before.startswith(earlier.before) and same_rest
 
 
 async def _turn(parlour: InProcessGateway, gate: GatedTool, n: int) -> None:
@@ -264,6 +269,9 @@ async def _turn(parlour: InProcessGateway, gate: GatedTool, n: int) -> None:
             await say(CHAT, f"added, turn {n}", name=name)
             gate.opened.set()
             await parlour.idle()
+        case 10 | 24 | 37:
+            await parlour.channel.ask(CHAT, f"/effort {_EFFORTS[n]}", name=name)
+            await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name)
         case 14:
             await say(CHAT, "edited text of turn 13", name=name, number="turn-13", revision="2")
             await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name)
