@@ -82,6 +82,16 @@ class StoredConversations:
         info = self._find(key)
         return info is not None and info.deleted_at is not None
 
+    async def open_for_notice(self, key: SessionKey) -> SessionKey:
+        """Return *key*, or the person's main conversation where *key* is deleted or erased; restore that if need be."""
+        info = self._find(key)
+        is_gone = info.deleted_at is not None if info is not None else bool(self._entries(key.parent))
+        if key.thread and not is_gone:
+            return key
+        if self.is_deleted(key.parent):
+            await self.restore(key.parent)
+        return key.parent
+
     def has_room(self, key: SessionKey) -> bool:
         """Return False if *key* would be one conversation too many."""
         return self._find(key) is not None or len(self._entries(key.parent)) < MOST_CONVERSATIONS

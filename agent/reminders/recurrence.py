@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, timedelta
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 from gateway.errors import ToolFailed
@@ -27,8 +28,10 @@ _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _DAY = re.compile(r"([+-]?[1-5])?(MO|TU|WE|TH|FR|SA|SU)")
 _MOST_VALUES = 31
 # A rule that no date matches (30 February) is searched for so long; in milliseconds (docs/adr/0064-recurrence.md).
-_LOOK_AHEAD = timedelta(days=5 * 366)
-_LOOK_AHEAD_OF_HOURS = timedelta(days=400)
+# Weekdays and leap days repeat after 28 periods at the latest, and 12 more around a year such as 2100.
+_MOST_YEARS = 40  # of those that INTERVAL leaves
+_MOST_MONTHS = 12 * _MOST_YEARS
+_LOOK_AHEAD_OF_HOURS = timedelta(days=9 * 366)  # to 29 February, across 2100
 _SUPPORTED = "FREQ, INTERVAL, BYDAY, BYMONTHDAY, BYMONTH, BYHOUR, COUNT and UNTIL"
 
 
@@ -147,9 +150,10 @@ class RecurrenceRule:
 
     def _next_date(self, wall: datetime, zone: str, *, is_included: bool) -> datetime | None:
         """Return the next wall time of a rule by days or more."""
-        end = min(wall + _LOOK_AHEAD, self._end(wall, zone))
-        for n in range((end.date() - wall.date()).days + 1):
-            day = wall.date() + timedelta(days=n)
+        end = self._end(wall, zone)
+        for day in self._days_from(wall.date()):
+            if day > end.date():
+                return None
             if not self._is_in_period(day, wall.date()) or not self._is_on(day):
                 continue
             for hour in self.hours or (wall.hour,):
@@ -157,6 +161,29 @@ class RecurrenceRule:
                 if (at > wall or (is_included and at == wall)) and at <= end:
                     return at
         return None
+
+    def _days_from(self, start: date) -> Iterator[date]:
+        """Yield the days from *start* on that the rule may match, in order: those of its months."""
+        for year, month in islice(self._months_from(start), _MOST_MONTHS):
+            length = monthrange(year, month)[1]
+            days: Iterable[int] = range(1, length + 1)
+            if self.month_days:
+                days = sorted({each if each > 0 else length + 1 + each for each in self.month_days} & {*days})
+            for day in days:
+                if (found := date(year, month, day)) >= start:
+                    yield found
+
+    def _months_from(self, start: date) -> Iterator[tuple[int, int]]:
+        """Yield years with months from that of *start* on, without those that INTERVAL or BYMONTH leaves out."""
+        if self.frequency == "YEARLY":
+            months = self.months or (range(1, 13) if self.days or self.month_days else (start.month,))
+            for year in range(start.year, MAXYEAR + 1, self.interval):
+                yield from ((year, month) for month in months if (year, month) >= (start.year, start.month))
+            return
+        step = self.interval if self.frequency == "MONTHLY" else 1
+        for n in range(12 * start.year + start.month - 1, 12 * MAXYEAR, step):
+            if not self.months or n % 12 + 1 in self.months:
+                yield n // 12, n % 12 + 1
 
     def _step_on(self, start: datetime, zone: str, *, is_included: bool) -> datetime | None:
         """Return the next time of a rule by minutes or hours; *start* is aware for elapsed time, else wall time."""

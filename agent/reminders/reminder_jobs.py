@@ -7,7 +7,7 @@ slot once, and a cancelled reminder does not come back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -64,6 +64,7 @@ class ReminderJobs:
     language: Callable[[SessionKey], str]
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     zone: Callable[[str], str]  # of a memory scope
+    open_chat: Callable[[SessionKey], Awaitable[SessionKey]]  # in which people see what is sent to a session
     now: Callable[[], datetime]
     meter: MetricsRecorder
     _in_flight: set[str] = field(default_factory=set)  # turns
@@ -88,6 +89,9 @@ class ReminderJobs:
         latest = reminder.catch_up(now)
         if latest is not reminder:
             await self._replace(job, latest)
+            return None
+        if (key := await self.open_chat(reminder.key)) != reminder.key:  # it is due again, at once
+            await self._replace(job, replace(reminder, key=key))
             return None
         if now - reminder.due > LISTED_AFTER:
             return await self._list(job, reminder)

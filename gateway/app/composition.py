@@ -256,6 +256,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         language=locales.language,
         has_lost_access=lost_access,
         zone=locales.zone,
+        open_chat=memory.stored_conversations.open_for_notice,
         now=now,
         meter=context.meter,
     )

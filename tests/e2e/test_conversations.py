@@ -17,12 +17,13 @@ import pytest
 
 import agent.memory.conversations as stored_conversations
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION
+from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations
 from agent.memory.erasure.purge_jobs import SCRUB
+from channels.web.adapter import WebChannel
 from channels.web.panels import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app import build_operations
 from gateway.app.context import utc_now
-from gateway.events import PlatformAccount
+from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job
 from gateway.ports.conversations import LONGEST_TITLE
@@ -358,6 +359,25 @@ async def test_a_deleted_conversation_is_restored_within_a_day_and_erased_after_
 def is_kept(path: Path) -> bool:
     """Return True for uploads, which go two days after they were sent, and for files that the person keeps."""
     return path.parts[0] == "uploads" or "files" in path.parts
+
+
+async def test_what_is_sent_to_a_deleted_conversation_comes_in_the_main_one() -> None:
+    """Restored if it is deleted too; a conversation that is in use, and a topic elsewhere, keep what is theirs."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        for conversation in (GARDEN, CELLAR, "main"):
+            await ann.say("hello", conversation)
+        channel = up.app.channels["web"]
+        assert isinstance(channel, WebChannel)
+        stored = channel.conversations
+        assert isinstance(stored, StoredConversations)
+        main, garden, cellar = (SessionKey("web", f"ann{each}") for each in ("", f"/{GARDEN}", f"/{CELLAR}"))
+        topic = SessionKey("telegram", "-100/7")
+        assert [await stored.open_for_notice(each) for each in (main, garden, topic)] == [main, garden, topic]
+        await stored.delete(garden)
+        await stored.drop([cellar])
+        await stored.delete(main)
+        assert [await stored.open_for_notice(each) for each in (garden, cellar)] == [main, main]
+        assert not stored.is_deleted(main)
 
 
 async def test_deletion_by_age_reaches_the_list() -> None:

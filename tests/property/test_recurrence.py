@@ -6,6 +6,7 @@ import random
 import time
 from datetime import datetime, timedelta
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -58,12 +59,40 @@ def test_each_slot_is_the_one_that_dateutil_finds(seed: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "FREQ=YEARLY;INTERVAL=6",
+        "FREQ=YEARLY;INTERVAL=28;BYMONTH=5",
+        "FREQ=YEARLY;INTERVAL=3;BYMONTH=2;BYMONTHDAY=29",
+        "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO",
+        "FREQ=MONTHLY;INTERVAL=100",
+        "FREQ=MONTHLY;INTERVAL=12;BYMONTHDAY=-1;BYDAY=WE",
+        "FREQ=DAILY;INTERVAL=365;BYMONTH=11",
+        "FREQ=WEEKLY;INTERVAL=300;BYDAY=TU",
+        "FREQ=HOURLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=9",
+    ],
+)
+def test_a_rule_with_years_between_its_slots_goes_on(text: str) -> None:
+    """No slot is the last one because the next is far away: the dates are dateutil's."""
+    start = datetime.fromisoformat("2026-11-22T09:00")
+    rule, slots = RecurrenceRule.parse(text), list[datetime]()
+    slot = rule.first_slot(start.isoformat(timespec="minutes"), "UTC")
+    while slot is not None and len(slots) < 3:
+        slots.append(datetime.fromisoformat(slot))
+        slot = rule.next_slot(slot, "UTC")
+    found = rrule.rrulestr(text, dtstart=slots[0])
+    assert slots == list(islice(found, 3))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30",
         "FREQ=HOURLY;BYMONTH=2;BYMONTHDAY=30;BYHOUR=9",
         "FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;BYHOUR=0,1,2,3,4,5,6,7,8,9",
         "FREQ=MONTHLY;BYMONTH=2;BYMONTHDAY=1;BYDAY=5MO",
         "FREQ=MINUTELY;INTERVAL=15;BYMONTH=4;BYMONTHDAY=31",
         "FREQ=DAILY;UNTIL=20200101",
+        "FREQ=DAILY;INTERVAL=14;BYDAY=MO",
+        "FREQ=YEARLY;INTERVAL=4;BYMONTH=2;BYMONTHDAY=29",
     ],
 )
 def test_a_rule_that_no_date_matches_ends_at_once(text: str) -> None:

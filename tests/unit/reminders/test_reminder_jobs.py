@@ -58,6 +58,11 @@ class ReminderScene:
     clock: Callable[[], datetime]
     quiet: dict[str, str] = field(default_factory=dict)
     blocked: str = ""  # sender id
+    deleted: set[SessionKey] = field(default_factory=set)
+
+    async def open_chat(self, key: SessionKey) -> SessionKey:
+        """Return the chat of a deleted conversation."""
+        return key.parent if key in self.deleted else key
 
     def jobs(self, journal: Any = None, queue: Any = None) -> ReminderJobs:
         """Return the handlers, over ports that may die."""
@@ -69,6 +74,7 @@ class ReminderScene:
             language=lambda _: "en",
             has_lost_access=lambda message: message.sender.id == self.blocked,
             zone=lambda _: BERLIN,
+            open_chat=self.open_chat,
             now=self.clock,
             meter=FakeMeter(),
         )
@@ -206,6 +212,22 @@ async def test_missed_while_the_gateway_was_down(
         assert (left.due > wall(), left.at[11:], left.missed) == (True, "09:00", 0)
         await asyncio.sleep((left.due - wall()).total_seconds() + 1)
         assert (await scene.texts())[1:] == ["⏰ stand-up"]
+
+
+@pytest.mark.parametrize("hours", [0, 30], ids=["on-time", "listed"])
+async def test_a_deleted_conversation_gives_its_reminders_to_the_main_one(
+    scene: ReminderScene, wall: WallTime, hours: int
+) -> None:
+    """It fires where its person can see it, and so do the slots to come."""
+    gone = SessionKey("telegram", "42/old")
+    scene.deleted.add(gone)
+    await scene.set(reminder(key=gone, repeat="FREQ=WEEKLY;BYDAY=MO"))
+    wall.move_to(NINE + timedelta(hours=hours))
+    async with scene.at_work():
+        await asyncio.sleep(1)
+    (message,) = await scene.accepted()
+    assert (message.key, message.message_id.startswith("job:remind/r7k2m4qa")) == (KEY, True)
+    assert {each.key for each in await scene.set_now()} == {KEY}
 
 
 async def test_over_a_day_late_it_is_listed(scene: ReminderScene, wall: WallTime) -> None:
