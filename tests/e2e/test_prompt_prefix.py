@@ -25,8 +25,9 @@ from tests.e2e.agent.test_tool_questions import OutsideWorld
 from tests.e2e.agent.test_web_tools import ListEngine
 from tests.fakes import sample_files
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
-from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 from tests.fakes.public_site import PublicSite, open_site
+from tests.fakes.strict_requests import STRICTEST, violations
 
 TURNS = 50
 _EFFORTS = {10: "high", 24: "low", 37: "default"}  # by turn
@@ -196,6 +197,71 @@ async def test_tools_keep_the_prefix(
     assert prompt.count("data:image/png;base64,") == 2
     for words in ("[allowed by Ann", "⏰ stand-up", "waiting for approval", "Only a few words on page", "3998 3999"):
         assert words in prompt, words
+
+
+ODD_CALLS = (
+    ScriptedToolCall(name="count_up", arguments='{"to": ', id="call_0"),
+    ScriptedToolCall(name="count_up", arguments="[]", id="call_0"),
+    ScriptedToolCall(name="count up!", id="x" * 46),
+    ScriptedToolCall(name="count_up", arguments="", id="functions.count_up:0"),
+)
+
+
+def odd_script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+    """Call tools in every odd way, fail where it is asked for, and refuse what a strict server refuses."""
+    last = body["messages"][-1]
+    said = str(last["content"]) if last["role"] == "user" else ""
+    if "fail" in said or violations(body, STRICTEST):
+        return ScriptedAnswer(fault=ModelFault.BAD_REQUEST)
+    if "go to the gate" in said:
+        return ScriptedAnswer(text="", calls=(ScriptedToolCall(name="gate", id="call_0"),))
+    if "be odd" in said:
+        return ScriptedAnswer(text="", reasoning="hm", calls=(ODD_CALLS[n % len(ODD_CALLS)], ODD_CALLS[0]))
+    return ScriptedAnswer(text=f"answer {n}")
+
+
+async def test_odd_calls_and_failed_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids, names and arguments are sent as every server takes them, the same in each later request.
+
+    Between them turns fail, messages are added to a running turn and wait for one, and the gateway restarts.
+    """
+    failed = 0
+    async with open_server(odd_script) as server:
+        for start in range(0, TURNS, 25):
+            gate = GatedTool()
+            environment = _environment(server) | {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "1000"}
+            async with gateway(
+                home=tmp_path / "home", environment=environment, tools=(gate.tool(), count_up)
+            ) as parlour:
+                for n in range(start, start + 25):
+                    answer = await _odd_turn(parlour, gate, n)
+                    failed += not answer.startswith("answer")
+                await parlour.idle()
+    bodies = [RequestBody.of(data) for data in server.bodies]
+    breaks = [n for n in range(1, len(bodies)) if not _extends(bodies[n - 1], bodies[n])]
+    with capsys.disabled():
+        print(f"\nprefix with odd calls: {len(bodies)} bodies, broken at {breaks}; {failed} turns failed")
+    assert breaks == []
+    assert failed == 10
+    assert [violations(body, STRICTEST) for body in server.requests] == [[]] * len(bodies)
+    messages = server.requests[-1]["messages"]
+    assert sum(each["content"] == "[no answer was sent]" for each in messages) == 9  # the tenth was just asked
+    assert sum(each["content"] == "(noted)" for each in messages) == 2
+    assert any(each.get("reasoning_content") == "hm" for each in messages)
+
+
+async def _odd_turn(parlour: InProcessGateway, gate: GatedTool, n: int) -> str:
+    """Have one turn and return its answer."""
+    if n in (8, 33):
+        _, answered = await parlour.channel.say(CHAT, f"go to the gate, turn {n}")
+        await gate.reached.wait()
+        await parlour.channel.say(CHAT, f"added, turn {n}")
+        gate.opened.set()
+        await answered
+        await parlour.idle()
+        return parlour.channel.posts[CHAT][-1].text
+    words = "be odd" if n % 5 in (1, 2) else "fail" if n % 5 == 4 else "plain text"
+    return await parlour.channel.ask(CHAT, f"{words}, turn {n}")
 
 
 async def _tool_turn(parlour: InProcessGateway, site: PublicSite, n: int) -> None:
