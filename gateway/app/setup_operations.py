@@ -17,6 +17,7 @@ from gateway.app.operation_group import OperationGroup, operation
 from gateway.app.turn_operations import chat_of
 from gateway.control import Line
 from gateway.errors import UserError
+from gateway.i18n.missing_abilities import describe_missing
 from gateway.net.web_credentials import hide_password, restore_password
 from gateway.ports.setup import SetupFinding, SetupLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
@@ -87,6 +88,7 @@ class SetupOperations(OperationGroup):
             "model": llm.model if llm.model != OFFLINE else "",
             "api_base": hide_password(str(llm.api_base or "")),
             "has_key": llm.api_key is not None,
+            "lacks": describe_missing(self._app.model.own_facts()),
             "platforms": platforms,
         }
 

@@ -51,6 +51,7 @@ function model(status, save) {
   const answers = (form) => Object.fromEntries(new FormData(form));
   return [
     h("p", {}, status.model ? [mark("good", "answers: "), h("code", {}, status.model)] : mark("wait", "none yet; the built-in offline model answers, from memory only")),
+    status.lacks ? h("p", {}, mark("wait", `its server refuses some things, which are left out: ${status.lacks}`)) : null,
     h("p", {}, h("a", { href: "./#connect" }, "Connect a model"), " finds servers on this machine and lists the models of a provider. Or type the names here:"),
     h(
       "form",

@@ -14,6 +14,7 @@ import pytest
 
 from agent.llm.request_messages import NO_TOOLS
 from agent.tools.tool import ToolContext, ToolKind, tool
+from gateway.app import build_operations
 from gateway.doctor.incident_checks import check_incidents
 from gateway.errors import ModelAbility
 from gateway.events import Attachment
@@ -242,6 +243,8 @@ async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Pa
             assert re.search(r"left out: system messages \(since .*\), tools \(since .*\)\.", said)
             [lacks] = (await parlour.app.work())["models"].values()
             assert lacks.startswith("system messages (since ")
+            [setup] = [line async for line in build_operations(parlour.app)["setup status"]({})]
+            assert setup["lacks"] == lacks
             running = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
         stopped = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
     assert running == stopped
