@@ -41,8 +41,10 @@ PATIENCE = 25.0  # seconds for one answer; then the cell is stuck
 MORE = 1.5  # seconds for the answer after something else was said
 PASTE = 4_000  # characters
 _PASTES = 4
-# What a model's server may refuse until the gateway has learned it, once each.
-ABILITIES = frozenset({R.TOOLS, R.PICTURES, R.STREAM, R.STREAM_OPTIONS, R.SYSTEM, R.NO_REASONING})
+# What a server may refuse until the gateway has learned it, once each. The last three are calls of other models.
+ABILITIES = frozenset(
+    {R.TOOLS, R.PICTURES, R.STREAM, R.STREAM_OPTIONS, R.SYSTEM, R.NO_REASONING, R.REASONING, R.DETAILS, R.SIGNATURE}
+)
 YES, WITHOUT, NOTHING, WRONG, STUCK = "yes", "without", "–", "wrong words", "stuck"
 FOUND = {ZooAct.CALL: "tea is amber", ZooAct.CALLS: "tea is amber; sea is blue"}
 _RAW = re.compile(r"SECRETTHOUGHT|</?think|tool_call|\"arguments\"|zoo-key-")

@@ -68,6 +68,12 @@ _OPENROUTER_LIMIT = Refusal(
 _OPENROUTER_KEY = Refusal(status=401, body={"error": {"message": "User not found.", "code": 401}})
 
 
+def _provider_error(raw: str) -> Refusal:
+    """Return a refusal of the provider behind OpenRouter."""
+    error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw, "provider_name": "p"}}
+    return Refusal(status=400, body={"error": error})
+
+
 def _workers_error(status: int, code: int, message: str) -> Refusal:
     """Return an error in Cloudflare's form."""
     body = {"result": None, "success": False, "errors": [{"code": code, "message": message}], "messages": []}
@@ -120,7 +126,11 @@ HOSTS = (
         source="OpenRouter docs, reasoning tokens and errors; danny-avila/LibreChat#13366; "
         "GearUnclear/LibreChat (limits)",
         stream=StreamForm(reasoning=ReasoningForm.DETAILS, head=b": OPENROUTER PROCESSING\n\n", usage=UsageForm.LAST),
-        refuses={R.DETAILS: Refusal(status=400, body={"error": {"message": "Provider returned error", "code": 400}})},
+        refuses={
+            R.DETAILS: _provider_error(
+                "messages.2.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`"
+            )
+        },
         overflow=_OPENROUTER_OVERFLOW,
         limit=_OPENROUTER_LIMIT,
         bad_key=_OPENROUTER_KEY,
@@ -138,7 +148,9 @@ HOSTS = (
             silence=3.6,
             call_id="tool_%n%_look_up",
         ),
-        refuses={R.DETAILS: Refusal(status=400, body={"error": {"message": "Provider returned error", "code": 400}})},
+        refuses={
+            R.DETAILS: _provider_error("The `reasoning_content` in the thinking mode must be passed back to the API.")
+        },
         overflow=_OPENROUTER_OVERFLOW,
         limit=Refusal(
             status=200,
