@@ -208,11 +208,12 @@ _ALTERNATIVES = re.compile(
 _WANTED_FIELD = re.compile(
     r"must be (?:passed|provided|sent|included)"
     r"|missing (?:a |the |required )?[`'\"]?(?:reasoning|thinking|thought|extra)"
-    r"|(?:reasoning|thinking|thought)\w{0,40}[`'\"]? is (?:missing|required)",
+    r"|(?:reasoning|thinking|thought)\w{0,40}[`'\"]? is (?:missing|required)"
+    r"|expected [`'\"]?thinking",
     re.IGNORECASE,
 )
-# DeepSeek's and Moonshot's reasoning, Gemini's signature: calls of other models lack them.
-_WANTED_DATA = re.compile(r"reasoning|thought_?signature|extra_content", re.IGNORECASE)
+# DeepSeek's and Moonshot's reasoning, Anthropic's thinking, Gemini's signature: calls of other models lack them.
+_WANTED_DATA = re.compile(r"reasoning|expected [`'\"]?thinking|thought_?signature|extra_content", re.IGNORECASE)
 _ABILITY_PATTERNS = tuple((row, re.compile(row.pattern, re.IGNORECASE | re.DOTALL)) for row in ABILITY_ROWS)
 # "reasoning" there is no field of the request, though it is named like one.
 _HISTORY_PATTERNS = tuple(pattern for _, pattern in _ABILITY_PATTERNS[: len(_HISTORY_ROWS)])

@@ -31,6 +31,9 @@ ABILITIES = {
     R.STREAM_OPTIONS: ModelAbility.STREAM_OPTIONS,
     R.SYSTEM: ModelAbility.SYSTEM,
     R.NO_REASONING: ModelAbility.REASONING,
+    R.REASONING: ModelAbility.FOREIGN_CALLS,
+    R.DETAILS: ModelAbility.FOREIGN_CALLS,
+    R.SIGNATURE: ModelAbility.FOREIGN_CALLS,
 }
 
 
