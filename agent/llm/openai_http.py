@@ -19,6 +19,7 @@ from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, JsonObje
 from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import FailureCause, InvalidModelReply, ModelUnreachable
 from gateway.net.certificates import trusted_certificates
+from gateway.net.proxy_address import is_direct
 from gateway.net.web_credentials import split_credentials
 from gateway.ports.entry_points import package_version
 
@@ -108,7 +109,8 @@ def _has_unused_proxy(address: str) -> bool:
     """Return True if the environment names a proxy for *address*, which only PARLOUR_PROXY makes us use."""
     parts = urlsplit(address)
     host = parts.hostname or ""
-    return bool(getproxies_environment().get(parts.scheme)) and not proxy_bypass(host)
+    has_proxy = bool(getproxies_environment().get(parts.scheme))
+    return has_proxy and not is_direct(host) and not proxy_bypass(host)
 
 
 def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:

@@ -88,11 +88,12 @@ async def test_a_proxy_that_is_not_used_is_named(monkeypatch: pytest.MonkeyPatch
     """Where the environment names a proxy and PARLOUR_PROXY does not, a failed connection says so."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", "localhost")
-    failed = await fail(OpenAIModel(ModelConfig(model="openai/x", api_base="http://127.0.0.1:9/v1")))
-    assert failed.cause is FailureCause.PROXY_UNUSED
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    failed = await fail(OpenAIModel(ModelConfig(model="openai/x", api_base="http://127.0.0.1:9/v1")))
-    assert failed.cause is FailureCause.CONNECTION
+    far = ModelConfig(model="openai/x", api_base="http://no-such-host.invalid/v1")
+    assert (await fail(OpenAIModel(far))).cause is FailureCause.PROXY_UNUSED
+    near = replace(far, api_base="http://127.0.0.1:9/v1")  # is reached without a proxy in any case
+    assert (await fail(OpenAIModel(near))).cause is FailureCause.CONNECTION
+    monkeypatch.setenv("NO_PROXY", "no-such-host.invalid")
+    assert (await fail(OpenAIModel(far))).cause is FailureCause.HOST
 
 
 @CLIENTS
