@@ -21,7 +21,7 @@ from gateway.ports.entry_points import in_container
 _LOCAL_SECONDS = 1.0
 _SECONDS = 10.0
 _LONGEST_LIST = 4_000_000  # bytes; OpenRouter's has about a tenth of that per hundred models
-_MOST_MODELS = 500
+_MOST_MODELS = 1_000
 _NAME = re.compile(r"[!-~]{1,200}\Z")
 # What a list names beside chat models. A name that is left out by mistake can still be typed.
 _OTHER_USE = re.compile(
@@ -74,11 +74,16 @@ class ListProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """Chat models of a server, the newest first if it has their times; or the problem instead."""
+    """Models of a server, the newest first if it has their times; or the problem instead."""
 
     api_base: str
     names: Sequence[str] = ()
     problem: ListProblem | None = None
+
+    @property
+    def chat_names(self) -> Sequence[str]:
+        """The names without those that tell of another use, such as embeddings."""
+        return [name for name in self.names if not _OTHER_USE.search(name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ async def find_local_servers() -> Sequence[LocalServer]:
 
 
 async def list_provider_models(provider: KnownProvider, key: str, *, proxy: str = "") -> ModelList:
-    """Return the chat models of *provider*, named as litellm names them. Never raises."""
+    """Return the models of *provider*, named as litellm names them. Never raises."""
     headers = _authorization(key)
     if provider.id == "anthropic":
         headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
@@ -172,11 +177,11 @@ async def _fetch(url: str, headers: Mapping[str, str], *, proxy: str, seconds: f
 
 
 def _names_in(body: bytes) -> Sequence[str]:
-    """Return the names of the chat models in a list, as OpenAI's protocol has it. Raises what a wrong body causes."""
+    """Return the names of the models in a list, as OpenAI's protocol has it. Raises what a wrong body causes."""
     entries: list[dict[str, Any]] = [each for each in json.loads(body)["data"] if isinstance(each, dict)]
     entries.sort(key=_created, reverse=True)  # stable: without a time, the server's order stays
     names = dict.fromkeys(each.get("id") for each in entries if isinstance(each.get("id"), str))
-    return [name for name in map(str, names) if _NAME.match(name) and not _OTHER_USE.search(name)][:_MOST_MODELS]
+    return [name for name in map(str, names) if _NAME.match(name)][:_MOST_MODELS]
 
 
 def _created(entry: Mapping[str, Any]) -> float:

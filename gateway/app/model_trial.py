@@ -19,6 +19,7 @@ from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
 from agent.memory.storage.disk import Disk
 from agent.recorded_turn import UnrecordedCalls
+from gateway.app.model_servers import list_models_at
 from gateway.control.gateway_client import connect
 from gateway.errors import (
     ContextOverflow,
@@ -43,9 +44,7 @@ from gateway.settings.llm import LlmSettings
 log = structlog.get_logger(__name__)
 
 _SECONDS = 30.0
-_LIST_SECONDS = 10.0
-_LONGEST_LIST = 1_000_000  # bytes
-_MOST_LISTED = 200
+_MOST_TRIALS = 200  # that another process hands over
 _MOST_SECONDS = 90.0  # for all requests of a trial
 _TOKENS = 256  # of an answer: enough for a call, after a thought
 _TOOL_NAME = "current_time"
@@ -81,7 +80,6 @@ _BETTER_MODEL = (
     " --enable-auto-tool-choice and --tool-call-parser; llama.cpp: --jinja)"
 )
 _ADDED = "/completions"  # is appended to the address
-_NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 OWN_SERVER = "openai/"  # how litellm names a model behind an address that speaks OpenAI's protocol
 
@@ -134,7 +132,7 @@ async def keep_trials(trials: object, models: LearnedModels) -> None:
     """Keep the trials in *trials*, which came as JSON. Raises ValueError for any other shape."""
     if not isinstance(trials, list):
         raise ValueError("trials must be a list")  # noqa: TRY004 - of JSON
-    for each in trials[:_MOST_LISTED]:
+    for each in trials[:_MOST_TRIALS]:
         model, facts = (each.get("model"), each.get("facts")) if isinstance(each, dict) else (None, None)
         if not isinstance(model, str) or not isinstance(facts, dict) or len(model) > _LONGEST_MODEL:
             raise ValueError("a trial must have a model and its facts")
@@ -236,7 +234,7 @@ def _result_of(reply: ChatReply | None) -> list[dict[str, Any]]:
 
 async def find_name_at_address(model: str, base: str, key: str, *, proxy: str) -> tuple[str, list[str]]:
     """Return *model* as litellm names it behind *base*, and the models of a server that lists others only."""
-    names = await list_models(base, key, proxy=proxy)
+    names = sorted((await list_models_at(base, key, proxy=proxy)).names)
     own = model.removeprefix(OWN_SERVER)
     if own not in names and ("/" in own or _is_misspelt(own)):
         return model, []  # a provider that litellm knows, such as ollama/qwen3; or `ofline`, which the try says
@@ -250,34 +248,6 @@ def _is_misspelt(name: str) -> bool:
     except SettingsError:
         return True
     return False
-
-
-async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
-    """Return at most 200 names that an OpenAI-compatible server lists under /models; () where it lists none.
-
-    Never raises: `try_model` finds out whether the server answers.
-    """
-    import httpx
-
-    from gateway.net.httpx_proxy import transport
-
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        async with (
-            asyncio.timeout(_LIST_SECONDS),
-            httpx.AsyncClient(transport=transport(proxy)) as client,
-            client.stream("GET", f"{base.rstrip('/')}/models", headers=headers) as answer,
-        ):
-            body = b""
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > _LONGEST_LIST:
-                    return []
-            listed = json.loads(body)["data"] if answer.is_success else []
-            # The server may not be ours: names with control characters are skipped.
-            return sorted({str(each["id"]) for each in listed if _NAME.match(str(each["id"]))})[:_MOST_LISTED]
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError):  # TimeoutError is an OSError
-        return []
 
 
 def _where(llm: LlmSettings) -> str:

@@ -99,7 +99,7 @@ class SetupOperations(OperationGroup):
 
         for each in await find_local_servers():
             models = each.models
-            yield {"title": each.title, "api_base": models.api_base, "models": list(models.names)}
+            yield {"title": each.title, "api_base": models.api_base, "models": models.chat_names}
         for provider in PROVIDERS.values():
             has_key = bool(self._saved_key(provider.id, ""))
             yield {"title": provider.title, "provider": provider.id, "keys": provider.keys, "has_key": has_key}
@@ -128,7 +128,7 @@ class SetupOperations(OperationGroup):
         else:
             raise UserError(f"name the provider ({', '.join(PROVIDERS)}), or the address of a server")
         base = found.api_base if address == typed else hide_password(found.api_base)
-        yield {"api_base": base, "models": list(found.names), "problem": found.problem or ""}
+        yield {"api_base": base, "models": found.chat_names, "problem": found.problem or ""}
 
     @operation("setup model")
     async def set_model(self, arguments: Line) -> AsyncIterator[Line]:

@@ -195,6 +195,12 @@ async def test_servers_without_models_and_wrong_keys_are_said(
         assert KEY not in await card.inner_text()
         assert model.headers[-1]["Authorization"] == f"Bearer {KEY}"
 
+        model.models = ["nomic-embed-text"]
+        await card.get_by_role("button", name="Back").press("Enter")
+        await card.get_by_label("Address of the server").fill(model.base)
+        await card.get_by_role("button", name="Show its models").press("Enter")
+        await expect(card.get_by_role("alert")).to_contain_text("has no model yet")
+
         await card.get_by_role("button", name="Back").press("Enter")
         await card.get_by_label("Address of the server").fill(f"127.0.0.1:{free_port()}")
         await card.get_by_role("button", name="Show its models").press("Enter")

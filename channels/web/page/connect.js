@@ -162,8 +162,9 @@ export class ModelCard {
     }
   }
 
-  showModels(server, models, problem = models.length ? "" : "empty") {
+  showModels(server, models, reason = "") {
     const { words } = this;
+    const problem = reason || (models.length ? "" : "empty");
     this.begin(problem ? "" : words.connect_choose.replace("{server}", () => server.title));
     if (problem) this.tell("", [this.problem(problem, server)]);
     if (problem === "empty") {

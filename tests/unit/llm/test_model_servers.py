@@ -62,7 +62,7 @@ async def test_servers_that_answer_are_found_beside_those_that_do_not(monkeypatc
         began = time.monotonic()
         found = await find_local_servers()
         assert time.monotonic() - began < 3.0
-    assert [(each.title, each.models.api_base, list(each.models.names)) for each in found] == [
+    assert [(each.title, each.models.api_base, list(each.models.chat_names)) for each in found] == [
         ("Ollama", f"http://{ollama}/v1", ["qwen3:4b"]),
         ("LM Studio", f"http://{empty}/v1", []),
     ]
@@ -127,18 +127,18 @@ async def test_names_are_plain_text_of_chat_models() -> None:
     names += ["text-embedding-3-small", "whisper-1", "gpt-4o-mini-tts", "dall-e-3", "gemini-2.5-flash-image"]
     async with serve_app(listing(*names)) as place:
         found = await list_models_at(f"http://{place}", "")
-    assert list(found.names) == ["<img/src=x/onerror=alert(1)>", "ok"]
+    assert list(found.chat_names) == ["<img/src=x/onerror=alert(1)>", "ok"]
 
 
-async def test_at_most_five_hundred_names_come_the_newest_first() -> None:
+async def test_at_most_a_thousand_names_come_the_newest_first() -> None:
     """The order is that of `created`; a list without it keeps its own."""
 
     async def answer(_: web.Request) -> web.StreamResponse:
-        return web.json_response({"data": [{"id": f"m{n}", "created": n} for n in range(600)]})
+        return web.json_response({"data": [{"id": f"m{n}", "created": n} for n in range(1100)]})
 
     async with serve_app(answer) as place:
         found = await list_models_at(f"http://{place}", "")
-    assert (len(found.names), found.names[0]) == (500, "m599")
+    assert (len(found.names), found.names[0]) == (1000, "m1099")
 
 
 @pytest.mark.parametrize(
