@@ -182,10 +182,13 @@ async def _decide_about_people(operator: CommandLineOperator, folder: Path) -> N
     assert {line["who"] for line in await operator.lines("people", "list", "telegram")} >= {"42", "666"}
     await operator.type("people", "remove", "telegram:42")
     (ann,) = await operator.lines("people", "quota", "web:dave", "--tokens", "100000")
-    assert (ann["quota"], ann["role"]) == ({"turns": None, "tokens": 100_000}, "member")
+    assert (ann["quota"], ann["role"]) == ({"turns": None, "tokens": 100_000, "usd": None}, "member")
     assert "person-tokens: " in await operator.type("people", "quota", "web:dave")
     assert (await operator.lines("people", "quota"))[0]["whom"] == "web:dave"
-    await operator.type("people", "quota", "web:dave", "--tokens", "default")
+    assert "2.5 US dollars a day" in await operator.type("people", "quota", "web:dave", "--usd", "2.50")
+    assert "person-cost: $0.00 of $2.50" in await operator.type("people", "quota", "web:dave")
+    await operator.refused("people", "quota", "web:dave", "--usd", "1e3")
+    await operator.type("people", "quota", "web:dave", "--tokens", "default", "--usd", "default")
     assert await operator.lines("people", "quota") == []
     await operator.type("owner", "add", "telegram:77")
     await operator.type("owner", "remove", "telegram:77")
