@@ -16,7 +16,7 @@ from agent.attachments.image_inliner import ImageInliner
 from agent.call_review import WAITING, CallResult
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
-from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
 from agent.loop_context import LoopContext
 from agent.memory.prompt.conversation import Conversation
 from agent.reminders.reminder_access import ReminderAccess
@@ -41,6 +41,10 @@ log = structlog.get_logger(__name__)
 
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
 _KIND_LIMITS = {ToolKind.WEB: 10, ToolKind.ACT: 5}  # calls in one turn
+_WRITTEN = (
+    "(Your last answer was a tool call written as text. It was not run, and nobody saw it. "
+    "Answer in words, or make the call as the tools' interface has it.)"
+)
 _LONGEST_PROGRESS = 80  # characters
 _AT_ONCE = 4  # calls that only read
 _SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
@@ -87,7 +91,7 @@ class LoopResult:
     text: str
     failure: FailureMessage | None = None
     cause: FailureCause | None = None  # of the failure, where a person can repair it
-    is_cut: bool = False  # the model's limit or ours ended the text early
+    ending: ReplyEnding = ReplyEnding.COMPLETE  # what ended the text
     exceeded_cap: ExceededCap | None = None  # no further call fits under it
 
 
@@ -100,6 +104,21 @@ def _format_progress(text: str, step: int, of: int) -> str:
 def _request_of(allowed: ToolQuestion) -> ChatReply:
     """Return the model's message with the allowed call, as if the model had just requested it."""
     return ChatReply(text="", tool_calls=(allowed.call,), model="", tokens=TokenUsage(), cost=None)
+
+
+def _take_written(context: LoopContext, reply: ChatReply) -> ChatReply | None:
+    """Return *reply* with the calls that it wrote as text, if they may run; None if it must be asked for again.
+
+    The author of any text that the model reads can have it repeat a call as text. So a call counts only from a model
+    that is known to write its calls so, as the whole answer, before text of third parties is read, and only to look.
+    """
+    written, toolbox = reply.written, context.turn.profile.toolbox
+    if written is None:
+        return reply
+    is_safe = written.is_expected and written.is_whole and not context.draft.is_tainted
+    if not is_safe or not all(toolbox.kind_of(call) is ToolKind.LOOK for call in written.calls):
+        return None
+    return replace(reply, text="", tool_calls=written.calls, written=None)
 
 
 def _reached_limit(context: LoopContext, batch: Sequence[ToolCall], call: ToolCall) -> str:
@@ -187,19 +206,24 @@ class AgentLoop:
         await self._add_messages(context, draft.unseen_rows)
         while True:
             reply = await self._request(context)
+            if reply.written is not None:
+                reply = _take_written(context, reply) or await self._request(context, is_again=True)
+                reply = _take_written(context, reply) or reply
             if is_last or not reply.tool_calls:
                 if reply.text.strip():
-                    return LoopResult(reply.text, is_cut=reply.is_cut)
-                return LoopResult("", BY_NAME["loop" if reply.tool_calls else "empty"])
+                    return LoopResult(reply.text, ending=reply.ending)
+                name = "loop" if reply.tool_calls else "empty" if reply.written is None else "written_call"
+                return LoopResult("", BY_NAME[name])
             await self._store.step(turn.lease, *draft.take_opening(), draft.model(reply))
             is_last = await self._run_calls(context, detector)
             if self._steer and not is_last:
                 await self._add_messages(context, await self._store.steer(turn.lease))
 
-    async def _request(self, context: LoopContext) -> ChatReply:
+    async def _request(self, context: LoopContext, *, is_again: bool = False) -> ChatReply:
         """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times.
 
-        A large prompt that is refused for no known reason is shrunk once.
+        A large prompt that is refused for no known reason is shrunk once. *is_again*: the last answer was a tool call
+        written as text.
         """
         model = context.turn.profile.model
         # Read before each request: the last reply may have calibrated the estimate.
@@ -209,7 +233,7 @@ class AgentLoop:
             await self._shrink(context, token_limit)
             weight = context.prompt.weight
             try:
-                return await self._request_once(context)
+                return await self._request_once(context, is_again=is_again)
             except ContextOverflow:
                 # The client has learned from it; a fallback model may take even less.
                 smaller = weight * 3 // 4 if attempt == 0 else weight // 2
@@ -222,10 +246,12 @@ class AgentLoop:
                 was_tried, token_limit = True, weight // 2
                 if not await self._shrink(context, token_limit):
                     raise
-        return await self._request_once(context)
+        return await self._request_once(context, is_again=is_again)
 
-    async def _request_once(self, context: LoopContext) -> ChatReply:
+    async def _request_once(self, context: LoopContext, *, is_again: bool) -> ChatReply:
         turn, messages = context.turn, context.prompt.messages
+        if is_again:
+            messages = [*messages, {"role": "user", "content": _WRITTEN}]
         if context.prompt.may_have_pictures:
             messages = await self._images.inline(messages, turn.scope)
         request = ChatRequest(

@@ -12,6 +12,7 @@ from agent.agent_loop import LoopResult
 from agent.attachments.file_facts import fact_of
 from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
+from agent.llm.chat_model import ReplyEnding
 from agent.loop_context import LoopContext, PromptFitter
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.memory.messages.sender_names import SenderNames
@@ -265,7 +266,8 @@ class TurnRunner:
         shown = {"files": files or None, "links": list(links or ()) or None, **draft.seen_field}
         draft.add(draft.message("assistant", result.text, services.now(), **shown))
         text = "" if is_nothing(turn, result.text) else result.text
-        text = f"{text}\n\n{translate('delivery.cut', language)}" if result.is_cut else text
+        if (line := _ENDINGS.get(result.ending)) is not None and text:
+            text = f"{text}\n\n{translate(line, language)}"
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
         sources = collect_sources(draft.lines)
@@ -415,6 +417,15 @@ class TurnRunner:
         dropped = [translate("delivery.staged_dropped", turn.language)] if draft.has_staged else []
         ending = " ".join([line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn), *dropped])
         await self._services.journal.step(turn.lease, *opening, draft.stop(ending))
+
+
+# The line below an answer that did not end by itself.
+_ENDINGS = {
+    ReplyEnding.LENGTH: "delivery.cut",
+    ReplyEnding.FILTERED: "delivery.filtered",
+    ReplyEnding.REPEATED: "delivery.repeated",
+    ReplyEnding.BROKEN: "delivery.broken",
+}
 
 
 def _doubt_lines(draft: TurnDraft, turn: Turn) -> list[str]:

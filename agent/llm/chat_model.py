@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.errors import ModelAbility, ModelFailed
@@ -61,12 +62,30 @@ class ChatRequest:
     without: frozenset[ModelAbility] = frozenset()  # what the model lacks and is not sent; ModelClient sets it
 
 
+class ReplyEnding(StrEnum):
+    """The end of a text."""
+
+    COMPLETE = "complete"
+    LENGTH = "length"  # the model's limit of tokens, or `ANSWER_CHARS`
+    FILTERED = "filtered"  # by its provider
+    REPEATED = "repeated"  # the text repeated itself; one copy is left
+    BROKEN = "broken"  # an error, or the end of the connection
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCalls:
+    """Tool calls that a model wrote as text. The author of any text that it reads can have it write some."""
+
+    calls: tuple[ToolCall, ...]  # without ids; () = they cannot be read
+    is_whole: bool  # nothing else stands in the answer
+    is_expected: bool  # the model wrote its calls so when it was tried
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
     """A model's reply: text, tool calls or both; never empty.
 
-    Text is valid Unicode (no lone surrogates) and at most `ANSWER_CHARS` long; `is_cut` says that
-    the model (its token limit) or that bound ended it early.
+    Text is valid Unicode (no lone surrogates) and at most `ANSWER_CHARS` long; it has no thinking in it.
     """
 
     text: str
@@ -77,7 +96,14 @@ class ChatReply:
     # What the provider wants back, for the model that made it only: {"model": its name, "message": keys of the message,
     # "calls": [keys of each call, by its position in `tool_calls`]}; the last two may be missing.
     thinking: Mapping[str, Any] | None = None
-    is_cut: bool = False
+    ending: ReplyEnding = ReplyEnding.COMPLETE
+    # Calls in the text, which is "" then: not run but by agent/agent_loop.py, and never shown.
+    written: WrittenCalls | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """The text is not all that the model would have said."""
+        return self.ending is not ReplyEnding.COMPLETE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

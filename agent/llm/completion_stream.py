@@ -77,16 +77,17 @@ class EventStreamDecoder:
         self._line.clear()
         if self._is_first:
             line = line.removeprefix(_BOM)
-            self._is_first = False
+            self._is_first = not line
         if not line:
             self._dispatch(events)
             return
         field, _, value = line.partition(b":")  # a comment has an empty field
         value = value.removeprefix(b" ")
-        if field == b"data":
+        if field in (b"data", b"error"):
             self._data.append(value)
             self._size += len(value) + 1
             self._check()
+            self._name = field if field == b"error" else self._name  # as llama.cpp sends it
         elif field == b"event":
             self._name = value
 
@@ -98,6 +99,36 @@ class EventStreamDecoder:
     def _check(self) -> None:
         if self._size + len(self._line) > self._limit:
             raise EventTooLarge(f"an event of more than {self._limit:,} bytes")
+
+
+class AnswerClock:
+    """The time limit of one answer, which each byte from the server moves, up to an end that nothing moves."""
+
+    def __init__(self, first: float, silence: float, total: float) -> None:
+        """*first* is the number of seconds to the first words, *silence* between two pieces, *total* for all."""
+        self._loop = asyncio.get_running_loop()
+        started = self._loop.time()
+        self._silence = silence
+        self._end = started + total
+        self._first = started + first  # a server that says early that it lives may take as long as a silent one
+        self._limit = asyncio.timeout_at(min(self._first, self._end))
+
+    async def __aenter__(self) -> AnswerClock:
+        await self._limit.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._limit.__aexit__(*error)  # raises TimeoutError where the limit was reached
+
+    def note_bytes(self) -> None:
+        """Take any byte as a sign of life."""
+        if not self._limit.expired():
+            self._limit.reschedule(min(max(self._loop.time() + self._silence, self._first), self._end))
+
+    def note_words(self) -> None:
+        """Take a piece of the answer: from now on only the silence counts."""
+        self._first = 0.0
+        self.note_bytes()
 
 
 class JsonObject(dict[str, Any]):
@@ -112,34 +143,56 @@ class JsonObject(dict[str, Any]):
 class CompletionStream:
     """A streamed answer; see `ProviderStream`."""
 
-    def __init__(
-        self,
-        read: Callable[[], Awaitable[bytes]],
-        model: str,
-        body: JsonObject | None,
-        broken: type[Exception],
-    ) -> None:
-        """*read* returns what has arrived, b"" at the end, and raises *broken* where the response breaks off."""
-        self.body = body
+    def __init__(self, read: Callable[[], Awaitable[bytes]], model: str, broken: type[Exception]) -> None:
+        """*read* returns the next bytes, b"" at the end, and raises *broken* where the response breaks off."""
+        self.body: list[JsonObject] | None = None
         self.is_finished = False
+        self.ends_unmarked = False
         self._get = read
         self._broken = broken
         self._model = model
         self._decoder = EventStreamDecoder(limit=STREAM_BYTES)
         self._chunks: deque[JsonObject] = deque()
+        self._first = b""  # what was read to tell an event from a body
         self._is_over = False
+
+    async def open(self, kind: str) -> None:
+        """Tell events from one body by their first bytes, and read a body, whatever its content type *kind*.
+
+        Raises InvalidModelReply for a web page.
+        """
+        is_json = kind.rpartition("/")[2].rpartition("+")[2] == "json"
+        data = bytearray()
+        while len(start := _stripped(data)) < _LONGEST_FIELD:
+            if not (piece := await self._get()):
+                break
+            data += piece
+            if len(data) > STREAM_BYTES:
+                raise InvalidModelReply(f"{self._model}: more than {STREAM_BYTES:,} bytes of nothing")
+        is_events = _EVENTS.match(start) is not None
+        if start.startswith(b"<") or (kind == "text/html" and not is_events and not start.startswith(b"{")):
+            raise InvalidModelReply(f"{self._model}: the answer is a web page")
+        if not start.startswith((b"{", b"[")) and (is_events or not is_json):
+            self._first = bytes(data)
+            return
+        while piece := await self._get():
+            data += piece
+            if len(data) > STREAM_BYTES:
+                raise InvalidModelReply(f"{self._model}: an answer of more than {STREAM_BYTES:,} bytes")
+        self.body = parse_answer(bytes(data), self._model)
 
     def __aiter__(self) -> CompletionStream:
         return self
 
-    async def __anext__(self) -> JsonObject:
-        while not self._chunks:
+    async def __anext__(self) -> JsonObject | None:
+        if not self._chunks:
             if self._is_over:
                 raise StopAsyncIteration
             await self._read()
+        if not self._chunks:
+            return None
         chunk = self._chunks.popleft()
-        if chunk.error:
-            raise error_in_body(chunk.error)
+        check_error(chunk)
         choices = chunk.choices
         if isinstance(choices, list) and choices and getattr(choices[0], "finish_reason", None):
             self.is_finished = True
@@ -147,7 +200,7 @@ class CompletionStream:
 
     async def _read(self) -> None:
         try:
-            piece = await self._get()
+            piece, self._first = self._first or await self._get(), b""
         except self._broken:
             if not self.is_finished:
                 raise
@@ -156,21 +209,23 @@ class CompletionStream:
             events = self._decoder.feed(piece) if piece else self._decoder.close()
         except EventTooLarge as error:
             raise InvalidModelReply(f"{self._model}: {error}") from None
+        is_whole = True
         for event in events:
             if event.data.strip() == _DONE:
                 self.is_finished = self._is_over = True
                 await self._read_end()
                 return
-            if piece:
-                self._chunks.append(parse_object(event.data, self._model, is_error=event.name == b"error"))
+            try:
+                chunk = parse_event(event, self._model)
+            except InvalidModelReply:
+                if piece:
+                    raise
+                is_whole = False  # a part of an event, with which the stream was cut off
             else:
-                self._take_last(event.data)
+                if chunk is not None:
+                    self._chunks.append(chunk)
         self._is_over = not piece
-
-    def _take_last(self, data: bytes) -> None:
-        """Take an event that has no end: it is a whole chunk, or a part of one, which is dropped."""
-        with suppress(InvalidModelReply):
-            self._chunks.append(parse_object(data, self._model))
+        self.ends_unmarked = self._is_over and is_whole
 
     async def _read_end(self) -> None:
         with suppress(TimeoutError, self._broken):
@@ -179,12 +234,49 @@ class CompletionStream:
                     pass
 
 
-def parse_body(data: bytes, model: str) -> JsonObject:
-    """Return a whole answer. Raises InvalidModelReply, or ProviderHttpError for an error with status 200."""
-    body = parse_object(data, model)
-    if body.error and not body.choices:
-        raise error_in_body(body.error)
-    return body
+_LONGEST_FIELD = 6  # characters of a field's name in an event, with its colon
+_EVENTS = re.compile(rb"(?:data|event|id|retry|error)?:|(?:event|retry|error)")
+
+
+def _stripped(data: bytes | bytearray) -> bytes:
+    """Return *data* without the blank lines that keep a connection open, and without a byte order mark."""
+    return bytes(data).lstrip().removeprefix(_BOM).lstrip()
+
+
+def parse_answer(data: bytes, model: str) -> list[JsonObject]:
+    """Return a whole answer: one body, or the chunks of a stream that was not asked for.
+
+    Raises InvalidModelReply, or ProviderHttpError for an error with status 200.
+    """
+    if _EVENTS.match(start := _stripped(data)) is None:
+        bodies = [parse_object(start, model)]
+    else:
+        decoder = EventStreamDecoder(limit=len(data) + 1)
+        events = [*decoder.feed(data), *decoder.close()]
+        found = (parse_event(event, model) for event in events if event.data.strip() != _DONE)
+        bodies = [each for each in found if each is not None]
+    for body in bodies:
+        check_error(body)
+    return bodies
+
+
+def parse_event(event: ServerSentEvent, model: str) -> JsonObject | None:
+    """Return the chunk of *event*; None for one that only keeps the connection open. Raises InvalidModelReply."""
+    is_error = event.name == b"error"
+    data = event.data.strip()
+    if data[:1] in (b"{", b"["):
+        return parse_object(data, model, is_error=is_error)
+    if is_error and data:
+        return JsonObject(error=data.decode(errors="replace"))
+    return None  # a heartbeat: nothing, or a word
+
+
+def check_error(chunk: JsonObject) -> None:
+    """Raise ProviderHttpError for an error beside or in place of an answer."""
+    choices = chunk.choices
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], JsonObject) else JsonObject()
+    if chunk.error and not (first.delta or first.message):
+        raise error_in_body(chunk.error)
 
 
 def parse_object(data: bytes, model: str, *, is_error: bool = False) -> JsonObject:

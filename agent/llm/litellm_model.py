@@ -18,7 +18,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -29,12 +29,12 @@ from typing import Any
 import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
-from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, parse_body
+from agent.llm.completion_stream import AnswerClock, CompletionStream
 from agent.llm.effort_fields import arguments_of_litellm, fields_of_address
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import stream_options
-from gateway.errors import InvalidModelReply, ModelAbility, SettingsError
+from gateway.errors import ModelAbility, SettingsError
 from gateway.net.web_credentials import split_credentials
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
@@ -49,6 +49,8 @@ _GUARDS = {
 }
 # httpx logs request URLs at INFO, and litellm request bodies at DEBUG.
 _CHATTY = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "httpcore", "openai", "aiohttp")
+# Providers that refuse a model's reasoning in the history, or have a form of their own for it.
+_NO_REASONING = ("groq/", "mistral/", "anthropic/", "bedrock/", "gemini/", "vertex_ai/", "ollama/", "ollama_chat/")
 _NO_KEY = "none"  # OpenAI-compatible servers without a key; the SDK insists on one
 _loading = threading.Lock()
 _KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
@@ -105,15 +107,19 @@ class LitellmModel(ProviderModel):
         if self._litellm is not None:
             await close_litellm()
 
-    async def _fetch(self, request: ChatRequest) -> Any:
-        return await self._call(request)
+    def _builder(self) -> ReplyBuilder:
+        keeps = not self.name.startswith(_NO_REASONING)
+        return ReplyBuilder(self.name, keeps_reasoning=keeps, is_hidden=self._is_hidden)
+
+    async def _fetch(self, request: ChatRequest, clock: AnswerClock) -> Sequence[Any]:  # noqa: ARG002 - litellm's is whole
+        return (await self._call(request),)
 
     @asynccontextmanager
-    async def _open_stream(self, request: ChatRequest) -> AsyncIterator[ProviderStream]:
+    async def _open_stream(self, request: ChatRequest, clock: AnswerClock) -> AsyncIterator[ProviderStream]:
         stream = await self._call(request, stream=True, **stream_options(request))
         try:
-            own = await _plain_stream(stream, self.name)
-            yield own or _LitellmStream(stream)
+            own = await _plain_stream(stream, self.name, clock)
+            yield own or _LitellmStream(stream, clock)
         finally:
             await stream.aclose()
 
@@ -176,9 +182,11 @@ class _LitellmStream:
     """A stream in a protocol of the provider's own, in litellm's chunks."""
 
     body = None
+    ends_unmarked = False  # these protocols mark it
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, clock: AnswerClock) -> None:
         self._stream = stream
+        self._clock = clock
         self._watched: _WatchedChunks | None = None
         if stream.completion_stream is not None:
             self._watch()
@@ -205,14 +213,15 @@ class _LitellmStream:
     def _watch(self) -> None:
         source = self._stream.completion_stream
         if hasattr(source, "__aiter__"):  # Bedrock's is read in a thread, and its end is kept
-            self._stream.completion_stream = self._watched = _WatchedChunks(source)
+            self._stream.completion_stream = self._watched = _WatchedChunks(source, self._clock)
 
 
 class _WatchedChunks:
     """The chunks of a provider as litellm parsed them, before it makes its own of them."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, clock: AnswerClock) -> None:
         self.is_finished = False
+        self._clock = clock
         self._source = source
         self._chunks = aiter(source)
         self._has_candidates = False
@@ -226,6 +235,7 @@ class _WatchedChunks:
 
     async def __anext__(self) -> Any:
         chunk = await anext(self._chunks)
+        self._clock.note_bytes()  # also of an event that litellm makes nothing of
         if not self._has_candidates:
             self.is_finished = self.is_finished or _ends(chunk)
         return chunk
@@ -251,7 +261,7 @@ def _ends(chunk: Any) -> bool:
     return any(getattr(each, "finish_reason", None) is not None for each in choices)
 
 
-async def _plain_stream(stream: Any, model: str) -> CompletionStream | None:
+async def _plain_stream(stream: Any, model: str, clock: AnswerClock) -> CompletionStream | None:
     """Return the chat completion behind litellm's *stream*; None if the provider speaks another protocol.
 
     OpenAI's SDK shows its response. It makes thirty objects of each chunk and litellm eight more: 0.5 ms, twenty times
@@ -265,25 +275,15 @@ async def _plain_stream(stream: Any, model: str) -> CompletionStream | None:
         return None
     response = source.response
     pieces = response.aiter_bytes()
-    kind = str(response.headers.get("content-type") or "").partition(";")[0].strip().lower()
-    if kind == "text/html":
-        raise InvalidModelReply(f"{model}: the answer is a web page")
-    body = parse_body(await _read_whole(pieces, model), model) if kind == "application/json" else None
 
     async def read() -> bytes:
         piece: bytes = await anext(pieces, b"")
+        clock.note_bytes()
         return piece
 
-    return CompletionStream(read, model, body, HTTPError)
-
-
-async def _read_whole(pieces: AsyncIterator[bytes], model: str) -> bytes:
-    data = bytearray()
-    async for piece in pieces:
-        data += piece
-        if len(data) > STREAM_BYTES:
-            raise InvalidModelReply(f"{model}: an answer of more than {STREAM_BYTES:,} bytes")
-    return bytes(data)
+    own = CompletionStream(read, model, HTTPError)
+    await own.open(str(response.headers.get("content-type") or "").partition(";")[0].strip().lower())
+    return own
 
 
 def address_for(api_base: str) -> dict[str, Any]:

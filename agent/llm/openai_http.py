@@ -15,7 +15,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
-from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, JsonObject, parse_body
+from agent.llm.completion_stream import AnswerClock, CompletionStream, JsonObject, parse_answer
 from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import FailureCause, InvalidModelReply, ModelUnreachable
 from gateway.net.certificates import trusted_certificates
@@ -26,6 +26,7 @@ from gateway.ports.entry_points import package_version
 MOST_BYTES = 32_000_000  # of any other body
 _ERROR_BYTES = 64_000  # of the body of an error, in which only known phrases are searched
 _LARGE_BYTES = 1 << 20
+HEADER_BYTES = 65_536  # of one header of an answer: proxies send policies of 9,000 bytes
 
 
 class OpenAIConnection:
@@ -54,21 +55,24 @@ class OpenAIConnection:
         if session is not None:
             await session.close()
 
-    async def fetch(self, body: bytes) -> JsonObject:
+    async def fetch(self, body: bytes, clock: AnswerClock) -> list[JsonObject]:
         """Send *body* and return the answer. Raises what `map_provider_error` knows, or errors of our own."""
         async with self._post(body) as response:
-            return parse_body(await self._read(response, MOST_BYTES), self._model)
+            return parse_answer(await self._read(response, MOST_BYTES, clock), self._model)
 
     @asynccontextmanager
-    async def stream(self, body: bytes) -> AsyncIterator[CompletionStream]:
+    async def stream(self, body: bytes, clock: AnswerClock) -> AsyncIterator[CompletionStream]:
         """Send *body*, which asks for a stream, and yield the answer; leaving the block closes the connection."""
         async with self._post(body) as response:
-            kind = response.content_type
-            if kind == "text/html":
-                raise InvalidModelReply(f"{self._model}: the answer is a web page")
-            is_whole = kind == "application/json"
-            whole = parse_body(await self._read(response, STREAM_BYTES), self._model) if is_whole else None
-            yield CompletionStream(response.content.readany, self._model, whole, aiohttp.ClientError)
+
+            async def read() -> bytes:
+                piece = await response.content.readany()
+                clock.note_bytes()
+                return piece
+
+            stream = CompletionStream(read, self._model, aiohttp.ClientError)
+            await stream.open(response.content_type)
+            yield stream
 
     @asynccontextmanager
     async def _post(self, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -94,15 +98,22 @@ class OpenAIConnection:
             limits = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds)
             options: dict[str, Any] = {"limit": 0} | ({"ssl": self._ssl} if self._ssl is not None else {})
             self._session = aiohttp.ClientSession(
-                connector=self._connector(**options), timeout=limits, cookie_jar=aiohttp.DummyCookieJar()
+                connector=self._connector(**options),
+                timeout=limits,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                max_line_size=HEADER_BYTES,
+                max_field_size=HEADER_BYTES,
             )
         return self._session
 
-    async def _read(self, response: aiohttp.ClientResponse, limit: int) -> bytes:
-        data = await read_at_most(response.content, limit + 1)
-        if len(data) > limit:
-            raise InvalidModelReply(f"{self._model}: an answer of more than {limit:,} bytes")
-        return data
+    async def _read(self, response: aiohttp.ClientResponse, limit: int, clock: AnswerClock) -> bytes:
+        data = bytearray()
+        while piece := await response.content.readany():
+            clock.note_bytes()
+            data += piece
+            if len(data) > limit:
+                raise InvalidModelReply(f"{self._model}: an answer of more than {limit:,} bytes")
+        return bytes(data)
 
 
 def _has_unused_proxy(address: str) -> bool:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
+from agent.llm.completion_stream import AnswerClock
 from agent.llm.effort_fields import fields_of_address
 from agent.llm.model_table import ModelFacts, read_model_facts
 from agent.llm.provider_model import ProviderModel, ProviderStream
@@ -124,18 +125,18 @@ class OpenAIModel(ProviderModel):
         return self._facts.window
 
     def _builder(self) -> ReplyBuilder:
-        return ReplyBuilder(self.name, keeps_reasoning=True)
+        return ReplyBuilder(self.name, keeps_reasoning=True, is_hidden=self._is_hidden)
 
     def _cost(self, builder: ReplyBuilder, tokens: TokenUsage) -> float | None:  # noqa: ARG002 - the base's signature
         return self._facts.cost(tokens)
 
-    async def _fetch(self, request: ChatRequest) -> Any:
-        return await self._get_connection().fetch(await self._body(request))
+    async def _fetch(self, request: ChatRequest, clock: AnswerClock) -> Sequence[Any]:
+        return await self._get_connection().fetch(await self._body(request), clock)
 
     @asynccontextmanager
-    async def _open_stream(self, request: ChatRequest) -> AsyncIterator[ProviderStream]:
+    async def _open_stream(self, request: ChatRequest, clock: AnswerClock) -> AsyncIterator[ProviderStream]:
         body = await self._body(request, stream=True, **stream_options(request))
-        async with self._get_connection().stream(body) as stream:
+        async with self._get_connection().stream(body, clock) as stream:
             yield stream
 
     def _get_connection(self) -> OpenAIConnection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import structlog
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage, attach_usage, estimate
+from agent.llm.completion_stream import AnswerClock, error_in_body
 from agent.llm.provider_errors import map_provider_error
-from agent.llm.reply_builder import ReplyBuilder, clean
+from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import CACHED_PURPOSE, outgoing, without_pictures
+from agent.llm.written_calls import find_written_calls
 from gateway.errors import EmptyModelReply, InvalidModelReply, ModelAbility, ModelFailed, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
@@ -28,14 +30,18 @@ LONGEST_STREAM = 5  # times the timeout: a stream that keeps coming may take lon
 class ProviderStream(Protocol):
     """The answer to a request that asked for a stream."""
 
-    body: Any  # the whole body of a provider that answers without a stream; None = iterate
+    body: Any  # what a provider answers without a stream, for `ReplyBuilder.take`; None = iterate
 
     @property
     def is_finished(self) -> bool:
         """Return True if the provider ended the stream itself, rather than the connection."""
 
+    @property
+    def ends_unmarked(self) -> bool:
+        """Return True if the response ended properly between two chunks; the end of an answer may be unmarked."""
+
     def __aiter__(self) -> AsyncIterator[Any]:
-        """Iterate over the chunks."""
+        """Iterate over the chunks; None = a sign of life."""
 
 
 class ProviderModel(ABC):
@@ -45,6 +51,9 @@ class ProviderModel(ABC):
         self.name = config.model
         self._config = config
         self._now = now
+        self.writes_calls_as_text = False  # as its trial showed; who keeps what models can do sets it
+        self._ends_unmarked = False  # the last stream ended properly, without a mark of its end
+        self._is_hidden = False  # the model ends thinking that it does not begin
         self._sees = {"on": True, "off": False}.get(config.vision)
 
     @property
@@ -90,11 +99,11 @@ class ProviderModel(ABC):
         """Return the table's context window. Runs in a thread."""
 
     @abstractmethod
-    async def _fetch(self, request: ChatRequest) -> Any:
-        """Return the whole answer, OpenAI-shaped, with attributes."""
+    async def _fetch(self, request: ChatRequest, clock: AnswerClock) -> Sequence[Any]:
+        """Return the whole answer, OpenAI-shaped, with attributes: one body, or chunks."""
 
     @abstractmethod
-    def _open_stream(self, request: ChatRequest) -> AbstractAsyncContextManager[ProviderStream]:
+    def _open_stream(self, request: ChatRequest, clock: AnswerClock) -> AbstractAsyncContextManager[ProviderStream]:
         """Return a context manager that sends *request*, and hangs up on exit."""
 
     @abstractmethod
@@ -112,18 +121,19 @@ class ProviderModel(ABC):
         return (tokens.input * sent + tokens.output * answered) / 1_000_000
 
     def _builder(self) -> ReplyBuilder:
-        return ReplyBuilder(self.name)
+        return ReplyBuilder(self.name, is_hidden=self._is_hidden)
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """See `ChatModel.complete`."""
         await self.warm()
         gathered = self._builder()
+        gathered.tools = frozenset(map(_tool_name, request.tools))
         try:
             if sink is None or ModelAbility.STREAM in request.without:
-                async with asyncio.timeout(self._config.timeout):
-                    gathered.take(await self._fetch(request))
+                async with self._clock(silence=self._config.timeout) as clock:
+                    gathered.take(await self._fetch(request, clock))
                 if sink is not None and not gathered.is_empty:
-                    sink(gathered.final_text())
+                    sink(gathered.shown_text())
             else:
                 await self._streamed(request, gathered, sink)
             return self._reply(request, gathered)
@@ -146,29 +156,47 @@ class ProviderModel(ABC):
             return attach_usage(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
         return known
 
+    def _clock(self, *, silence: float) -> AnswerClock:
+        timeout = self._config.timeout
+        return AnswerClock(timeout, silence, timeout * LONGEST_STREAM)
+
     async def _streamed(self, request: ChatRequest, builder: ReplyBuilder, sink: Sink) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._config.timeout * LONGEST_STREAM
-        shown = 0.0
-        async with asyncio.timeout(self._config.timeout) as limit, self._open_stream(request) as stream:
+        now, shown = asyncio.get_running_loop().time, 0.0
+        async with (
+            self._clock(silence=self._config.stream_silence) as clock,
+            self._open_stream(request, clock) as stream,
+        ):
             if stream.body is not None:
                 builder.take(stream.body)
-                sink(builder.final_text())
-                return
-            async for chunk in stream:
-                now = loop.time()
-                limit.reschedule(min(now + self._config.stream_silence, end))
-                if not builder.add(chunk):
-                    continue
-                if builder.is_full:
-                    break
-                if now - shown >= _SINK_PACE:
-                    shown = now
-                    sink(clean(builder.text))
-        if not (builder.is_full or builder.is_empty or stream.is_finished):
-            raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
+            else:
+                async for chunk in stream:
+                    if chunk is None:
+                        continue
+                    clock.note_words()
+                    if not builder.add(chunk):
+                        continue
+                    if builder.is_full:
+                        break
+                    if (at := now()) - shown >= _SINK_PACE:
+                        shown = at
+                        sink(builder.shown_text())
+        builder.close()
+        self._is_hidden = self._is_hidden or builder.answer.ended_unopened
+        if stream.body is None and not builder.is_full and not builder.is_empty:
+            self._check_end(stream)
         if not builder.is_empty:
-            sink(builder.final_text())
+            sink(builder.shown_text())
+
+    def _check_end(self, stream: ProviderStream) -> None:
+        """Raise ModelUnreachable for a stream that ended in the middle.
+
+        A server that never marks the end of an answer ends it like a proxy that cuts it off. The first such end is an
+        error, after which the request is made again; where the next one is the same, it is the server's way.
+        """
+        is_usual = self._ends_unmarked and stream.ends_unmarked
+        self._ends_unmarked = stream.ends_unmarked and not stream.is_finished
+        if not stream.is_finished and not is_usual:
+            raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
 
     async def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         """Return the messages of *request* as sent, without pictures for a model that accepts none."""
@@ -185,18 +213,31 @@ class ProviderModel(ABC):
         return ModelAbility.PICTURES not in request.without and await self.sees()
 
     def _reply(self, request: ChatRequest, builder: ReplyBuilder) -> ChatReply:
+        # Its server ended the answer and said why: words are an answer that broke off, which is marked. Without words,
+        # or with half a call, it is asked for again.
+        if builder.finish == "error" and (builder.called or builder.is_empty):
+            raise error_in_body(builder.error or "finish_reason error")
         if builder.is_empty:
             raise EmptyModelReply(f"{self.name}: an empty answer ({builder.finish or 'no reason given'})")
         tokens = self._tokens(request, builder)
+        calls, text = builder.tool_calls(), builder.final_text()
+        written = find_written_calls(text, builder.answer.call_at, builder.tools, is_expected=self.writes_calls_as_text)
+        if written is not None:
+            text = text[: builder.answer.call_at or 0] if calls else ""
         return ChatReply(
-            text=builder.final_text(),
-            tool_calls=builder.tool_calls(),
+            text=text,
+            tool_calls=calls,
             model=self.name,
             tokens=tokens,
             cost=self._cost_of(builder, tokens),
             thinking=builder.thinking(),
-            is_cut=builder.is_cut,
+            ending=builder.ending,
+            written=None if calls else written,
         )
 
     def _tokens(self, request: ChatRequest, builder: ReplyBuilder) -> TokenUsage:
         return builder.tokens() or estimate(request, builder.text)
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    return str((tool.get("function") or {}).get("name"))

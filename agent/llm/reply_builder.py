@@ -6,79 +6,108 @@ Both take OpenAI-shaped objects, litellm's or parsed JSON, which enter here as A
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from agent.llm.chat_model import ANSWER_CHARS, TokenUsage, ToolCall
+from agent.llm.answer_text import AnswerText
+from agent.llm.chat_model import ANSWER_CHARS, ReplyEnding, TokenUsage, ToolCall
 from gateway.errors import InvalidModelReply
 
 _MOST_CALLS = 128  # what no honest answer holds
+_OPAQUE_BYTES = 400_000  # of data that a provider wants back with one message
 # What servers call a model's reasoning; a few want it back with the calls it led to.
 _REASONING = ("reasoning_content", "reasoning")
+# What a provider wants back with a call: Gemini's signature of its thoughts, as its own address and litellm write it.
+_CALL_DATA = ("extra_content", "provider_specific_fields")
+_SIGNATURE_IN_ID = "__thought__"  # litellm's, which also stands in `provider_specific_fields`
 
 
 class ReplyBuilder:
-    """A partial reply. `text` grows until `is_full`; reading further has no effect."""
+    """A partial reply. The text grows until `is_full`; reading further has no effect."""
 
-    def __init__(self, model: str, *, keeps_reasoning: bool = False) -> None:
-        """*keeps_reasoning*: plain reasoning that led to tool calls is part of `thinking`."""
+    def __init__(self, model: str, *, keeps_reasoning: bool = False, is_hidden: bool = False) -> None:
+        """*keeps_reasoning*: plain reasoning that led to tool calls is part of `thinking`.
+
+        *is_hidden*: nothing is shown before the model ends the thinking that it does not begin (`AnswerText`).
+        """
         self._model = model
         self._keeps_reasoning = keeps_reasoning
         self._reasoning: dict[str, str] = {}
         self._calls: list[_ToolCallBuilder] = []
         self._by_index: dict[int, _ToolCallBuilder] = {}
         self._blocks: list[dict[str, Any]] = []
-        self.text = ""
+        self._details: list[dict[str, Any]] = []
+        self._has_delta = False
+        self.tools: frozenset[str] = frozenset()  # names that the model was offered
+        self.answer = AnswerText(is_hidden=is_hidden)
         self.usage: Any = None
         self.finish = ""
+        self.error: Any = None  # beside the finish reason "error"
+
+    @property
+    def text(self) -> str:
+        """The words so far, without thinking."""
+        return self.answer.text
 
     @property
     def is_full(self) -> bool:
-        """The text reached its bound."""
-        return len(self.text) > ANSWER_CHARS
+        """The text reached its bound, or only repeats itself."""
+        return self.answer.is_repeated or len(self.answer) > ANSWER_CHARS
 
     @property
-    def is_cut(self) -> bool:
-        """The model's token limit or our bound ended the text early."""
-        return self.is_full or self.finish == "length"
+    def ending(self) -> ReplyEnding:
+        """The end of the text, by the provider's reason and our bounds."""
+        if self.answer.is_repeated:
+            return ReplyEnding.REPEATED
+        return ReplyEnding.LENGTH if self.is_full else _ENDINGS.get(self.finish, ReplyEnding.COMPLETE)
 
     @property
     def is_empty(self) -> bool:
         """Neither words nor a tool call."""
-        return not self._calls and not self.text.strip()
+        return not self._calls and not self.answer.text.strip()
+
+    @property
+    def called(self) -> int:
+        """Number of tool calls that have begun."""
+        return len(self._calls)
 
     def add(self, chunk: Any) -> bool:
-        """Take one chunk of a stream; True when the text grew."""
+        """Take one chunk of a stream, or a whole body; True when the text grew."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         choice = next(iter(chunk.choices or ()), None)
         if choice is None:
             return False
         self.finish = choice.finish_reason or self.finish
-        delta = choice.delta
-        if delta is None:
+        self.error = getattr(choice, "error", None) or getattr(chunk, "error", None) or self.error
+        delta, message = getattr(choice, "delta", None), None
+        if delta:
+            self._has_delta = True
+        elif not self._has_delta:  # a whole body, or a server that streams messages
+            delta = message = getattr(choice, "message", None)
+        if not delta:
             return False
-        for piece in delta.tool_calls or ():
-            self._add_call(piece)
+        calls = delta.tool_calls
+        for n, piece in enumerate((calls,) if isinstance(calls, Mapping) else calls or ()):
+            self._add_call(piece, n if message is not None else None)
+        if (old := getattr(delta, "function_call", None)) is not None:
+            self._add_piece(0, "", old)
         for block in getattr(delta, "thinking_blocks", None) or ():
             self._add_thinking(block)
         self._add_reasoning(delta)
-        words = _words(delta.content)
-        self.text += words
-        return bool(words)
+        words = _words(delta.content) or _words(getattr(delta, "refusal", None))
+        return bool(words) and self.answer.add(words)
 
-    def take(self, response: Any) -> None:
-        """Take a whole body."""
-        self.usage = getattr(response, "usage", None)
-        choice = next(iter(response.choices or ()), None)
-        if choice is None or choice.message is None:
-            return
-        self.finish = choice.finish_reason or ""
-        self.text = _words(choice.message.content)
-        for index, call in enumerate(choice.message.tool_calls or ()):
-            self._add(index, call)
-        self._blocks = [dict(block) for block in getattr(choice.message, "thinking_blocks", None) or ()]
-        self._add_reasoning(choice.message)
+    def take(self, bodies: Sequence[Any]) -> None:
+        """Take a whole answer: one body, or the chunks of a stream that was not asked for."""
+        for body in bodies:
+            self.add(body)
+        self.close()
+
+    def close(self) -> None:
+        """Take the end of the answer."""
+        self.answer.close()
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """Return the calls in the model's order; raise InvalidModelReply for calls beyond the limits."""
@@ -87,12 +116,27 @@ class ReplyBuilder:
         return tuple(ToolCall(call.id, call.name, clean(call.arguments)) for call in self._calls if call.name)
 
     def thinking(self) -> Mapping[str, Any] | None:
-        """Return the provider data that the same model expects back with its message."""
-        kept: dict[str, Any] = {"thinking_blocks": self._blocks} if self._blocks else {}
-        if self._calls and not kept:
+        """Return the provider data that the same model expects back with its message.
+
+        `message` has keys of the message; `calls` has keys of each call, by its position among the calls.
+        """
+        named = [call for call in self._calls if call.name]
+        message: dict[str, Any] = {"thinking_blocks": self._blocks} if self._blocks else {}
+        if named and self._details:
+            message["reasoning_details"] = self._details
+        elif named and not message:
             whole = ((key, clean(text)) for key, text in self._reasoning.items() if len(text) <= ANSWER_CHARS)
-            kept |= dict(islice(whole, 1))  # a server that sends both keys sends the same text
-        return {"model": self._model, "message": kept} if kept else None
+            message |= dict(islice(whole, 1))  # a server that sends both keys sends the same text
+        kept: dict[str, Any] = {"model": self._model, "message": message}
+        if any(call.data for call in named):
+            kept["calls"] = [call.data for call in named]
+        if not message and "calls" not in kept:
+            return None
+        try:
+            size = len(json.dumps(kept))
+        except (TypeError, ValueError, RecursionError):
+            return None
+        return kept if size <= _OPAQUE_BYTES else None
 
     def tokens(self) -> TokenUsage | None:
         """Return the provider's figures; None if it gave none."""
@@ -106,27 +150,65 @@ class ReplyBuilder:
 
     def final_text(self) -> str:
         """Return the text, valid and bounded."""
-        return clean(self.text[:ANSWER_CHARS])
+        return clean(self.answer.text[:ANSWER_CHARS])
 
-    def _add_call(self, piece: Any) -> None:
-        index = piece.index if isinstance(piece.index, int) else len(self._calls)
-        self._add(index, piece)
-        if len(self._calls) > _MOST_CALLS or len(self._by_index[index].arguments) > ANSWER_CHARS:
+    def shown_text(self) -> str:
+        """Return the part of the text so far that the preview may show."""
+        return clean(self.answer.visible_text)
+
+    def _add_call(self, piece: Any, position: int | None) -> None:
+        if piece is None or isinstance(piece, str | int | float | list):
+            return
+        function = piece.function
+        flat = piece if function is None and getattr(piece, "name", None) else function
+        index = _index_of(getattr(piece, "index", None))
+        call = self._add_piece(position if index is None else index, _words(piece.id), flat)
+        for key in _CALL_DATA:
+            if isinstance(data := getattr(piece, key, None), Mapping):
+                call.data[key] = {**call.data.get(key, {}), **data}
+        if len(self._calls) > _MOST_CALLS or len(call.arguments) > ANSWER_CHARS:
             raise InvalidModelReply(f"{self._model}: tool calls too large")
 
-    def _add(self, index: int, piece: Any) -> None:
-        call = self._by_index.get(index)
-        # Some servers number every parallel call 0; a new id then begins a new call.
-        if call is None or (piece.id and call.id and piece.id != call.id):
+    def _add_piece(self, index: int | None, id: str, function: Any) -> _ToolCallBuilder:  # noqa: A002 - the provider's
+        id = id.partition(_SIGNATURE_IN_ID)[0]  # noqa: A001
+        name = _words(getattr(function, "name", None))
+        arguments = _raw_json(getattr(function, "arguments", None))
+        call = self._find_call(index, id)
+        if call is None or self._begins_call(call, id, name, arguments):
             call = _ToolCallBuilder()
             self._calls.append(call)
+        if index is not None:
             self._by_index[index] = call
-        call.id = call.id or piece.id or ""
-        if piece.function is not None:
-            call.name = call.name or piece.function.name or ""
-            call.arguments += _raw_json(piece.function.arguments)
+        call.id = call.id or id
+        if name and name != call.name and not call.arguments:
+            call.name = name if name.startswith(call.name) else call.name + name
+        call.add(arguments)
+        return call
+
+    def _find_call(self, index: int | None, id: str) -> _ToolCallBuilder | None:  # noqa: A002
+        if index is not None:
+            return self._by_index.get(index)
+        same = next((call for call in self._calls if id and call.id == id), None)
+        return same or (self._calls[-1] if self._calls else None)
+
+    def _begins_call(self, call: _ToolCallBuilder, id: str, name: str, arguments: str) -> bool:  # noqa: A002
+        """Return True if a piece with the index of *call* is another call: servers number every parallel call 0.
+
+        Only a name begins a call. An id does not: there are servers with another id in every piece.
+        """
+        if not name or not call.name:
+            return False
+        if id and call.id:
+            return id != call.id
+        if call.is_complete:
+            return (name, arguments) != (call.name, call.arguments)
+        # Either a name in two pieces, or a call without arguments and the next one.
+        return not call.arguments and name in self.tools and call.name in self.tools and call.name != name
 
     def _add_reasoning(self, source: Any) -> None:
+        details = getattr(source, "reasoning_details", None)
+        for each in details if isinstance(details, list) else ():
+            self._add_detail(each)
         if not self._keeps_reasoning:
             return
         for key in _REASONING:
@@ -134,24 +216,82 @@ class ReplyBuilder:
             if isinstance(words, str) and words and len(self._reasoning.get(key, "")) <= ANSWER_CHARS:
                 self._reasoning[key] = self._reasoning.get(key, "") + words
 
+    def _add_detail(self, piece: Any) -> None:
+        """Take a piece of OpenRouter's `reasoning_details`: pieces of one kind and index are one detail."""
+        if not isinstance(piece, Mapping) or len(self._details) > _MOST_CALLS:
+            return
+        last = self._details[-1] if self._details else None
+        if last is None or any(last.get(key) != piece.get(key) for key in ("type", "index")):
+            self._details.append(dict(piece))
+            return
+        for key, value in piece.items():
+            if key in ("text", "summary", "data") and isinstance(value, str) and isinstance(last.get(key), str):
+                last[key] = last[key] + value if len(last[key]) <= ANSWER_CHARS else last[key]
+            elif value is not None:
+                last[key] = value
+
     def _add_thinking(self, piece: Any) -> None:
         block = dict(piece)
         last = self._blocks[-1] if self._blocks else None
         if block.get("type") == "redacted_thinking" or last is None or "signature" in last:
-            self._blocks.append({name: value for name, value in block.items() if value})
+            if len(self._blocks) <= _MOST_CALLS:
+                self._blocks.append({name: value for name, value in block.items() if value})
             return
-        last["thinking"] = last.get("thinking", "") + (block.get("thinking") or "")
+        if len(last.get("thinking", "")) <= ANSWER_CHARS:
+            last["thinking"] = last.get("thinking", "") + (block.get("thinking") or "")
         if block.get("signature"):
             last["signature"] = block["signature"]
 
 
+_ENDINGS = {
+    "length": ReplyEnding.LENGTH,
+    "max_tokens": ReplyEnding.LENGTH,
+    "content_filter": ReplyEnding.FILTERED,
+    "safety": ReplyEnding.FILTERED,
+    "error": ReplyEnding.BROKEN,
+}
+_BRACES = re.compile(r'["\\{}\[\]]')
+
+
 class _ToolCallBuilder:
-    __slots__ = ("arguments", "id", "name")
+    __slots__ = ("_depth", "_is_escaped", "_is_quoted", "arguments", "data", "id", "is_complete", "name")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments = ""
+        self.data: dict[str, Any] = {}
+        self.is_complete = False  # the arguments are a whole JSON object
+        self._depth = 0
+        self._is_quoted = False
+        self._is_escaped = -1  # position of the character that a backslash takes with it
+
+    def add(self, piece: str) -> None:
+        """Take more of the arguments. Text after a whole object repeats it and is dropped."""
+        if self.is_complete and self.arguments.strip() == "{}" and piece.lstrip().startswith("{"):
+            self.arguments, self.is_complete = "", False  # an empty object before the real one
+        if self.is_complete or not piece:
+            return
+        start = len(self.arguments)
+        self.arguments += piece
+        if self._depth == 0 and not self.arguments.lstrip().startswith("{"):
+            return
+        for found in _BRACES.finditer(piece):
+            at, sign = start + found.start(), found[0]
+            if at == self._is_escaped:
+                continue
+            if sign == "\\":
+                self._is_escaped = at + 1
+            elif sign == '"':
+                self._is_quoted = not self._is_quoted
+            elif not self._is_quoted:
+                self._depth += 1 if sign in "{[" else -1
+                if self._depth == 0:
+                    self.is_complete = True
+                    self.arguments = (
+                        self.arguments[: at + 1] if piece[found.end() :].lstrip()[:1] == "{" else (self.arguments)
+                    )
+                    return
 
 
 def clean(text: str) -> str:
@@ -168,16 +308,30 @@ def _words(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        parts = [part for part in content if isinstance(part, Mapping) and part.get("type") not in _THOUGHTS]
+        return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
     return ""
+
+
+_THOUGHTS = ("thinking", "reasoning", "reasoning_text")
+
+
+def _index_of(index: object) -> int | None:
+    """Return the position of a call; None where a server gives none."""
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
+        return int(index)
+    return index if isinstance(index, int) and not isinstance(index, bool) else None
 
 
 def _raw_json(arguments: object) -> str:
     """Return a call's arguments as text; some servers send them as an object."""
-    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else str(arguments or "")
+    is_json = isinstance(arguments, Mapping | list)
+    return json.dumps(arguments, ensure_ascii=False) if is_json else str(arguments or "")
 
 
 def _count(source: object, name: str) -> int:
     """Return a figure of the provider's, or 0 if it is not a number of tokens."""
-    value = getattr(source, name, None)
+    value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 13:
+        value = int(value)
     return int(value) if isinstance(value, int | float) and 0 < value < 1e12 else 0

@@ -36,6 +36,7 @@ FAILURES = (
     FailureMessage("garbled", InvalidModelReply),
     FailureMessage("overflow", ContextOverflow),
     FailureMessage("loop"),
+    FailureMessage("written_call"),  # twice in a row a tool call as text
     FailureMessage("poison"),
     FailureMessage("bug", Exception),
 )

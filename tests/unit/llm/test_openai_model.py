@@ -205,7 +205,7 @@ BUSY = {"error": {"message": "slow down", "code": "429"}}
         (events(delta("Hi"), end=""), ModelUnreachable),
         (events(delta("Hi"), end='data: {"choices": [{"del'), ModelUnreachable),
         (events(delta("Hi"), end="data: {]\n\n"), InvalidModelReply),
-        (events(delta("Hi"), end="data: 7\n\n"), InvalidModelReply),
+        (events(delta("Hi"), end="data: 7\n\n"), ModelUnreachable),
         (events(delta("Hi"), {"choices": "none"}), InvalidModelReply),
         (events(delta("Hi"), {"choices": [{"delta": "Hi"}]}), InvalidModelReply),
         (events(delta("Hi"), BUSY), ModelRateLimited),

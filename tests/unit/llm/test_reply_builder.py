@@ -44,6 +44,7 @@ def test_a_text_survives_any_cutting(text: str, cuts: list[int]) -> None:
     for cut in [*cuts, len(text) + 1]:
         gathered.add(chunk(rest[:cut]))
         rest = rest[cut:]
+    gathered.close()
     assert gathered.final_text() == clean(text)
 
 

@@ -1,0 +1,182 @@
+"""The words of an answer as they arrive: without thinking, up to a call written as text, not repeated for ever."""
+
+from __future__ import annotations
+
+import re
+
+# A model's thinking where its server leaves it in the text: most models, Magistral, Kimi.
+_THINKING = r"(?:[a-z]{1,8}:)?(?:think|thinking|thought|reasoning)\s?>"
+# What begins a tool call that a model writes into its answer: Hermes and Qwen, Mistral, Llama, Kimi, DeepSeek, MiniMax.
+_CALL = (
+    r"<(?:[a-z]{1,10}:)?(?:tool_calls?|function_calls?)>|<function=|<(?:[a-z]{1,10}:)?invoke name="
+    r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls?(?:_section)?(?:_begin)?\|>|<[|｜](?:DSML|tool▁calls?▁begin)[|｜]"
+)
+_TOKEN = re.compile(
+    rf"(?P<close></{_THINKING}|\[/THINK\]|◁/think▷)|(?P<open><{_THINKING}|\[THINK\]|◁think▷)|(?P<call>{_CALL})"
+    r"|(?P<tick>`+|~~~+)|(?P<line>\n)",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(rf"</{_THINKING}|\[/THINK\]|◁/think▷", re.IGNORECASE)
+_SPECIAL = re.compile(r"[<\[◁`~\n]")
+_ENDED = re.compile(r"[>\]▷\n]")
+_LONGEST_TAG = 32  # characters: what may begin a tag waits for the rest
+# A call without a mark around it: an object that begins with the name of a tool.
+BARE_CALL = re.compile(r'\{\s*"(?:(?:name|function|tool|tool_name)"\s*:|type"\s*:\s*"function")')
+
+_BLOCK = 200  # characters
+_COPIES = 8  # as many times in a row they end the answer
+
+
+class AnswerText:
+    """The words of one answer, from pieces of any size; each character is looked at a bounded number of times."""
+
+    def __init__(self, *, is_hidden: bool = False) -> None:
+        """*is_hidden*: the model is known to end thinking that it never begins, so nothing is shown before that."""
+        self._text = ""
+        self._new: list[str] = []  # behind `_text`, joined when somebody asks for it
+        self._length = 0
+        self._held = ""  # the last characters, which may begin a tag
+        self._is_hidden = is_hidden
+        self._is_thinking = False
+        self._has_thought = False
+        self._dropped = ""  # what stood before a tag that ended thinking a second time
+        self._fence = ""  # of the code block that is open
+        self._ticks = 0  # of the code span that is open on this line
+        self._is_line_start = True
+        self._checked_at = _COPIES * _BLOCK
+        self.call_at: int | None = None  # where a tool call begins that is written as text
+        self.is_repeated = False  # and shortened to one copy
+        self.ended_unopened = False  # thinking was ended that had not begun
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def text(self) -> str:
+        """The words without the thinking. A possible beginning of a tag is held back."""
+        if self._new:
+            self._text = "".join((self._text, *self._new))
+            self._new = []
+        return self._text
+
+    @property
+    def visible_text(self) -> str:
+        """The part that the preview may show: without thinking and without a call written as text."""
+        if self._is_hidden:
+            return ""
+        text = self.text if self.call_at is None else self.text[: self.call_at]
+        return "" if text.startswith("{") and BARE_CALL.match(text) else text
+
+    def add(self, piece: str) -> bool:
+        """Take the next characters; True when the text grew."""
+        if self.is_repeated:
+            return False
+        before = self._length
+        if not self._held and not self._is_thinking and not _SPECIAL.search(piece):
+            self._keep(piece)
+        else:
+            self._scan(self._held + piece)
+        if self._length >= self._checked_at:
+            self._find_repetition()
+        return self._length > before
+
+    def close(self) -> None:
+        """Take the end of the answer."""
+        held, self._held = self._held, ""
+        if not self._is_thinking:
+            self._keep(held)
+        if self._dropped and not self.text.strip():
+            self._replace(self._dropped)  # nothing followed: the tag was a stray one
+        self._is_hidden = False
+
+    def _scan(self, text: str) -> None:
+        at, self._held = 0, ""
+        while at < len(text):
+            if self._is_thinking:
+                end = _CLOSING.search(text, at)
+                if end is None:
+                    self._held = text[max(at, len(text) - _LONGEST_TAG) :]
+                    return
+                self._is_thinking, self._has_thought, at = False, True, end.end()
+                continue
+            found = _TOKEN.search(text, at)
+            if found is None:
+                begins = _unfinished(text, at)
+                self._keep(text[at:begins])
+                self._held = text[begins:]
+                return
+            if found.end() == len(text) and found["tick"]:  # the rest of the run may be in the next piece
+                self._keep(text[at : found.start()])
+                self._held = text[found.start() :]
+                return
+            self._keep(text[at : found.start()])
+            self._take(found)
+            at = found.end()
+
+    def _take(self, token: re.Match[str]) -> None:
+        word = token[0]
+        if token["line"]:
+            self._keep(word)
+            self._ticks, self._is_line_start = 0, True
+        elif token["tick"]:
+            self._take_ticks(word)
+        elif self._fence or self._ticks:
+            self._keep(word)
+        elif token["open"]:
+            self._is_thinking = True
+        elif token["close"]:
+            self._end_unopened()
+        else:
+            self.call_at = self._length if self.call_at is None else self.call_at
+            self._keep(word)
+
+    def _take_ticks(self, run: str) -> None:
+        if self._is_line_start and len(run) >= 3 and not self._fence:
+            self._fence = run
+        elif self._is_line_start and self._fence and run.startswith(self._fence):
+            self._fence = ""
+        elif not self._fence and run[0] == "`":
+            self._ticks = 0 if self._ticks == len(run) else self._ticks or len(run)
+        self._keep(run)
+
+    def _end_unopened(self) -> None:
+        self._dropped = self.text if self._has_thought else ""
+        self._replace("")
+        self._fence, self._ticks, self.call_at = "", 0, None
+        self._is_hidden, self._has_thought, self.ended_unopened = False, True, True
+
+    def _keep(self, words: str) -> None:
+        if not self._length and self._has_thought:
+            words = words.lstrip()  # between the thinking and the answer
+        if words:
+            self._new.append(words)
+            self._length += len(words)
+            self._is_line_start = self._is_line_start and words.isspace()
+
+    def _replace(self, text: str) -> None:
+        self._text, self._new, self._length = text, [], len(text)
+
+    def _find_repetition(self) -> None:
+        """Look for a block of 200 characters that ends the text eight times in a row, whatever their distance.
+
+        The whole text is searched each time that it grew by a sixteenth.
+        """
+        text = self.text
+        self._checked_at = len(text) + max(_BLOCK, len(text) // 16)
+        period = len(text) - _BLOCK - text.rfind(text[-_BLOCK:], 0, len(text) - 1)
+        needed = max(_COPIES * _BLOCK, (_COPIES - 1) * period + _BLOCK)
+        if needed > len(text) or text[-needed:-period] != text[period - needed :]:
+            return
+        start = len(text) - needed
+        while start and text[start - 1] == text[start - 1 + period]:
+            start -= 1
+        self.is_repeated = True
+        self._held = ""
+        self._replace(text[: start + period].rstrip())
+
+
+def _unfinished(text: str, at: int) -> int:
+    """Return where a tag begins whose end is not there yet, or the length of *text*."""
+    begins = max(text.rfind("<", at), text.rfind("[", at), text.rfind("◁", at))
+    is_open = begins >= 0 and len(text) - begins < _LONGEST_TAG and _ENDED.search(text, begins + 1) is None
+    return begins if is_open else len(text)

@@ -1,0 +1,76 @@
+"""Tool calls that models write as text: found in every form, and told from words about them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent.llm.answer_text import AnswerText
+from agent.llm.chat_model import WrittenCalls
+from agent.llm.written_calls import find_written_calls
+
+
+def find(text: str) -> WrittenCalls | None:
+    """Read *text* as an answer."""
+    answer = AnswerText()
+    answer.add(text)
+    answer.close()
+    return find_written_calls(answer.text, answer.call_at, {"memory_search"}, is_expected=True)
+
+
+CALL = '{"name": "memory_search", "arguments": {"query": "cats"}}'
+FORMS = {
+    "hermes": f"<tool_call>\n{CALL}\n</tool_call>",
+    "unclosed": f"<tool_call>{CALL}",
+    "mistral": f"[TOOL_CALLS][{CALL}]",
+    "mistral, newer": '[TOOL_CALLS]memory_search[ARGS]{"query": "cats"}',
+    "llama": '<|python_tag|>{"name": "memory_search", "parameters": {"query": "cats"}}',
+    "llama, older": '<function=memory_search>{"query": "cats"}</function>',
+    "qwen coder": "<tool_call>\n<function=memory_search>\n<parameter=query>\ncats\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "claude": '<function_calls>\n<invoke name="memory_search">\n<parameter name="query">cats</parameter>\n</invoke>\n'
+    "</function_calls>",
+    "bare": CALL,
+    "wrapped": '{"type": "function", "function": {"name": "memory_search", "arguments": "{\\"query\\": \\"cats\\"}"}}',
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_each_form_is_a_call(text: str) -> None:
+    """Name and arguments are read, and nothing else stands in the answer."""
+    found = find(text)
+    assert found is not None
+    assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("memory_search", {"query": "cats"})]
+    assert found.is_whole
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Let me look.\n<tool_call>{CALL}</tool_call>",
+        f"<tool_call>{CALL}</tool_call>\nThere are no cats.",
+        '<tool_call>{"name": "memory_search", "argum',
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>memory_search",
+    ],
+)
+def test_a_call_beside_words_or_in_pieces_is_not_the_whole_answer(text: str) -> None:
+    """It is a call nevertheless: never shown, and never run."""
+    found = find(text)
+    assert found is not None
+    assert not found.is_whole
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The <tool_call> tag is what Hermes writes.",
+        f"```\n<tool_call>{CALL}</tool_call>\n```",
+        '{"name": "Ann", "arguments": "none"}',
+        '{"name": "memory_search", "arguments": {}} is what it writes.',
+        "[1] A footnote, a <b>bold</b> word and 2 < 3.",
+    ],
+)
+def test_words_about_calls_are_words(text: str) -> None:
+    """Text in a code block, tags in a sentence, and other JSON are answers."""
+    assert find(text) is None
