@@ -269,7 +269,7 @@ class InboundMessage:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if there is nothing to read: no text and no file, of its own or quoted."""
+        """Return True if there is nothing to read: neither text nor files, quoted ones included."""
         return not (self.text.strip() or self.attachments or self.quoted.strip() or self.quoted_files)
 
     @property

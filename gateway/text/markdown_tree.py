@@ -1,25 +1,26 @@
 """The Markdown tree that channels write their dialects from, and the walk that all dialects share.
 
-CommonMark, tables, strikethrough, no HTML. A dialect provides two functions: one writes a block node, one a run of
-inline nodes.
+What is parsed says markdown_rules.py. A dialect provides two functions: one writes a block node, one a run of inline
+nodes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from gateway.text.linked_addresses import Links, break_addresses, linked_addresses, restrict_tokens
 from gateway.text.markdown_blocks import cells
+from gateway.text.markdown_rules import FORMULA_MARKUP, make_parser
 from gateway.text.text_units import sanitize
 
 MOST_WEIGHT = 20_000  # of one text: a page of dense notes has 500, a second of processor time on a small machine 50,000
 DEEPEST = 40  # levels; what is nested deeper is lifted into its parent, so that walking by recursion is safe
-_SIGNS = "\n!&*<>[\\]_`~|"  # where a parser stops to look; each costs it some ten microseconds
+_SIGNS = "\n!$&*<>[\\]_`~|"  # where a parser stops to look; each costs it some ten microseconds
 
 
 def weight(text: str) -> int:
@@ -44,6 +45,7 @@ class NodeKind(StrEnum):
     CELL = "td"
     TEXT = "text"  # text
     CODE = "code_inline"  # text
+    FORMULA = "formula"  # text, as written, with its delimiters
     STRONG = "strong"
     EMPHASIS = "em"
     STRIKE = "s"
@@ -80,7 +82,9 @@ class _OpenNode:
     is_tight: bool = False
 
 
-_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+_PARSER = make_parser()
+_TASK = re.compile(r"\[([ xX])\] ")
+_BOXES = {" ": "☐ ", "x": "☑ ", "X": "☑ "}
 _SAME = {"code_block": NodeKind.FENCE, "th": NodeKind.CELL}
 _KINDS = {kind.value: kind for kind in NodeKind} | _SAME
 
@@ -129,9 +133,17 @@ class _TreeBuilder:
             elif token.nesting < 0:
                 self._leave()
             elif token.type == "inline":
+                self._mark_task(token.children or ())
                 self._feed(token.children or ())
             else:
                 self._leaf(token)
+
+    def _mark_task(self, tokens: Sequence[Token]) -> None:
+        """Draw the box of a task where a list's item begins with one."""
+        kinds = [node.kind for node in self._stack[-2:]]
+        is_start = kinds == [NodeKind.ITEM, NodeKind.PARAGRAPH] and not self._stack[-2].children
+        if is_start and tokens and tokens[0].type == "text" and (box := _TASK.match(tokens[0].content)):
+            tokens[0].content = _BOXES[box[1]] + tokens[0].content[box.end() :]
 
     def _enter(self, token: Token) -> None:
         kind = _KINDS.get(token.type.removesuffix("_open"))
@@ -170,6 +182,8 @@ class _TreeBuilder:
         if kind is NodeKind.IMAGE:
             described = _TreeBuilder(token.children or ()).root.children
             self._add(MarkdownNode(kind, described, href=str(token.attrs.get("src", ""))))
+        elif kind is NodeKind.CODE and token.markup == FORMULA_MARKUP:
+            self._add(MarkdownNode(NodeKind.FORMULA, text=token.content))
         elif kind is not None:
             self._add(MarkdownNode(kind, text=token.content, info=token.info.strip()))
         elif token.content:

@@ -20,6 +20,7 @@ from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessag
 from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, DisplayedPage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_chat, send_text, take_pictures
+from tests.fakes.platform_cases import load_case
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -349,6 +350,22 @@ $$
 $$
 
 So **4.3 m**, if it stands at an angle of \(\arctan\frac{h}{d} \approx 69°\)."""
+
+
+async def test_the_page_reads_what_models_write_beyond_commonmark(
+    chromium: Browser, served: ServedPage, services: FakePageServices
+) -> None:
+    """Bold beside Chinese, Japanese and Korean signs, products of stars, and a paragraph after a list, as elsewhere."""
+    bold = load_case("30_render_cjk_bold")["render"]
+    services.answer = lambda _: "\n\n".join([*bold, "2*3*4 = 24", "- a\n- b\nAfter"])
+    page = await open_chat(chromium, served.url)
+    await send_text(page, "yes")
+    body = page.locator(".line.assistant .body").last
+    await expect(body.locator("strong")).to_have_text(["「重点」", "注意：", "“重要”", "「強調」", "굵게(강조)"])
+    await expect(body).to_contain_text("2*3*4 = 24")
+    await expect(body.locator("em")).to_have_count(0)
+    await expect(body.locator("li").last).to_have_text("b")
+    await expect(body.locator("p").last).to_have_text("After")
 
 
 async def test_formulas_are_drawn_and_load_their_library_alone(

@@ -197,6 +197,8 @@ def _span(node: MarkdownNode) -> str:
             return _literal(node.text)
         case NodeKind.CODE:
             return _inline_code(node.text)
+        case NodeKind.FORMULA:
+            return _inline_code(node.text.replace("\n", " ")) if _SPECIAL.search(node.text) else node.text
         case NodeKind.STRONG:
             return _wrapped("**", node)
         case NodeKind.EMPHASIS:

@@ -108,6 +108,7 @@ _USER_ID = re.compile(r"[UW][A-Z0-9]{1,30}")
 _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _SCHEMES = frozenset({"http", "https", "mailto"})
 _BESIDE = "\u200b"  # marks are marks only beside something that is no letter
+_HAS_MARKS = re.compile(r"[*_~]")  # which Slack would act on in a formula
 _MARGIN = "\x00"  # before a line of code, which no list indents: Slack would show the blanks. In no clean text
 _AT_MARGIN = re.compile(rf"^((?:> )*) *{_MARGIN}", re.MULTILINE)
 _WIDEST_TABLE = 120  # columns of a line; a wider one is not padded
@@ -145,7 +146,7 @@ def _block(node: MarkdownNode) -> str:
         case NodeKind.RULE:
             return "———"
         case NodeKind.TABLE:
-            return _fence(_table(node))
+            return _linked_rows(node) if _has_link(node) else _fence(_table(node))
         case _:
             return _inline(node.children)
 
@@ -160,6 +161,17 @@ def _table(node: MarkdownNode) -> str:
     rows = [[_bare(cell) for cell in row.children] for row in node.children if row.kind is NodeKind.ROW]
     aligned = table_lines(rows, gap=" | ", rule="--+-", widest=_WIDEST_TABLE)
     return "\n".join(" | ".join(row).rstrip() for row in rows) if aligned is None else aligned
+
+
+def _linked_rows(node: MarkdownNode) -> str:
+    """Write a table with links as lines, the head in bold: code holds no links."""
+    head, *body = [row.children for row in node.children if row.kind is NodeKind.ROW]
+    lines = [" | ".join(_inline(cell.children).replace("\n", " ") for cell in row) for row in body]
+    return "\n".join([_wrap(" | ".join(_inline(cell.children, bare=True) for cell in head), "*"), *lines])
+
+
+def _has_link(node: MarkdownNode) -> bool:
+    return node.kind in (NodeKind.LINK, NodeKind.IMAGE) or any(map(_has_link, node.children))
 
 
 def _bare(node: MarkdownNode) -> str:
@@ -194,6 +206,8 @@ def _span(node: MarkdownNode, *, bare: bool) -> str:
             return "\n"
         case NodeKind.CODE:
             return _code(node.text)
+        case NodeKind.FORMULA:
+            return _code(node.text.replace("\n", " ")) if _HAS_MARKS.search(node.text) else escape(node.text)
         case NodeKind.LINK | NodeKind.IMAGE:
             return _link(node)
         case NodeKind.STRONG | NodeKind.EMPHASIS | NodeKind.STRIKE:

@@ -31,7 +31,7 @@ class SharedContent:
 
 
 def own_text(message: Payload) -> str:
-    """Return what the author added to the text of *message*: pasted tables, blocks, a huddle, names of lists."""
+    """Return the content that the author added to the text of *message*: tables, blocks, a huddle, names of lists."""
     text = str(message.get("text") or "")
     blocks = [each for each in message.get("blocks") or () if not text or each.get("type") == "table"]
     pasted = [each for each in message.get("attachments") or () if not _is_share(each) and not _is_foreign(each)]

@@ -319,7 +319,8 @@ class _EntityWriter:
     def _table(self, node: MarkdownNode) -> None:
         rows = [row.children for row in node.children if row.kind is NodeKind.ROW]
         flat = [[_flat(cell.children) for cell in row] for row in rows]
-        aligned = table_lines(flat, gap="  ", rule="─  ", widest=_WIDEST_TABLE)
+        # Columns need code, which holds no links.
+        aligned = None if any(map(_has_link, rows)) else table_lines(flat, gap="  ", rule="─  ", widest=_WIDEST_TABLE)
         if aligned is not None:
             self._is_line_new = False
             self._solid("pre", aligned)
@@ -327,7 +328,7 @@ class _EntityWriter:
             self._records(rows)
 
     def _records(self, rows: Sequence[tuple[MarkdownNode, ...]]) -> None:
-        """Write a table that is too wide to stand in columns: a paragraph for each row."""
+        """Write a table that is too wide for columns, or has links: a paragraph for each row."""
         head, *body = rows
         for n, row in enumerate(body or [head]):
             if n:
@@ -385,6 +386,10 @@ class _EntityWriter:
 def _flat(nodes: Sequence[MarkdownNode]) -> str:
     """Return the text of *nodes* without formatting."""
     return "".join(" " if "break" in node.kind else node.text or _flat(node.children) for node in nodes)
+
+
+def _has_link(nodes: Sequence[MarkdownNode]) -> bool:
+    return any(node.kind in (NodeKind.LINK, NodeKind.IMAGE) or _has_link(node.children) for node in nodes)
 
 
 def _is_honest(label: str, href: str) -> bool:

@@ -51,6 +51,35 @@ markdown.inline.ruler.before("escape", "formula", (state, isSilent) => {
   state.pos += written.length;
   return true;
 });
+// As in gateway/text/markdown_rules.py: marks beside Chinese, Japanese and Korean text need no blanks, a star between
+// letters or digits is a product, and a line that is not indented ends a list.
+const CJK =
+  /[\u1100-\u11ff\u2e80-\u303f\u3040-\u30ff\u3100-\u312f\u3130-\u318f\u31a0-\u31bf\u31f0-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\u{20000}-\u{3ffff}]/u;
+const SIGN = /[\p{P}\p{S}]/u;
+const { scanDelims } = markdown.inline.State.prototype;
+markdown.inline.State.prototype.scanDelims = function (start, canSplitWord) {
+  const scanned = scanDelims.call(this, start, canSplitWord);
+  const before = [...this.src.slice(Math.max(start - 2, 0), start)].at(-1) ?? " ";
+  const end = start + scanned.length;
+  const after = end < this.posMax ? String.fromCodePoint(this.src.codePointAt(end)) : " ";
+  if (this.src[start] === "*" && scanned.length === 1 && /[a-z0-9]/i.test(before) && /[a-z0-9]/i.test(after)) {
+    return { ...scanned, can_open: false, can_close: false };
+  }
+  if (!canSplitWord || !(CJK.test(before) || CJK.test(after))) return scanned;
+  const isForeign = (sign) => SIGN.test(sign) && !CJK.test(sign);
+  const endsWord = (sign) => /\s/.test(sign) || SIGN.test(sign) || CJK.test(sign);
+  return {
+    ...scanned,
+    can_open: !/\s/.test(after) && (!isForeign(after) || endsWord(before)),
+    can_close: !/\s/.test(before) && (!isForeign(before) || endsWord(after)),
+  };
+};
+markdown.block.ruler.before(
+  "list",
+  "list_end",
+  (state, start, end, isSilent) => isSilent && state.sCount[start] >= 0 && state.sCount[start] < state.blkIndent,
+  { alt: ["paragraph"] },
+);
 markdown.core.ruler.push("page", ({ tokens, env, Token }) => {
   for (const [at, token] of tokens.entries()) {
     if (token.type === "inline" && tokens[at - 2]?.type === "list_item_open") markTask(tokens[at - 2], token.children[0]);
