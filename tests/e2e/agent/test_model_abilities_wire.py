@@ -22,6 +22,7 @@ from gateway.home import Home
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
+from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.sample_files import picture
 from tests.fakes.strict_requests import RequestRule, violations
 
@@ -249,3 +250,23 @@ async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Pa
         stopped = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
     assert running == stopped
     assert running[0].startswith(f"openai/test lacks {lacks}; it is asked without. After a change of its server")
+
+
+async def test_another_gateway_on_the_database_repeats_no_refused_request(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """It runs already when the first one learns, and asks for less in its own first turn."""
+    postgres.empty()
+    script = StrictServer(R.TOOLS, R.SYSTEM)
+    async with open_server(script) as server:
+        environment = settings(server, PARLOUR_STORE__URL=postgres.address, PARLOUR_STORE__SHARED="true")
+        async with (
+            gateway(home=tmp_path / "one", environment=environment, tools=[look_around]) as one,
+            gateway(home=tmp_path / "two", environment=environment, tools=[look_around]) as two,
+        ):
+            assert (await one.channel.ask("a", "hello")).startswith("answer ")
+            refused = script.refused
+            assert refused == 2
+            assert (await two.channel.ask("b", "hello")).startswith("answer ")
+            assert facts(two) == ["system", "tools"]
+    assert script.refused == refused
