@@ -139,6 +139,8 @@ class SupportsVision(Protocol):
 class SupportsFacts(Protocol):
     """A model of which is kept what it has shown to take and to lack."""
 
+    writes_calls_as_text: bool  # as its trial has shown; ModelClient sets it
+
     @property
     def kept_as(self) -> str:
         """The name under which that is kept: the model's own, and a digest of its server's address."""

@@ -26,7 +26,7 @@ from agent.llm.chat_model import (
     estimate,
     usage_of_error,
 )
-from agent.llm.model_abilities import LearnedModels, is_comparable, reduce_request
+from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels, is_comparable, reduce_request
 from agent.llm.request_messages import is_foreign
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import parse_time
@@ -187,6 +187,8 @@ class ModelClient:
         """
         kept_as, is_streamed = _kept_as(model), sink is not None
         missing = self.facts.missing(kept_as)
+        if isinstance(model, SupportsFacts):
+            model.writes_calls_as_text = self.facts.find(kept_as, CALLS_AS_TEXT) is not None
         if request.tool_choice and ModelAbility.TOOLS in missing:
             raise AbilityMissing(f"{model.name}: it has no tools", ModelAbility.TOOLS)
         smaller: ChatRequest | None = replace(request, without=request.without | missing) if missing else request

@@ -51,7 +51,7 @@ class ProviderModel(ABC):
         self.name = config.model
         self._config = config
         self._now = now
-        self.writes_calls_as_text = False  # as its trial showed; who keeps what models can do sets it
+        self.writes_calls_as_text = False  # see `SupportsFacts`
         self._ends_unmarked = False  # the last stream ended properly, without a mark of its end
         self._is_hidden = False  # the model ends thinking that it does not begin
         self._sees = {"on": True, "off": False}.get(config.vision)

@@ -197,17 +197,20 @@ async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial
             if refused.cause is not None:
                 raise
             return _failed(f"{llm.model} takes tools, but refuses their results; use another model or server")
+    is_written = first is not None and first.written is not None and first.written.is_whole
     missing = [ModelAbility(each.name) for each in client.own_facts() if each.name in _ABILITIES]
-    learned = {each.name: each.value for each in client.own_facts()}
+    learned = {each.name: each.value for each in client.own_facts()} | ({CALLS_AS_TEXT: ""} if is_written else {})
     text = f"{llm.model} answered in {seconds:.1f} s"
     if missing:
         names = ", ".join(translate(f"commands.ability_{each}", FALLBACK) for each in missing)
         text += f", without {names}: its server refuses that"
     if ModelAbility.TOOLS in missing:
         text += f". Chats work, but not {_TOOL_USES}. {_BETTER_MODEL}"
+    elif is_written:
+        text += f", but wrote its tool call as text: only tools that look something up will run. {_BETTER_MODEL}"
     elif is_known and not calls:
         text += f", but called no tool when it was asked to: {_TOOL_USES} may not work. {_BETTER_MODEL}"
-    is_good = not missing and bool(calls or not is_known)
+    is_good = not missing and bool(calls or not (is_known or is_written))
     level = SetupLevel.GOOD if is_good else SetupLevel.WARNING
     return ModelTrial(SetupFinding(level=level, text=text, id="model"), client.names()[0][1], learned)
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.llm.model_abilities import LearnedModels
+from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import model_trial
 from gateway.app.model_trial import ModelTrial, try_model
 from gateway.commands.doctor import collect_findings
@@ -31,6 +32,12 @@ from tests.fakes.strict_requests import RequestRule
 R = RequestRule
 KEY = "sk-canary-of-the-trial-0123456789"
 PASSWORD = "canary-password"
+
+
+@tool("Return the time.", kind=ToolKind.LOOK, name="a_clock")
+async def clock(context: ToolContext) -> str:
+    """Return the time."""
+    return "12:00 by the clock"
 
 
 async def trial_of(script: Script, **llm: str) -> tuple[ModelTrial, list[dict[str, Any]]]:
@@ -77,6 +84,29 @@ async def test_a_model_that_calls_no_tool_is_a_warning() -> None:
     assert requests[1]["messages"][-1]["role"] == "tool"
     trial, _ = await trial_of(lambda *_: ScriptedAnswer(fault=ModelFault.EMPTY, reasoning="hm", finish="length"))
     assert trial.finding.level is SetupLevel.GOOD
+
+
+async def test_a_model_that_writes_its_calls_as_text_is_found(tmp_path: Path) -> None:
+    """Its gateway then takes such a call for one, where it only looks; without the trial it does not."""
+
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        name = body["tools"][0]["function"]["name"]
+        is_asked = body["messages"][-1]["role"] == "user" and "time" in str(body["messages"][-1]["content"])
+        call = f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>'
+        return ScriptedAnswer(text=call if is_asked else "It is noon.")
+
+    trial, _ = await trial_of(script)
+    assert trial.finding.level is SetupLevel.WARNING
+    assert "wrote its tool call as text" in trial.finding.text
+    assert trial.facts == {CALLS_AS_TEXT: ""}
+    async with (
+        open_server(script) as server,
+        gateway(home=tmp_path / "home", environment=settings(server), tools=[clock]) as parlour,
+    ):
+        [(_, kept_as)] = parlour.app.model.names()
+        await ModelTrial(trial.finding, kept_as, trial.facts).keep(parlour.app.model.facts)
+        assert await parlour.channel.ask("c", "what time is it?") == "It is noon."
+        assert "12:00 by the clock" in json.dumps(server.requests[-1]["messages"])
 
 
 async def test_a_server_that_refuses_the_result_of_a_tool_is_found() -> None:
