@@ -13,6 +13,7 @@ from typing import Any
 
 from agent.llm.answer_text import AnswerText
 from agent.llm.chat_model import ANSWER_CHARS, ReplyEnding, TokenUsage, ToolCall
+from agent.llm.completion_stream import plain_words
 from gateway.errors import InvalidModelReply
 
 _MOST_CALLS = 128  # what no honest answer holds
@@ -75,6 +76,9 @@ class ReplyBuilder:
 
     def add(self, chunk: Any) -> bool:
         """Take one chunk of a stream, or a whole body; True when the text grew."""
+        if words := plain_words(chunk):
+            self._has_delta = True
+            return self.answer.add(words)
         self.usage = getattr(chunk, "usage", None) or self.usage
         choice = next(iter(chunk.choices or ()), None)
         if choice is None:

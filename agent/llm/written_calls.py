@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from agent.llm.answer_text import BARE_CALL
-from agent.llm.chat_model import ANSWER_CHARS, ToolCall, WrittenCalls
+from agent.llm.chat_model import ToolCall, WrittenCalls
 
 _MOST = 8  # calls of one answer
+_MOST_CHARS = 20_000  # of an answer with calls in it; a longer one is not read
 # Marks in and around calls: special tokens, and tags with nothing in them but a name.
 _MARKS = re.compile(
     r"</?(?:[a-z]{1,10}:)?(?:tool_calls?|function_calls?|function|invoke|parameter|tools)>|\[/?TOOL_CALLS\]|\[ARGS\]"
@@ -37,7 +38,7 @@ def find_written_calls(
     model wrote its calls so when it was tried.
     """
     if call_at is None:
-        if BARE_CALL.match(text.lstrip()) is None or len(text) > ANSWER_CHARS:
+        if BARE_CALL.match(text.lstrip()) is None or len(text) > _MOST_CHARS:
             return None
         calls, rest = _read(text)
         if not calls or rest.strip() or any(call.name not in tools for call in calls):
@@ -47,7 +48,7 @@ def find_written_calls(
     mark = _MARKS.match(tail)
     if mark is not None and mark[0].startswith("<") and not _STARTS.match(tail, mark.end()) and "|" not in mark[0]:
         return None  # words about the mark
-    calls, rest = _read(tail[:ANSWER_CHARS])
+    calls, rest = _read(tail) if len(tail) <= _MOST_CHARS else ((), tail)
     is_whole = bool(calls) and not text[:call_at].strip() and not rest.strip()
     return WrittenCalls(calls, is_whole=is_whole, is_expected=is_expected)
 
@@ -64,11 +65,13 @@ def _read(text: str) -> tuple[tuple[ToolCall, ...], str]:
                 calls.append(ToolCall("", named[1], found))
                 at = end
                 continue
-        if text[at] in "{[" and (read := _objects(text, at)) is not None:
+        mark = _MARKS.match(text, at)
+        if mark is None and text[at] in "{[":
+            if (read := _objects(text, at)) is None:
+                return tuple(calls), text[at:]  # no second try inside of it: each costs as much as it is long
             calls += read[0]
             at = read[1]
             continue
-        mark = _MARKS.match(text, at)
         if mark is None:
             rest.append(text[at])
         at = mark.end() if mark is not None else at + 1

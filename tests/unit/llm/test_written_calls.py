@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -59,6 +60,19 @@ def test_a_call_beside_words_or_in_pieces_is_not_the_whole_answer(text: str) -> 
     found = find(text)
     assert found is not None
     assert not found.is_whole
+
+
+@pytest.mark.parametrize("inside", ["{", "[", '{"a":"', '<function=x>{"a":', "<invoke name=x>", "x "])
+def test_a_long_call_costs_little(inside: str) -> None:
+    """Whatever a model writes into a call, it is read in a twentieth of a second; a longer one is not read."""
+    text = "<tool_call>" + "{" + inside * (19_000 // len(inside))
+    started = time.process_time()
+    found = find_written_calls(text, 0, set(), is_expected=True)
+    assert time.process_time() - started < 0.05
+    assert found is not None
+    assert not found.is_whole
+    long = f'<tool_call>{{"name": "x", "arguments": {{"y": "{"z" * 20_000}"}}}}'
+    assert find_written_calls(long, 0, set(), is_expected=True) == WrittenCalls((), is_whole=False, is_expected=True)
 
 
 @pytest.mark.parametrize(
