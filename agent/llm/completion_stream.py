@@ -16,6 +16,7 @@ from gateway.errors import InvalidModelReply
 
 # Of an event, or of a body where a stream was asked for: a character is at most 12 bytes of JSON.
 STREAM_BYTES = 16 * ANSWER_CHARS
+HEADER_BYTES = 65_536  # of one header of an answer: proxies send policies of 9,000 bytes
 _LAST_BYTES = 0.2  # seconds: after [DONE] the connection can be used again if the end of the response comes
 _DONE = b"[DONE]"
 

@@ -29,7 +29,7 @@ from typing import Any
 import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
-from agent.llm.completion_stream import AnswerClock, CompletionStream
+from agent.llm.completion_stream import HEADER_BYTES, AnswerClock, CompletionStream
 from agent.llm.effort_fields import arguments_of_litellm, fields_of_address
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
@@ -354,8 +354,22 @@ def _load() -> Any:
     _send_as_given()
     _raise_refusals()
     _keep_off_the_loop()
+    _allow_large_headers()
     log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm
+
+
+def _allow_large_headers() -> None:
+    """Have litellm's sessions read headers as long as our own client does; aiohttp's bound is 8,190 bytes."""
+    transport = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
+    build = transport._rebuild_session  # noqa: SLF001 - the one place where it makes a session
+
+    def rebuild(self: Any) -> Any:
+        session = build(self)
+        session._max_line_size = session._max_field_size = HEADER_BYTES  # noqa: SLF001 - it takes no options
+        return session
+
+    transport._rebuild_session = rebuild  # noqa: SLF001
 
 
 def _keep_off_the_loop() -> None:

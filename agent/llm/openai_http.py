@@ -15,7 +15,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
-from agent.llm.completion_stream import AnswerClock, CompletionStream, JsonObject, parse_answer
+from agent.llm.completion_stream import HEADER_BYTES, AnswerClock, CompletionStream, JsonObject, parse_answer
 from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import FailureCause, InvalidModelReply, ModelUnreachable
 from gateway.net.certificates import trusted_certificates
@@ -26,7 +26,6 @@ from gateway.ports.entry_points import package_version
 MOST_BYTES = 32_000_000  # of any other body
 _ERROR_BYTES = 64_000  # of the body of an error, in which only known phrases are searched
 _LARGE_BYTES = 1 << 20
-HEADER_BYTES = 65_536  # of one header of an answer: proxies send policies of 9,000 bytes
 
 
 class OpenAIConnection:

@@ -306,6 +306,25 @@ async def test_a_redirect_is_followed_without_the_key(client: type[ProviderModel
         await close_litellm()
 
 
+@pytest.mark.parametrize("client", [OpenAIModel, LitellmModel], ids=["direct", "litellm"])
+@pytest.mark.parametrize(("size", "is_read"), [(9_000, True), (66_000, False)])
+async def test_headers_may_be_long(client: type[ProviderModel], size: int, is_read: bool) -> None:
+    """Nine thousand bytes of a proxy's policy are read; sixty-six thousand are no answer."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(TEXT, headers={"X-Policy": "p" * size})
+
+    async with serve_app(answer) as place:
+        model = client(ModelConfig(model="openai/x", api_base=f"http://{place}/v1", api_key="k"))
+        if is_read:
+            assert (await model.complete(request("hello"))).text == "Hi"
+        else:
+            with pytest.raises(ModelFailed):
+                await model.complete(request("hello"))
+        await model.close()
+        await close_litellm()
+
+
 async def test_nothing_listens() -> None:
     """A refused connection is a server that is not reached; nothing was spent."""
     with socket.socket() as taken:
