@@ -46,6 +46,8 @@ class LearnedModels:
 
     def missing(self, model: str) -> frozenset[ModelAbility]:
         """Return the abilities that *model* lacks."""
+        if not self._unstored and (self._store is None or not self._store.facts()):
+            return frozenset()  # as nearly always, and at every message
         return frozenset(each for each in ModelAbility if self.find(model, each) is not None)
 
     async def learn(

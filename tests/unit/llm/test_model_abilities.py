@@ -14,6 +14,7 @@ from agent.llm.model_abilities import LearnedModels, uses_ability
 from agent.llm.model_client import ModelClient
 from agent.llm.openai_model import OpenAIModel
 from agent.llm.request_messages import NO_TOOLS, outgoing
+from agent.memory.model_calls import ModelProvider, ProviderReply, UnusableAnswer, call_provider, tool_attempts
 from gateway.errors import (
     AbilityMissing,
     EmptyModelReply,
@@ -295,3 +296,23 @@ def test_a_longer_history_is_sent_behind_the_same_bytes(ability: ModelAbility) -
     longer = replace(asked, messages=[*HISTORY, {"role": "assistant", "content": "so"}, *HISTORY[1:]])
     before = list(boundary(asked))
     assert list(boundary(longer))[: len(before)] == before
+
+
+async def test_memory_is_summarised_by_a_model_without_tools() -> None:
+    """The question is asked in plain words after the refusals, and by one request once the lack is known."""
+    model = LimitedModel(ModelAbility.TOOLS)
+    asked = client(model)
+    provider = ModelProvider(model=asked, purpose="consolidation", turn="t1")
+    messages = [{"role": "user", "content": "summarise"}]
+    [save] = [dict(each) for each in memory_tools().schemas[:1]]
+
+    async def ask() -> ProviderReply | UnusableAnswer:
+        attempts = tool_attempts(messages, save, [{"role": "user", "content": "in JSON"}])
+        return await call_provider(provider, "", attempts, deadline=timedelta(seconds=10))
+
+    assert isinstance(reply := await ask(), ProviderReply)
+    assert reply.content == "ok"
+    await asked.complete(full_request())
+    before = len(model.requests)
+    assert isinstance(await ask(), ProviderReply)
+    assert len(model.requests) == before + 1
