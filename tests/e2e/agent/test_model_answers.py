@@ -164,6 +164,26 @@ async def test_any_byte_is_a_sign_of_life(sign: bytes) -> None:
         assert await scene.ask() == "Hello!"
 
 
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [("keepalive-first.txt", "after a long prefill"), ("keepalive-mid.txt", "after silent reasoning")],
+)
+async def test_comments_while_a_model_reads_or_thinks_are_signs_of_life(name: str, seen: str) -> None:
+    """The captured answers with their pauses a tenth as long, and so the limits."""
+    said = case(name)
+    shorter = RawAnswer([(wait / 10, piece) for wait, piece in said.pieces], said.kind)
+    limits = {"PARLOUR_LLM__TIMEOUT_SECONDS": "1.2", "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "0.4"}
+    async with answering(shorter, **limits) as scene:
+        assert await scene.ask() == seen
+
+
+@pytest.mark.parametrize("name", ["overflow-llamacpp-sse-error.sse", "overflow-lmstudio-sse.sse"])
+async def test_a_prompt_that_is_too_long_is_said_in_a_stream(name: str) -> None:
+    """llama.cpp's `error:` field and LM Studio's `event: error` are errors, and their words tell which."""
+    async with answering(case(name)) as scene:
+        assert await scene.ask() == translate("failures.overflow")
+
+
 async def test_signs_of_life_end_at_the_limit_in_total() -> None:
     """A server that only says that it lives is given up after five times the time limit."""
     limits = {"PARLOUR_LLM__TIMEOUT_SECONDS": "0.2", "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "0.2"}

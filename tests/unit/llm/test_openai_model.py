@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ChatRequest, ModelConfig, Sink, usage_of_error
+from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ChatRequest, ModelConfig, ReplyEnding, Sink, usage_of_error
 from agent.llm.litellm_model import LitellmModel, close_litellm
 from agent.llm.model_registry import open_model
 from agent.llm.openai_http import MOST_BYTES
@@ -323,6 +323,27 @@ async def test_headers_may_be_long(client: type[ProviderModel], size: int, is_re
                 await model.complete(request("hello"))
         await model.close()
         await close_litellm()
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_stream_that_was_not_asked_for_is_an_answer(kind: str) -> None:
+    """Servers that always stream: the chunks are put together, whatever they are called."""
+    async with answering(events(delta("Hel"), delta("lo!"), delta(finish="length")), kind=kind) as model:
+        reply = await ask(model, streamed=False)
+    assert (reply.text, reply.is_cut) == ("Hello!", True)
+
+
+async def test_an_answer_that_its_server_ends_with_an_error() -> None:
+    """Words before it are an answer that broke off; without words, or with a call, it is that error."""
+    failed = delta(finish="error")
+    failed["choices"][0]["error"] = {"code": 429, "message": "x"}
+    async with answering(events(delta("Half an ans"), failed)) as model:
+        reply = await ask(model)
+    assert (reply.text, reply.ending) == ("Half an ans", ReplyEnding.BROKEN)
+    for begun in (delta(""), delta("Half", tool_calls=[{"index": 0, **CALL}])):
+        async with answering(events(begun, failed)) as model:
+            with pytest.raises(ModelRateLimited):
+                await ask(model)
 
 
 async def test_nothing_listens() -> None:
