@@ -320,7 +320,15 @@ class DiscordGatewayClient(discord.Client):
             return DiscordBotIdentity(id="")
         guild = self.get_guild(int(guild_id)) if guild_id else None
         role = guild.self_role if guild else None
-        return DiscordBotIdentity(id=str(user.id), name=user.name, roles=frozenset({str(role.id)} if role else ()))
+        roles = frozenset({str(role.id)} if role else ())
+        return DiscordBotIdentity(id=str(user.id), name=user.name, roles=roles, name_of=partial(self._name_of, guild))
+
+    def _name_of(self, guild: discord.Guild | None, ident: str) -> str:
+        """Return the name of a role of *guild* or of a channel; "" for an unknown one."""
+        if not ident:
+            return ""
+        found = (guild.get_role(int(ident)) if guild else None) or self.get_channel(int(ident))
+        return str(getattr(found, "name", ""))
 
     def may_decide(self, guild_id: str, chat: str, user_id: str, roles: tuple[str, ...]) -> bool:
         """Return True if a user with these *roles* is currently an admin in a chat.

@@ -19,6 +19,7 @@ from channels.slack.catchup import JoinedChannels, ReceivedUntil, SlackCatchUp
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
 from channels.slack.history import HistoryPages, SlackHistory
 from channels.slack.inbound import SlackInbound
+from channels.slack.interactions import SlackInteractions
 from channels.slack.outbound import SlackActivity, SlackOutbound
 from channels.slack.reactions import SlackReactions
 from channels.slack.sent_lookup import find_sent_part, missing_scopes
@@ -73,7 +74,8 @@ class SlackChannel:
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
         self._reactions = SlackReactions(context, self._api)
         buttons = SlackButtons(context, self._api, self._reactions)
-        self._inbound = SlackInbound(context, self._api, self._reactions, buttons)
+        interactions = SlackInteractions(context, self._api)
+        self._inbound = SlackInbound(context, self._api, self._reactions, buttons, interactions)
         self._history = SlackHistory(context, self._api, self._inbound)
         pages = HistoryPages(self._api)
         self._received_until = ReceivedUntil(context.state)
@@ -87,7 +89,7 @@ class SlackChannel:
         self._activity = SlackActivity(self._api, self._language)
         is_native = settings.streaming == "native"
         self._streams = SlackStreams(self._api, self._inbound.sender_of) if is_native else None
-        self._outbound = SlackOutbound(self._api, self._reactions, self._streams, buttons, self._language)
+        self._outbound = SlackOutbound(self._api, self._reactions, self._streams, buttons, interactions, self._language)
         self._files = SlackFiles(self._api, settings.base_url, context.blobs, context.state)
         self._socket: SlackSocketMode | None = None
         self._webhook_bot: codec.SlackBotIdentity | None = None  # while events come by HTTP
@@ -297,6 +299,7 @@ class SlackChannel:
         await self._reactions.acks.close()
         await self._inbound.users.profiles.close()
         await self._inbound.members.chats.lookups.close()
+        await self._inbound.names.groups.close()
         await self._api.close()
 
 

@@ -132,7 +132,7 @@ class SlackApi:
             raise OutcomeUnknown(f"upload: {type(error).__name__}") from error
 
     async def respond(self, url: str, **body: Any) -> None:
-        """Change a message whose button was pressed, at its response address; raise SendFailed."""
+        """Send *body* to the response address of a press or a slash command; raise SendFailed."""
         if not _is_response_url(url, self._base_url):
             raise SlackRefusal("a response address that is not Slack's")
         try:

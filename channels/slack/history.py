@@ -21,8 +21,8 @@ from channels.slack.codec import (
     SlackBotIdentity,
     SlackProfile,
     build_message,
-    mentions,
     moment,
+    named_ids,
     parse_event,
 )
 from channels.slack.inbound import SlackInbound
@@ -184,7 +184,8 @@ class SlackHistory:
         users = {event.user for event in events if event.user and not event.is_bot}
         profiles = await self._inbound.users.profiles_of(users, bot.team)
         unknown = SlackProfile(is_guest=True)  # without an answer of Slack: admitted only by name
-        names = self._inbound.users.names({user for event in events for user in mentions(event.text)})
+        ids = [each for event in events for each in named_ids(event.whole_text)]
+        names = await self._inbound.names.names(list(dict.fromkeys(ids)), bot.team)
         return [
             replace(
                 build_message(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -25,14 +26,15 @@ from channels.slack.codec import (
     changed_user,
     chat_of,
     event_of,
-    mentions,
+    named_ids,
     origin_of,
     parse_event,
     parse_membership,
     raw_of,
     user_of,
 )
-from channels.slack.members import SlackChats, SlackMembers, SlackUsers
+from channels.slack.interactions import SlackInteractions
+from channels.slack.members import SlackChats, SlackMembers, SlackNames, SlackUsers
 from channels.slack.reactions import SlackReactions
 from channels.slack.read_cursors import SlackReadCursors
 from gateway.errors import SendFailed, StoreUnavailable
@@ -58,14 +60,23 @@ class SlackInbound:
     """Turns payloads into messages of the intake, in order within a chat."""
 
     def __init__(
-        self, context: ChannelContext, api: SlackApi, reactions: SlackReactions, buttons: SlackButtons
+        self,
+        context: ChannelContext,
+        api: SlackApi,
+        reactions: SlackReactions,
+        buttons: SlackButtons,
+        interactions: SlackInteractions,
     ) -> None:
         self._name = context.name
         self._intake = context.intake
         self._reactions = reactions
         self._buttons = buttons
+        self._interactions = interactions
         self.users = SlackUsers(api)
-        self.members = SlackMembers(self.users, SlackChats(api))
+        chats = SlackChats(api)
+        self.members = SlackMembers(self.users, chats)
+        self.names = SlackNames(api, self.users, chats)
+        self._pairs = MentionPairs()
         self.threads = FollowedThreads(
             context.state, size=_FOLLOWED_THREADS, old_note=_OLD_THREADS_NOTE, is_shared=context.is_shared
         )
@@ -91,6 +102,8 @@ class SlackInbound:
         """
         lookup = self._start_lookup(user_of(body), bot)
         try:
+            if not self._intake.is_cautious:
+                await self._pairs.wait_message(body)
             async with self.in_order.hold(chat_of(body)):
                 return await self.accept(body, bot, lookup=lookup)
         finally:
@@ -171,12 +184,16 @@ class SlackInbound:
         profile = await self._profile(event, bot, lookup)
         may_follow = self._follows(event) and bool(event.thread) and not event.calls_others
         is_followed = may_follow and await self.threads.is_followed(event.place, otherwise=event.is_below_us)
-        names = self.users.names(mentions(event.text))
+        is_for_us = event.is_direct or event.calls_us or is_followed or self.reads_all(event.chat)
+        ids = named_ids(event.whole_text) if is_for_us and event.kind is not InboundKind.BUTTON else []
+        names = await self.names.names(ids, bot.team) if ids and ids != [bot.user] else {}
         message = build_message(event, self._name, bot, profile, is_followed=is_followed, names=names)
         self._senders[event.chat, event.ts] = (event.user, message.sender.team)
         result = await self._intake.receive(message)
         if event.press is not None and result.verdict is not IntakeVerdict.REJECTED:
             await self._buttons.hold_press(event.press, message)
+        if event.response_url and result.verdict is not IntakeVerdict.REJECTED:
+            await self._interactions.hold(message, event.response_url)
         await self._update_threads(event, message, result)
         if event.thread and event.thread == event.ts and result.verdict is IntakeVerdict.ACCEPTED:
             self.cursors.advance(event.place, event.ts)  # the answer starts a thread, which may continue
@@ -230,7 +247,55 @@ class SlackInbound:
         if result.verdict is IntakeVerdict.ACCEPTED and is_new:
             self._reactions.acknowledge(message.key, event.chat, event.ts, is_repeated=result.is_repeated)
         if result.line:
-            self._reactions.send_ephemeral(event.chat, event.thread, event.user, result.line, is_direct=event.is_direct)
+            self._reactions.send_ephemeral(
+                event.chat,
+                event.thread,
+                event.user,
+                result.line,
+                is_direct=event.is_direct,
+                otherwise=partial(self._interactions.show, event.response_url) if event.response_url else None,
+            )
+
+
+_PAIR_WAIT = 1.0  # seconds; Slack sends both events of a mention at once
+
+
+class MentionPairs:
+    """Waits for the `message` event of a mention, since `app_mention` may come first and lacks files.
+
+    Where an app does not subscribe to the messages of a chat, only its first mention waits in vain.
+    """
+
+    def __init__(self) -> None:
+        self._received: FIFOCache[tuple[str, str], None] = FIFOCache(_SENDERS)
+        self._waiting: dict[tuple[str, str], asyncio.Event] = {}
+        self._without_messages: FIFOCache[str, None] = FIFOCache(_SENDERS)
+
+    async def wait_message(self, body: Mapping[str, Any]) -> None:
+        """Return when the message of *body*, if that is a mention, has arrived; for other events at once."""
+        event = body.get("event")
+        if not isinstance(event, Mapping):
+            return
+        chat, ts = chat_of(body), str(event.get("ts"))
+        if event.get("type") == "message":
+            self._without_messages.pop(chat, None)
+            self._received[chat, ts] = None
+            if (waiting := self._waiting.get((chat, ts))) is not None:
+                waiting.set()
+        elif event.get("type") == "app_mention" and not event.get("files") and chat not in self._without_messages:
+            await self._wait(chat, ts)
+
+    async def _wait(self, chat: str, ts: str) -> None:
+        if (chat, ts) in self._received:
+            return
+        waiting = self._waiting.setdefault((chat, ts), asyncio.Event())
+        try:
+            async with asyncio.timeout(_PAIR_WAIT):
+                await waiting.wait()
+        except TimeoutError:
+            self._without_messages[chat] = None
+        finally:
+            self._waiting.pop((chat, ts), None)
 
 
 def _conversation_of(event: ParsedEvent) -> str:

@@ -5,7 +5,8 @@ A failed look-up grants nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ _TIMEOUT = 1.5  # seconds for one look-up; Slack wants its ack within three
 _TOTAL_TIMEOUT = 3.0  # seconds for the look-ups of a whole conversation
 _CHATS = 1_000
 _USERS = 2_000
+_MOST_NAMES = 20  # looked up for one message
 _DECISIONS = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})
 
 
@@ -76,20 +78,17 @@ class SlackUsers:
             "slack user", self._fetch, size=_USERS, timeout=_TIMEOUT
         )
 
-    def names(self, users: Iterable[str]) -> Mapping[str, str]:
-        """Return the display names of *users* that are known without a look-up."""
-        profiles = {user: self.profiles.peek(user) for user in users}
-        return {user: profile.name for user, profile in profiles.items() if profile is not None and profile.name}
-
     async def profile(self, user: str, home: str) -> SlackProfile:
         """Return the profile of *user* as the workspace *home* sees it; raise SendFailed if Slack does not answer."""
         self._home = home
         return await self.profiles.get(user)
 
-    async def profiles_of(self, users: Iterable[str], home: str) -> Mapping[str, SlackProfile]:
-        """Return the profiles of *users* that Slack returns within a few seconds."""
+    async def profiles_of(
+        self, users: Iterable[str], home: str, *, within: float = _TOTAL_TIMEOUT
+    ) -> Mapping[str, SlackProfile]:
+        """Return the profiles of *users* that Slack returns *within* so many seconds."""
         self._home = home
-        return await self.profiles.get_many(users, within=_TOTAL_TIMEOUT)
+        return await self.profiles.get_many(users, within=within)
 
     async def _fetch(self, user: str) -> SlackProfile:
         user_object = (await self._api.get("users.info", user=user)).get("user")
@@ -113,6 +112,40 @@ def parse_user(user: Mapping[str, Any], home: str) -> SlackProfile:
         is_bot=bool(user.get("is_bot")),
         timezone=sanitize(str(user.get("tz") or "")),
     )
+
+
+class SlackNames:
+    """Display names of the people, channels and groups that texts mention by id."""
+
+    def __init__(self, api: SlackApi, users: SlackUsers, chats: SlackChats) -> None:
+        self._api = api
+        self._users = users
+        self._chats = chats
+        self.groups: LookupCache[str, Mapping[str, str]] = LookupCache(
+            "slack groups", self._fetch_groups, size=1, timeout=_TIMEOUT
+        )
+
+    async def names(self, ids: Sequence[str], home: str) -> Mapping[str, str]:
+        """Return the names that Slack returns within a moment; the first twenty *ids* are looked up."""
+        ids = ids[:_MOST_NAMES]
+        users = [each for each in ids if each[0] in "UW"]
+        chats = [each for each in ids if each[0] in "CG"]
+        profiles, channels, groups = await asyncio.gather(
+            self._users.profiles_of(users, home, within=_TIMEOUT),
+            self._chats.lookups.get_many(chats, within=_TIMEOUT),
+            self.groups.get_many([""] if any(each[0] == "S" for each in ids) else [], within=_TIMEOUT),
+        )
+        known = {user: profile.name for user, profile in profiles.items()}
+        return {**known, **{chat: found.name for chat, found in channels.items()}, **groups.get("", {})}
+
+    async def _fetch_groups(self, _: str) -> Mapping[str, str]:
+        try:
+            answer = await self._api.get("usergroups.list")
+        except SlackRefusal as error:  # kept, so that a missing scope does not cost a call at every mention
+            log.info("slack.groups_unknown", reason=str(error))
+            return {}
+        groups = answer.get("usergroups") or ()
+        return {str(each["id"]): safe_display_name(sanitize(str(each.get("handle") or ""))) for each in groups}
 
 
 class SlackMembers:

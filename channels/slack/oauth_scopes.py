@@ -106,6 +106,12 @@ SCOPES: Sequence[OAuthScope] = (
         ("reactions.add", "reactions.remove"),
     ),
     OAuthScope(
+        "usergroups:read",
+        "names of mentioned user groups",
+        "mentioned user groups have no names",
+        ("usergroups.list",),
+    ),
+    OAuthScope(
         "users:read",
         "display names; distinguish guests from members",
         "people have no names, and everyone admitted by `team:` or `chat:` counts as a guest",

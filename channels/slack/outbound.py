@@ -11,8 +11,9 @@ import structlog
 
 from channels.kit.background import ChatRateLimits, TokenBucket
 from channels.slack import codec
-from channels.slack.api import SlackApi, SlackRefusal
+from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.buttons import SlackButtons
+from channels.slack.interactions import SlackInteractions
 from channels.slack.reactions import SlackReactions
 from channels.slack.streams import SlackStreams
 from gateway.errors import RetryLater, SendFailed
@@ -34,6 +35,7 @@ class SlackOutbound:
         reactions: SlackReactions,
         streams: SlackStreams | None,
         buttons: SlackButtons,
+        interactions: SlackInteractions,
         language: Callable[[SessionKey], str],
     ) -> None:
         self._language = language
@@ -41,11 +43,25 @@ class SlackOutbound:
         self._reactions = reactions
         self._streams = streams
         self._buttons = buttons
+        self._interactions = interactions
         self.posts = ChatRateLimits(_POST_BURST, lambda _: _POST_INTERVAL)
         self.preview_edits = TokenBucket(*_PREVIEW_EDITS)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
-        """Post *part* with its send key as metadata and return its ts."""
+        """Post *part* with its send key as metadata and return its ts.
+
+        The answer to a slash command goes to its response address, which gives no ts, where the app may not write.
+        """
+        try:
+            return await self._send(part, may_be_duplicate=may_be_duplicate)
+        except SlackPlaceGone:
+            body = self._body(part, may_be_duplicate=may_be_duplicate)
+            if part.moved_to or not await self._interactions.respond(part, body):
+                raise
+        self._settle(part)
+        return ""
+
+    async def _send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         await self.posts.of(part.key.parent.chat).acquire()
         if part.visible_to and part.visible_to != part.key.chat:
             # A message posted to a user's id goes to the direct chat, which only they read.
@@ -116,6 +132,8 @@ class SlackOutbound:
         try:
             answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
         except SlackRefusal as error:
+            if isinstance(error, SlackPlaceGone) and await self._interactions.is_pending(part):
+                raise
             if part.id.endswith(".1"):
                 line = {**body, "text": translate("slack.write_privately", self._language(part.key)), "mrkdwn": False}
                 await self._post(part, line, metadata=codec.LINE)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from channels.kit.reactions import AckReaction, AckReactions
-from channels.slack.api import SlackApi, SlackRefusal
+from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.codec import LINE
 from gateway.events import SessionKey
 from gateway.ports import ChannelContext
@@ -30,24 +29,43 @@ class SlackReactions:
         if self._emoji and _ADD not in self._refused:
             self.acks.add(key, chat, ts, is_repeated=is_repeated)
 
-    def send_ephemeral(self, chat: str, thread: str, user: str, line: str, *, is_direct: bool) -> None:
-        """Show *line* to one user."""
+    def send_ephemeral(
+        self,
+        chat: str,
+        thread: str,
+        user: str,
+        line: str,
+        *,
+        is_direct: bool,
+        otherwise: Callable[[Mapping[str, object]], Awaitable[None]] | None = None,
+    ) -> None:
+        """Show *line* to one user; where the app may not write, by *otherwise*."""
         body: dict[str, object] = {"channel": chat, "text": line, "mrkdwn": False, "parse": "none"}
         if thread:
             body["thread_ts"] = thread
         if is_direct:
-            self._start("chat.postMessage", **body, metadata=LINE)
+            self._start("chat.postMessage", otherwise, **body, metadata=LINE)
         else:
-            self._start("chat.postEphemeral", **body, user=user)
+            self._start("chat.postEphemeral", otherwise, **body, user=user)
 
     async def redraw(self, chat: str, ts: str, text: str, blocks: Sequence[Mapping[str, object]]) -> None:
         """Replace the blocks of a message of the bot; raises SendFailed."""
         body: dict[str, object] = {"channel": chat, "ts": ts, "text": text, "blocks": list(blocks)}
         await self._call("chat.update", **body, parse="none", link_names=False)
 
-    def _start(self, method: str, **body: object) -> None:
+    def _start(
+        self, method: str, otherwise: Callable[[Mapping[str, object]], Awaitable[None]] | None, **body: object
+    ) -> None:
+        async def call() -> None:
+            try:
+                await self._call(method, **body)
+            except SlackPlaceGone:
+                if otherwise is None:
+                    raise
+                await otherwise(body)
+
         if method not in self._refused:
-            self.tasks.start(partial(self._call, method, **body), method)
+            self.tasks.start(call, method)
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
         method = _ADD if is_on else "reactions.remove"

@@ -49,6 +49,9 @@ class SlackMethods(FakeSlackButtons, FileShelf):
             raise SlackError("user_not_found")
         return {"user": self.users[arguments["user"]]}
 
+    def _usergroups_list(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"usergroups": [{"id": ident, "handle": handle} for ident, handle in self.groups.items()]}
+
     def _conversations_info(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         place = self.places.get(str(arguments["channel"]))
         if place is None:

@@ -54,6 +54,7 @@ NEEDS = {
     "files.completeUploadExternal": "files:write",
     "files.info": "files:read",
     "bots.info": "users:read",
+    "usergroups.list": "usergroups:read",
 }
 _JSON = frozenset(
     (
@@ -299,6 +300,15 @@ class SlackServer(SlackMethods):
         place, ts = request.match_info["place"], request.match_info["ts"]
         return web.Response(status=200 if self.respond(place, ts, await request.json()) else 404)
 
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        """Show an answer to a slash command to its sender; five times at most."""
+        shown = self.responses.setdefault(request.match_info["trigger"], [])
+        if len(shown) >= 5:
+            return web.Response(status=404, text="used_url")
+        shown.append(await request.json())
+        self._change()
+        return web.Response(text="ok")
+
     # -- up and down ---------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -327,6 +337,7 @@ async def slack_server(server: SlackServer | None = None, *, port: int = 0) -> A
     app.router.add_post("/upload/{file}", server._upload)
     app.router.add_get("/link", server._link)
     app.router.add_post("/actions/{place}/{ts}", server._action)
+    app.router.add_post("/respond/{trigger}", server._respond)
     async with serve_app(app, port=port) as place:
         server.base = f"http://{place}"
         try:

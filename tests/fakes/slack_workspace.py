@@ -21,7 +21,7 @@ ALL_SCOPES = frozenset(
     (
         *("app_mentions:read", "chat:write", "commands", "im:history", "channels:history", "groups:history"),
         *("mpim:history", "users:read", "reactions:write", "assistant:write", "metadata.message:read"),
-        *("files:read", "files:write", "channels:read", "groups:read"),
+        *("files:read", "files:write", "channels:read", "groups:read", "usergroups:read"),
     )
 )
 
@@ -76,6 +76,8 @@ class SlackWorkspace:
             BOB: {"id": BOB, "team_id": TEAM, "profile": {"display_name": "", "real_name": "Bob"}},
             EVE: {"id": EVE, "team_id": TEAM, "profile": {"display_name": "Eve"}},
         }
+        self.groups: dict[str, str] = {}  # handles of user groups, by id
+        self.responses: dict[str, list[dict[str, Any]]] = {}  # at response addresses of slash commands, by trigger
         self.faults: dict[str, list[SlackFault]] = {}
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.reactions: set[tuple[str, str, str]] = set()
@@ -187,7 +189,7 @@ class SlackWorkspace:
         """Let somebody use a slash command; return its trigger id."""
         trigger = f"{next(self._numbers)}.fake"
         payload = {"command": command, "text": text, "user_id": user, "user_name": "ann", "team_id": TEAM}
-        payload |= {"channel_id": place, "trigger_id": trigger, "response_url": f"{self.base}/never"}
+        payload |= {"channel_id": place, "trigger_id": trigger, "response_url": f"{self.base}/respond/{trigger}"}
         self._send("slash_commands", payload)
         return trigger
 

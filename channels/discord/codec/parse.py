@@ -7,8 +7,8 @@ shape raises KeyError, TypeError or ValueError.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -53,6 +53,8 @@ class DiscordBotIdentity:
     id: str
     name: str = ""
     roles: frozenset[str] = frozenset()  # the roles that are ours alone: a mention of one is a mention of us
+    # Returns the display name of a role or channel by id, "" for an unknown one.
+    name_of: Callable[[str], str] = field(default=lambda _: "", compare=False, repr=False)
 
     @property
     def handle(self) -> str:
@@ -248,7 +250,10 @@ def _readable(text: str, payload: Payload, bot: DiscordBotIdentity) -> str:
             return f"@{bot.handle}"
         if user in names:
             return f"@{names[user]}"
-        return f"#{channel}" if channel else mention[0]
+        name = as_one_word(bot.name_of(channel or role or ""))
+        if channel:
+            return f"#{name or channel}"
+        return f"@{name}" if name else mention[0]
 
     return sanitize(_MENTION.sub(replace_mention, text)).strip()
 

@@ -25,6 +25,7 @@ from channels.slack.codec.render import escape as escape
 from channels.slack.codec.render import mentions as mentions
 from channels.slack.codec.render import message_body as message_body
 from channels.slack.codec.render import metadata as metadata
+from channels.slack.codec.render import named_ids as named_ids
 from channels.slack.codec.render import part_of as part_of
 from channels.slack.codec.render import render as render
 from channels.slack.codec.render import render_markup as render_markup

@@ -86,6 +86,12 @@ class ParsedEvent:
     event_id: str = ""
     files: tuple[Attachment, ...] = ()
     press: SlackButtonPress | None = None
+    response_url: str = ""  # of a slash command
+
+    @property
+    def whole_text(self) -> str:
+        """Everything that names people and chats, as Slack escapes it."""
+        return f"{self.text}\n{self.added}\n{self.shared.text}"
 
     @property
     def place(self) -> str:
@@ -248,6 +254,7 @@ def _slash(body: Mapping[str, Any], bot: SlackBotIdentity, now: datetime) -> Par
         is_foreign=bool(team) and team != bot.team,
         calls_us=True,
         event_id=str(body["trigger_id"]),
+        response_url=str(body.get("response_url") or ""),
     )
 
 
@@ -302,7 +309,7 @@ def build_message(
     is_followed: bool,
     names: Mapping[str, str],
 ) -> InboundMessage:
-    """Return the inbound message of *parsed*. *names* are display names by user id."""
+    """Return the inbound message of *parsed*. *names* are display names of users, channels and groups by id."""
     sender = Sender(
         id=parsed.user,
         name=person.name or sanitize(parsed.name),
@@ -314,7 +321,7 @@ def build_message(
         timezone=person.timezone,
     )
     is_ours = parsed.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
-    names = {**names, bot.user: bot.handle}
+    names = {**names, bot.user: bot.handle}  # by id: of people, channels and groups
     if not is_ours:
         text = "\n".join(each for each in (plain_text(parsed.text, names), plain_text(parsed.added, names)) if each)
     else:

@@ -274,8 +274,14 @@ def _quoted(href: str) -> str:
 
 _TOKEN = re.compile(r"<([^<>\n]*)>")
 _USER = re.compile(r"<@([UW][A-Z0-9]+)(?:\|[^<>]*)?>")
+_NAMED_ID = re.compile(r"<(?:[@#]|!subteam\^)([A-Z][A-Z0-9]{1,30})>")
 _ENTITY_SIGNS = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
 _ESCAPED = re.compile("|".join(_ENTITY_SIGNS))
+
+
+def named_ids(text: str) -> list[str]:
+    """Return the ids of the people, channels and groups that *text* names without a label, each once."""
+    return list(dict.fromkeys(_NAMED_ID.findall(text)))
 
 
 def mentions(text: str) -> list[str]:
@@ -324,16 +330,17 @@ def _spell(token: str, names: Mapping[str, str]) -> str:
         case "@":
             return f"@{as_one_word(names.get(target[1:]) or label or target[1:])}"
         case "#":
-            return f"#{label or target[1:]}"
+            return f"#{label or as_one_word(names.get(target[1:], '')) or target[1:]}"
         case "!":
-            return _special(target[1:], label)
+            return _special(target[1:], label, names)
         case _:
             address = target.removeprefix("mailto:")
             return f"{label} ({target})" if bar and label not in (target, address) and label else address
 
 
-def _special(target: str, label: str) -> str:
-    name = target.partition("^")[0]
+def _special(target: str, label: str, names: Mapping[str, str]) -> str:
+    name, _, ident = target.partition("^")
+    name = as_one_word(names.get(ident, "")) or name
     if label:
         return label if name == "date" else f"@{label.lstrip('@')}"
     return f"@{name}"

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.i18n import translate
 from tests.e2e.discord.test_gateway_discord import CALL, open_gateway
-from tests.fakes.discord_records import ANN, GENERAL
+from tests.fakes.discord_records import ANN, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
@@ -141,3 +141,11 @@ async def test_nothing_to_read_gets_a_line_and_no_turn(discord: DiscordServer) -
     async with run_case(discord, case) as model:
         assert posts(discord) == [translate("files.unreadable")]
     assert model.prompts == []
+
+
+async def test_channels_and_roles_in_a_text_have_names(discord: DiscordServer) -> None:
+    """Ids become names; an unknown channel keeps its id."""
+    text = f"{CALL} move it from <#{GENERAL}> to <#77> for <@&{TEAM_ROLE}>"
+    async with run_case(discord, {"messages": [{"where": GENERAL, "user": ANN, "content": text}]}) as model:
+        (prompt,) = model.prompts
+    assert prompt.endswith(f"move it from #general to #77 for @role_{TEAM_ROLE}")

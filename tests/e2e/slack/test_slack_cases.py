@@ -13,7 +13,7 @@ from gateway.i18n import translate
 from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
 from tests.fakes.slack_gateway import open_gateway
-from tests.fakes.slack_server import ANN, DM, ROOM, SlackFault, SlackServer, slack_server
+from tests.fakes.slack_server import ANN, BOB, DM, ROOM, FakeSlackChat, SlackFault, SlackServer, slack_server
 
 
 @asynccontextmanager
@@ -180,3 +180,70 @@ async def test_the_picture_that_starts_a_thread_reaches_the_model() -> None:
             pass
     assert "look at this (image)" in model.prompts[-1]
     assert PICTURE in model.prompts[-1]
+
+
+@pytest.mark.parametrize("is_mention_first", [True, False])
+async def test_a_file_in_a_mention_counts_whichever_event_comes_first(is_mention_first: bool) -> None:
+    """`app_mention` without files, and `message` with them: one turn that has the file, one answer."""
+    mention, message = load_case("13_slack_app_mention_first_without_files")["events"]
+    async with slack_server() as server:
+        ts, picture = server._ts(), server.attach("cat.png", png_of(8, 8), "image/png")
+        events = [{**each, "ts": ts, "event_ts": ts} for each in (mention, {**message, "files": [picture]})]
+        server.places[ROOM].messages.append(dict(events[1]))
+        model = CaseModel()
+        async with open_gateway(server, model=model, environment=SEES) as up:
+            for event in events if is_mention_first else reversed(events):
+                server.event(event)
+                await asyncio.sleep(0)
+            await server.until(lambda: len(server.acks) == 2)
+            await up.idle()
+            assert server.shown(ROOM, ts) == ["Answer 1."]
+    assert len(model.prompts) == 1
+    assert PICTURE in model.prompts[0]
+
+
+async def test_an_app_without_messages_answers_its_mentions() -> None:
+    """Where only `app_mention` comes, the first waits for a second, and later ones do not."""
+    mention = load_case("13_slack_app_mention_first_without_files")["events"][0]
+    async with slack_server() as server:
+        model = CaseModel()
+        async with open_gateway(server, model=model) as up:
+            for _ in range(2):
+                ts = server._ts()
+                server.event({**mention, "ts": ts, "event_ts": ts})
+            await server.until(lambda: len(server.acks) == 2)
+            await up.idle()
+    assert len(model.prompts) == 2
+
+
+async def test_people_channels_and_groups_in_a_text_have_names() -> None:
+    """Ids become names; without the scope for groups, and for what is unknown, the word is a plain one."""
+    case = load_case("14_slack_mention_of_a_colleague")
+    case["messages"].append(
+        {**case["messages"][0], "text": "<@U0PARLOUR> ask <#C0ROOM> and <!subteam^S0OPS> and <@U0GONE>"}
+    )
+    server = SlackServer()
+    server.places[ROOM].name = "general"
+    server.groups, server.scopes = {"S0OPS": "ops"}, {*server.scopes, "usergroups:read"}
+    async with slack_server(server), run_case(case, server) as (_, model, _said):
+        pass
+    assert model.prompts[0].endswith("] @parlour remind @Bob tomorrow")
+    assert model.prompts[1].endswith("] @parlour ask #general and @ops and @U0GONE")
+
+
+@pytest.mark.parametrize("place", ["D0PEER", "C0NOBOT"])
+async def test_a_slash_command_where_the_app_is_no_member_is_answered(place: str) -> None:
+    """By its response address, to its sender alone; nothing is dead-lettered."""
+    case = load_case("15_slack_slash_where_the_bot_is_no_member")
+    texts = dict(case["slash"])
+    async with slack_server() as server, open_gateway(server) as up:
+        kind = "im" if place.startswith("D") else "channel"
+        server.places[place] = FakeSlackChat(place, kind, {ANN, BOB})
+        trigger = server.slash(place, ANN, "/parlour", texts[place])
+        await server.until(lambda: bool(server.responses.get(trigger)))
+        await up.idle()
+        (shown,) = server.responses[trigger]
+        assert shown["response_type"] == "ephemeral"
+        assert "status" in shown["text"]
+        assert (await up.app.store.journal.depth())["dead"] == 0
+        assert server.shown(DM) == []
