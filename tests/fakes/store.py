@@ -147,7 +147,7 @@ def _new_journal() -> bytes:
 # Back to the tables of before the ninth migration: no files of scopes, no claims, and parts by the id of their message.
 NAMED_PARTS = (
     *(f"DROP TABLE {table}" for table in TABLES),
-    *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame")),
+    *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame", "model_fact")),
     "ALTER TABLE cap_told DROP COLUMN turn",
     "ALTER TABLE worker DROP COLUMN shares",
     "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "
