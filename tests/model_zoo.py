@@ -35,7 +35,7 @@ from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 FIRST, LAST = "<!-- table: python -m tests.model_zoo -->", "<!-- end of the table -->"
-AT_ONCE = 16  # chats
+AT_ONCE = 32  # chats: Telegram takes a message a second from each
 _OWNER, _FIRST = 999, 1_000  # ids of the owner and of the first person, and of their chats
 PATIENCE = 25.0  # seconds for one answer; then the cell is stuck
 MORE = 1.5  # seconds for the answer after something else was said

@@ -237,7 +237,7 @@ HOSTS = (
             status=403,
             body={"error": {"object": "error", "type": "error", "code": "unauthorized", "message": "unauthorized"}},
         ),
-        note="Ids begin anew in each answer.",
+        note="The same ids in each answer.",
     ),
     ModelProfile(
         name="deepinfra",
@@ -428,7 +428,7 @@ HOSTS = (
         ),
         limit=Refusal(status=429, body={"error": "Model is overloaded", "error_type": "overloaded"}),
         bad_key=Refusal(status=401, body={"error": "Invalid username or password."}),
-        note="Arguments may be objects, ids are numbers that begin anew.",
+        note="Arguments may be objects; ids are numbers, the same in each answer.",
     ),
     ModelProfile(
         name="workers-ai",

@@ -349,7 +349,7 @@ MAKERS = (
         ),
         limit=in_list(google_error(429, "Resource exhausted. Please try again later.", "RESOURCE_EXHAUSTED")),
         bad_key=in_list(google_error(401, "Request had invalid authentication credentials.", "UNAUTHENTICATED")),
-        note="Keep-alives may be data that is no JSON.",
+        note="Keep-alives may be data other than JSON.",
     ),
     ModelProfile(
         name="mistral",
@@ -495,7 +495,7 @@ MAKERS = (
             body="<html><head><title>401 Authorization Required</title></head></html>",
             content_type="text/html",
         ),
-        note="No tools of others; roles alternate.",
+        note="Refuses tools; roles alternate.",
     ),
     ModelProfile(
         name="moonshot",
@@ -538,7 +538,7 @@ MAKERS = (
         ),
         bad_key=Refusal(status=401, body={"error": {"code": "1000", "message": "身份验证失败。"}}),
         is_seeing=False,
-        note="Errors have numbers of their own, and may be Chinese.",
+        note="Errors have numbers and may be Chinese.",
     ),
     ModelProfile(
         name="qwen",

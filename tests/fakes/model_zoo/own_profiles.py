@@ -131,7 +131,7 @@ OWN = (
         limit=_LOADING,
         bad_key=_LLAMACPP_KEY,
         counts_new_tokens=True,
-        note="Errors in a stream are a line of their own; counts only new tokens.",
+        note="An error in a stream is a line `error:`; counts only new tokens.",
     ),
     ModelProfile(
         name="llamacpp-plain",
