@@ -90,9 +90,7 @@ class ReminderJobs:
         if latest is not reminder:
             await self._replace(job, latest)
             return None
-        if (key := await self.open_chat(reminder.key)) != reminder.key:  # it is due again, at once
-            await self._replace(job, replace(reminder, key=key))
-            return None
+        reminder = replace(reminder, key=await self.open_chat(reminder.key))
         if now - reminder.due > LISTED_AFTER:
             return await self._list(job, reminder)
         if reminder.kind == DO and (later := await self._hold_back(job, reminder)) is not None:
@@ -182,6 +180,9 @@ class ReminderJobs:
 
     async def _list(self, job: Job, reminder: Reminder) -> RetryJobLater | None:
         """Have the reminder listed with the others of its chat that are over a day late; the turn advances them."""
+        if str(reminder.key) != job.payload["key"]:  # the turn that lists it finds it by its chat; the job keeps its id
+            await self._replace(job, reminder)
+            return RetryJobLater(timedelta(0), "its conversation was deleted", counts=False)
         message = reminder.message(reminder.text, self.now(), LATE)
         accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
         if accepted.outcome is AcceptOutcome.NEW:

@@ -223,8 +223,8 @@ async def test_a_deleted_conversation_gives_its_reminders_to_the_main_one(
     scene.deleted.add(gone)
     await scene.set(reminder(key=gone, repeat="FREQ=WEEKLY;BYDAY=MO"))
     wall.move_to(NINE + timedelta(hours=hours))
-    async with scene.at_work():
-        await asyncio.sleep(1)
+    async with scene.at_work(longest_sleep=timedelta(seconds=30)):
+        await asyncio.sleep(60)
     (message,) = await scene.accepted()
     assert (message.key, message.message_id.startswith("job:remind/r7k2m4qa")) == (KEY, True)
     assert {each.key for each in await scene.set_now()} == {KEY}
