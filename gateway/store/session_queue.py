@@ -229,7 +229,7 @@ def claim_suspect(
     is_ours: Callable[[SessionKey], bool],
 ) -> Suspect | None:
     """Take the next suspect of our chats, if it may be in flight with *beside* others."""
-    suspect = next_suspect(database, is_ours)
+    suspect = next_suspect(database, is_ours, beside=beside)
     if suspect is None or beside > suspect.most_beside:
         return None
     if suspect.is_control:

@@ -12,8 +12,8 @@ Trial       The worker stores which row it tries before a phase starts, and remo
 Attempt     A crash during a trial adds one attempt to the row on trial, and to no other.
             If a platform event was in hand at the crash, the attempt is given back.
 Side by side  After the second crash suspects wait for their models side by side, after the third eight at once, then
-            one by one. A suspect with an attempt, or with more crashes, is on trial from its claim to its end, and
-            only when no other suspect is in flight: so one that crashes while it waits is found too.
+            one by one. The only suspect, and one with an attempt or with more crashes, is on trial from its claim to
+            its end, and only when no other suspect is in flight: one that crashes while it waits is found too.
 Order       The suspect with the fewest attempts comes first, then the oldest: after a crash a suspect waits until
             each of the others has had its attempt.
 Dead letter The pool dead-letters a suspect after three attempts without a result, and notifies its sender.
@@ -109,13 +109,18 @@ class KilledJob:
     attempts: int
 
 
-def next_suspect(database: Database, is_ours: Callable[[SessionKey], bool]) -> NextSuspect | None:
-    """Return the suspect with the fewest attempts, the oldest of them, of the chats that *is_ours* says."""
-    for seq, state, key, turn, attempts, crashes in database.execute(_NEXT).fetchall():
-        if is_ours(read_key(key)):
-            most_beside = 0 if attempts else _BESIDE.get(crashes, 0)
-            return NextSuspect(seq, state == "control", key, turn, most_beside)
-    return None
+def next_suspect(database: Database, is_ours: Callable[[SessionKey], bool], *, beside: int) -> NextSuspect | None:
+    """Return the suspect with the fewest attempts, the oldest of them, of the chats that *is_ours* says.
+
+    *beside* is the number of suspects that are in flight.
+    """
+    found = [columns for columns in database.execute(_NEXT).fetchall() if is_ours(read_key(columns[2]))]
+    if not found:
+        return None
+    seq, state, key, turn, attempts, crashes = found[0]
+    is_only = not beside and all(columns[3] == turn for columns in found)
+    most_beside = 0 if attempts or is_only else _BESIDE.get(crashes, 0)
+    return NextSuspect(seq, state == "control", key, turn, most_beside)
 
 
 def take_control(database: Database, seq: int) -> None:
