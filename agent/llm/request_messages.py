@@ -34,9 +34,10 @@ def outgoing(
 
     Equal messages come out as equal bytes, whatever follows them. *lacks* are the abilities that the model does not
     have. Calls are sent as text unless the request *has_tools*, since servers refuse calls beside no tools, and
-    without TOOLS; without FOREIGN_CALLS all but the model's own are. For providers that cache only what is marked, the
-    system prompt and the last message carry a mark; before tool results, which cannot carry one, the last message that
-    can. *marks* is False for a prompt that is not sent again: writing a cache costs more than sending the prompt.
+    without TOOLS; without FOREIGN_CALLS those are to which the model added nothing. For providers that cache only what
+    is marked, the system prompt and the last message carry a mark; before tool results, which cannot carry one, the
+    last message that can. *marks* is False for a prompt that is not sent again: writing a cache costs more than sending
+    the prompt.
     """
     sent = _with_added(messages, model, is_wanted=ModelAbility.REASONING not in lacks)
     if not has_tools or ModelAbility.TOOLS in lacks:
@@ -44,7 +45,7 @@ def outgoing(
             sent[0]["content"] = _join_contents(sent[0].get("content"), NO_TOOLS)
         sent = _with_calls_as_text(sent, range(len(sent)))
     elif ModelAbility.FOREIGN_CALLS in lacks:
-        sent = _with_calls_as_text(sent, {n for n, each in enumerate(messages) if not _is_by(each, model)})
+        sent = _with_calls_as_text(sent, {n for n, each in enumerate(messages) if not _has_data(each, sent[n], model)})
     if ModelAbility.PICTURES in lacks:
         sent = [without_pictures(message) for message in sent]
     if ModelAbility.SYSTEM in lacks:
@@ -77,6 +78,15 @@ def _with_added(messages: Sequence[Mapping[str, Any]], model: str, *, is_wanted:
 def _is_by(message: Mapping[str, Any], model: str) -> bool:
     thinking = message.get("thinking")
     return isinstance(thinking, Mapping) and thinking.get("model") == model
+
+
+def _has_data(message: Mapping[str, Any], outgoing_message: Mapping[str, Any], model: str) -> bool:
+    """Return True if *message*, sent as *outgoing_message*, has the data that *model* adds to its calls."""
+    if _REASONING in outgoing_message or not _is_by(message, model):
+        return _REASONING in outgoing_message
+    return bool(message["thinking"].get("message")) or any(
+        call.get("added") for call in message.get("tool_calls") or ()
+    )
 
 
 def is_foreign(message: Mapping[str, Any], model: str) -> bool:
