@@ -217,6 +217,7 @@ class PromptAssembler:
     ) -> Line:
         """Render a message as a transcript line; forwarded and quoted text may be untrusted."""
         message, allowed = row.message, allowed_question(row.message)
+        is_untrusted = self._quotes_others(message) or any(map(_has_others_words, background))
         return draft.message(
             "user",
             message.text if allowed is None else f"[allowed by {allowed.by}, asked {local(allowed.asked_at, zone)}]",
@@ -228,7 +229,7 @@ class PromptAssembler:
             origin=UNTRUSTED if message.is_forwarded else "user",
             files=list(files) or None,
             quoted=build_quoted(message, background, lambda each: message_header(each, zone, names)) or None,
-            quoted_origin=UNTRUSTED if self._quotes_others(message) else None,
+            quoted_origin=UNTRUSTED if is_untrusted else None,
         )
 
     def _quotes_others(self, message: InboundMessage) -> bool:
@@ -316,7 +317,7 @@ def build_quoted(
 
     The model reads it before the message. It is kept nowhere else.
     """
-    parts = []
+    parts: list[str] = []
     if background and (selected := select_background(background, header, has_start=bool(message.key.thread))):
         parts.append(selected)
     if message.quoted.strip() or message.quoted_files:
@@ -330,7 +331,7 @@ def select_background(
     messages: Sequence[InboundMessage], header: Callable[[InboundMessage], str], *, has_start: bool
 ) -> str:
     """Return the newest *messages* that 4,000 tokens hold, oldest first; a thread's first message is always kept."""
-    texts = [_background_text(each, header) for each in messages if each.text.strip() or each.attachments]
+    texts = [_background_text(each, header) for each in messages if not each.is_empty]
     left = BACKGROUND_TOKENS * CHARS_PER_TOKEN - len(_BEFORE) - len(_AFTER)
     start = texts[:1] if has_start else []
     left -= sum(len(text) + 1 for text in start)
@@ -348,7 +349,16 @@ def _background_text(message: InboundMessage, header: Callable[[InboundMessage],
     text = message.text.strip()
     if len(text) > MOST_OF_ONE:
         text = f"{text[:MOST_OF_ONE]}…"
-    return _quote(f"{header(message)}: {_with_files(text, message.attachments)}")
+    quoted = ""
+    if message.quote_kind is QuoteKind.SHARED and (message.quoted.strip() or message.quoted_files):
+        shared = _with_files(message.quoted.strip()[:MOST_OF_ONE], message.quoted_files)
+        quoted = f" [shared, by {clean_name(message.quoted_name) or UNKNOWN}:] {shared}"
+    return _quote(f"{header(message)}: {_with_files(text, message.attachments)}{quoted}")
+
+
+def _has_others_words(message: InboundMessage) -> bool:
+    """Return True if *message* shows the words of another author, whom its chat may not admit."""
+    return message.is_forwarded or (message.quote_kind is QuoteKind.SHARED and bool(message.quoted_by))
 
 
 def _with_files(text: str, files: Sequence[Attachment]) -> str:

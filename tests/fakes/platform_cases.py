@@ -36,8 +36,10 @@ class CaseModel(InstantModel):
         """Answer, once it is let."""
         if request.purpose != "answer":
             return await super().complete(request, sink=sink)
-        own = list(takewhile(lambda each: each["role"] == "user", reversed(request.messages)))
-        self.prompts.append("\n".join(flatten(each["content"]) for each in reversed(own)))
+        # Fillers may stand between messages of one turn, so that roles alternate.
+        turn = takewhile(lambda each: not str(each["content"]).startswith("Answer "), reversed(request.messages))
+        own = [flatten(each["content"]) for each in turn if each["role"] == "user"]
+        self.prompts.append("\n".join(reversed(own)))
         self.asked.set()
         await self.go_on.wait()
         reply = await super().complete(request)

@@ -154,9 +154,6 @@ def parse_message(
     answered = payload.get("referenced_message") or {}
     command = _command(payload, bot)
     forwarded = snapshots(payload)
-    files = tuple(_attachment(each, payload) for each in payload.get("attachments") or ())
-    # The forwarding message alone leads to a fresh address.
-    files += tuple(_attachment(each, payload) for part in forwarded for each in part.get("attachments") or ())
     return InboundMessage(
         key=SessionKey(channel, place.chat),
         message_id=message_id,
@@ -176,10 +173,10 @@ def parse_message(
         quoted=_quoted(answered, bot),
         quoted_by=_quoted_by(payload, answered, bot),
         quoted_name=sanitize(_name(answered["author"])) if answered.get("author") else "",
-        quoted_files=tuple(_attachment(each, answered) for each in answered.get("attachments") or ()),
+        quoted_files=_files(answered),
         is_forwarded=bool(forwarded),
         forwarded_from=UNKNOWN if forwarded else "",
-        attachments=files,
+        attachments=_files(payload),
     )
 
 
@@ -284,7 +281,9 @@ def _quoted(answered: Payload, bot: DiscordBotIdentity) -> str:
     author = answered.get("author") or {}
     # The embeds of a person's message are previews of web pages, which nobody said.
     is_person = not (author.get("bot") or "webhook_id" in answered)
-    text = _described(answered, bot, is_own=is_person)
+    parts = [_described(answered, bot, is_own=is_person)]
+    parts += [_described(each, bot, is_own=False) for each in snapshots(answered)]
+    text = "\n\n".join(each for each in parts if each)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
 
 
@@ -294,6 +293,12 @@ def _quoted_by(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> 
         return UNKNOWN
     said = str((answered.get("author") or {}).get("id") or "")
     return "" if said in (bot.id, str(payload["author"]["id"])) else said
+
+
+def _files(payload: Payload) -> tuple[Attachment, ...]:
+    """Return the files of a message and of what it forwards; it alone leads to a fresh address of either."""
+    several = [payload, *snapshots(payload)]
+    return tuple(_attachment(each, payload) for part in several for each in part.get("attachments") or ())
 
 
 def _attachment(payload: Payload, message: Payload) -> Attachment:

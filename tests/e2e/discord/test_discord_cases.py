@@ -124,6 +124,17 @@ SNAPSHOTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+async def test_a_forward_that_is_answered_reaches_the_model(discord: DiscordServer) -> None:
+    """Its words and its picture, as another's."""
+    forward = keep_pictures(discord, load_case("20b_discord_forward_of_text_and_picture"))["messages"][0]
+    question = {"where": GENERAL, "user": ANN, "content": f"{CALL} what is this?", "reply": "it"}
+    case = {"messages": [{**forward, "where": GENERAL, "as": "it"}, question]}
+    async with run_case(discord, case) as model:
+        (prompt,) = model.prompts
+    assert "[the message that is answered here, by Ann]\n> the forwarded words (image)" in prompt
+    assert PICTURE in prompt
+
+
 @pytest.mark.parametrize("name", SNAPSHOTS)
 async def test_every_content_of_a_forward_is_read(discord: DiscordServer, name: str) -> None:
     """Embeds, stickers, polls and components, as another's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ import pytest
 from gateway.i18n import translate
 from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
+from tests.fakes.slack_gateway import transcripts
 from tests.fakes.telegram_gateway import TEAM, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer
 
 
 @asynccontextmanager
-async def run_case(server: TelegramServer, case: dict[str, Any]) -> AsyncIterator[CaseModel]:
+async def run_case(
+    server: TelegramServer, case: dict[str, Any], *, home: Path | None = None
+) -> AsyncIterator[CaseModel]:
     """Run a gateway, let what the case holds arrive one after the other, and wait until all is done."""
     model = CaseModel()
     team = server.chat(TEAM)
@@ -26,7 +30,7 @@ async def run_case(server: TelegramServer, case: dict[str, Any]) -> AsyncIterato
         server.files.keep(png_of(8, 8), ident)
     for method, refusals in case.get("fail", {}).items():
         server.fail(method, *(TelegramFault("status", status, description=text) for status, text in refusals))
-    async with open_gateway(server, model, None, **SEES, **case.get("env", {})) as up:
+    async with open_gateway(server, model, home, **SEES, **case.get("env", {})) as up:
         for update in case["updates"]:
             message = {**update["message"], "date": server.now()}
             place = server.chat(int(message["chat"]["id"]))
@@ -279,3 +283,19 @@ async def test_an_album_is_whole_whichever_photo_names_the_bot(server: TelegramS
         await server.until(lambda: bool(server.posts))
     (prompt,) = model.prompts
     assert prompt.count(PICTURE) == 3
+
+
+@pytest.mark.parametrize("is_forward", [True, False])
+async def test_a_forward_in_the_background_is_untrusted(
+    server: TelegramServer, tmp_path: Path, is_forward: bool
+) -> None:
+    """An admitted person's forward is still another's words: the turn that reads it is tainted."""
+    team = {"id": TEAM, "type": "supergroup", "title": "The team"}
+    ben = {"id": 43, "is_bot": False, "first_name": "Ben"}
+    forward = {"forward_origin": {"type": "hidden_user", "sender_user_name": "Q"}} if is_forward else {}
+    question = load_case("01_telegram_reply_to_photo_in_group")["updates"][1]["message"]
+    del question["reply_to_message"]
+    said = {"message_id": 1, "from": ben, "chat": team, "text": "meet at six", **forward}
+    async with run_case(server, {"updates": [{"message": said}, {"message": question}]}, home=tmp_path) as model:
+        assert "meet at six" in model.prompts[0]
+    assert ('"quoted_origin":"untrusted"' in transcripts(tmp_path).replace(" ", "")) is is_forward

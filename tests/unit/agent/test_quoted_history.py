@@ -15,7 +15,7 @@ from agent.prompt_assembly import (
     message_header,
     select_background,
 )
-from gateway.events import Attachment, InboundMessage, Sender, SessionKey
+from gateway.events import Attachment, InboundMessage, QuoteKind, Sender, SessionKey
 from tests.fakes.turns import said
 
 LIMIT = BACKGROUND_TOKENS * CHARS_PER_TOKEN
@@ -67,3 +67,9 @@ def test_every_line_is_marked(text: str, name: str) -> None:
     ours = [line for line in lines if line and not line.startswith("> ")]
     assert all(line.startswith(("[background] Said", "[end of the", "[the message that")) for line in ours)
     assert len(ours) == (2 if text.strip() else 0) + (1 if text.strip() else 0)
+
+
+def test_shared_words_in_the_background_are_told_apart() -> None:
+    """What Bob shared stands behind his own words, with the name of its author."""
+    shared = replace(talk("see this")[0], quoted="it fails", quoted_name="Eve", quote_kind=QuoteKind.SHARED)
+    assert "Bob: see this [shared, by Eve:] it fails" in format_background([shared])
