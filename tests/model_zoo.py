@@ -287,7 +287,7 @@ async def run(profiles: Mapping[str, ModelProfile] = PROFILES) -> ZooRun:
             walks = [ZooRow(tour[0], ZooChat(telegram, _FIRST + len(rows) + n)) for n, tour in enumerate(tours)]
             result, everybody = ZooRun(zoo, rows, walks), [*rows, *walks]
             settings = environment(zoo, telegram, [each.chat.id for each in everybody])
-            async with gateway(environment=settings, tools=(look_up,)) as parlour:
+            async with gateway(environment=settings, tools=(look_up,)):
                 owner = ZooChat(telegram, _OWNER)
                 chats = {each.id: each for each in (owner, *(row.chat for row in everybody))}
                 watching = asyncio.create_task(_hand_out(telegram, chats))
@@ -303,7 +303,6 @@ async def run(profiles: Mapping[str, ModelProfile] = PROFILES) -> ZooRun:
                         conversations.create_task(result.walk(row, tour))
                     for n in range(len(rows)):
                         conversations.create_task(take(n))
-                await parlour.idle()
                 await _judge_notices(rows, telegram)
                 watching.cancel()
             _judge_texts(everybody, telegram)
