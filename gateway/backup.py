@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of
-from gateway.journal_file import MOVED, STAMP
+from gateway.journal_file import CACHE, MOVED, STAMP
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import package_version
 from gateway.settings.settings_redaction import redact_settings
@@ -41,8 +41,8 @@ STAYS = frozenset(
 )
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
 _OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part")  # true of the journal's file here, not of a copy
-_CACHE = "memory-cache.db"  # begins the names of what says how a home compares with a database
 BLOCK = 1024 * 1024
+_END = b'{"kind":"end"'  # begins the last line of a turn in a transcript
 _SMALL = 64 * 1024
 
 
@@ -53,6 +53,8 @@ class BackupResult:
     target: Path
     files: int
     size: int  # bytes of the archive
+    turns: int  # in its transcripts
+    people: int  # with a memory of their own
     left_out: tuple[str, ...]
 
 
@@ -175,7 +177,7 @@ def _is_in_workspace(name: PurePath) -> bool:
 
 
 def _is_left(top: str) -> bool:
-    return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore", _CACHE))
+    return top in STAYS or top in _OF_THE_FILE or top.startswith((".env", ".restore", CACHE))
 
 
 def write_archive(
@@ -196,6 +198,7 @@ def write_archive(
     progress = progress or BackupProgress()
     left_out = [*missing, "secrets/", "the search index (it is rebuilt)"]
     listed: dict[str, dict[str, object]] = {}
+    turns = 0
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as out:
@@ -210,7 +213,9 @@ def write_archive(
                     data = _contents(file, name, (lengths or {}).get(name), left_out)
                     if data is not None:
                         listed[name] = _add(archive, name, data)
-                _add(archive, MANIFEST, _manifest(listed, left_out, schema))
+                        turns += data.turns
+                people = len({name.split("/")[1] for name in listed if name.startswith("people/")})
+                _add(archive, MANIFEST, _manifest(listed, left_out, schema, turns, people))
             out.flush()
             os.fsync(out.fileno())
         os.link(temporary, target)  # unlike a rename, it never replaces a file created in the meantime
@@ -223,7 +228,7 @@ def write_archive(
     finally:
         Path(temporary).unlink(missing_ok=True)
     sync_folder(target.parent)
-    return BackupResult(target, len(listed), target.stat().st_size, tuple(left_out))
+    return BackupResult(target, len(listed), target.stat().st_size, turns, people, tuple(left_out))
 
 
 def _contents(file: Path, name: str, length: int | None, left_out: list[str]) -> _HashedFile | None:
@@ -240,7 +245,9 @@ def _contents(file: Path, name: str, length: int | None, left_out: list[str]) ->
     size = size if length is None else min(size, length)
     is_ours = name.endswith(".jsonl") and not _is_in_workspace(PurePath(name))
     # A line without its end was being written when the process died; it is not there.
-    return _HashedFile(source, _whole_lines(source, size) if is_ours else size)
+    if not is_ours:
+        return _HashedFile(source, size)
+    return _HashedFile(source, _whole_lines(source, size), has_turns=file.parent.name == "sessions")
 
 
 def _whole_lines(source: IO[bytes], size: int) -> int:
@@ -268,13 +275,16 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | _HashedFile) -> dict
 
 
 class _HashedFile:
-    """The first *size* bytes of a file, hashed as they are read."""
+    """The first *size* bytes of a file, hashed as they are read; *has_turns* counts those of a transcript."""
 
-    def __init__(self, source: IO[bytes], size: int) -> None:
+    def __init__(self, source: IO[bytes], size: int, *, has_turns: bool = False) -> None:
         self.size = size
         self.digest = hashlib.sha256()
+        self.turns = 0
         self._source = source
         self._left = size
+        self._has_turns = has_turns
+        self._tail = b"\n"  # of the last block; the beginning of a line may be in two
 
     def __enter__(self) -> None:
         return None
@@ -287,16 +297,24 @@ class _HashedFile:
         block = self._source.read(self._left if count < 0 else min(count, self._left))
         self._left -= len(block)
         self.digest.update(block)
+        if self._has_turns:
+            text = self._tail + block
+            self.turns += text.count(b"\n" + _END)
+            self._tail = text[-len(_END) :]
         return block
 
 
-def _manifest(files: Mapping[str, Mapping[str, object]], left_out: Iterable[str], schema: int) -> bytes:
+def _manifest(
+    files: Mapping[str, Mapping[str, object]], left_out: Iterable[str], schema: int, turns: int, people: int
+) -> bytes:
     created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     document = {
         "format": FORMAT,
         "parlour": package_version(),
         "schema": schema,
         "created": created,
+        "turns": turns,
+        "people": people,
         "left_out": list(left_out),
         "files": files,
     }

@@ -24,6 +24,7 @@ SCHEMA = 11
 STAGING = ".restore-"  # begins the name of the folder that a restore unpacks into
 SNAPSHOT = "before-schema-"  # backups/before-schema-<new>-<time>.tar.gz holds data of the schema before
 _HOME_SIGNS = frozenset({"schema", "parlour.yaml", "secrets", "journal.db"})
+_KEPT = ("schema", "journal.db", "people", "chats", "sessions", "memory")
 _LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
 
 
@@ -42,6 +43,11 @@ class Home:
         self.backups = path / "backups"  # snapshots before migrations, and what a restore replaced
         self.restoring = path / ".restoring"  # while a restore swaps files; found later, the home is a mix of both
         self.migrating = path / ".migrating"  # names the snapshot of a migration that has not ended
+
+
+def is_home(folder: Path) -> bool:
+    """Return True if *folder* has anything that a gateway keeps there; settings and secrets alone are not."""
+    return any((folder / name).exists() for name in _KEPT)
 
 
 def make_private(folder: Path) -> None:

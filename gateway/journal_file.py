@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -22,7 +22,8 @@ from pathlib import Path
 from gateway.ports.durable_files import sync_folder
 
 STAMP = "journal.stamp"
-MOVED = "journal.moved"  # names the database that `parlour store migrate` moved the journal to
+MOVED = "journal.moved"  # names the database that has the messages of this home
+CACHE = "memory-cache.db"  # begins the names of what says how a home compares with a database
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
 _LONGEST_STAMP = 4096  # bytes
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -101,32 +102,38 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalMove:
-    """A note that `parlour store migrate` moved a journal: true only while the journal's file is not there."""
+    """A note that a database has the messages of a home: true only while the journal's file is not there."""
 
-    id: str  # random; the database holds the same one
+    id: str  # of `parlour store migrate`, random; the database holds the same one. "" = the home began on a database
     database: str  # for people, without a password
     at: str  # ISO 8601, UTC
+    store: str = ""  # random id of the database's store; "" before its first start
 
 
 def read_move(journal: Path) -> JournalMove | None:
-    """Return where the messages of *journal*, whose file is not there, were moved; None if they were not."""
+    """Return which database has the messages of *journal*, whose file is not there; None if none has."""
     if journal.exists():
         return None
     try:
         with journal.with_name(MOVED).open("rb") as file:
             found = json.loads(file.read(_LONGEST_STAMP))
-        return JournalMove(id=str(found["id"]), database=str(found["database"]), at=str(found["at"]))
+        return JournalMove(
+            id=str(found["id"]),
+            database=str(found["database"]),
+            at=str(found["at"]),
+            store=str(found.get("store", "")),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def write_move(journal: Path, move: JournalMove) -> None:
-    """Note where *journal* is being moved, durably. Raises OSError."""
+    """Note which database has the messages of *journal*, durably. Raises OSError."""
     _replace_file(journal.with_name(MOVED), asdict(move))
 
 
 def remove_move(journal: Path) -> None:
-    """Forget where the journal was moved, durably."""
+    """Remove the note of the database, durably."""
     note = journal.with_name(MOVED)
     if note.exists():
         note.unlink()
@@ -144,13 +151,35 @@ def misplaced_journal(journal: Path, *, has_database: bool) -> str:
             " migrate postgresql` to move them there, leave store.url empty to go on with the file, or, to start with"
             f" an empty database, move it and {STAMP} away"
         )
-    if not has_database and (move := read_move(journal)) is not None:
-        return (
-            f"the messages and people of {journal.parent} were moved to PostgreSQL ({move.database}) on"
-            f" {move.at[:16].replace('T', ' ')} UTC: set PARLOUR_STORE__URL to its address; with it,"
-            " `parlour store migrate sqlite` moves them back"
-        )
-    return ""
+    if has_database or journal.exists():
+        return ""
+    if (move := read_move(journal)) is not None:
+        what = f"({move.database}) since" if not move.id else f"({move.database}) on"
+        where = f"{'were moved to' if move.id else 'are in'} PostgreSQL {what} {move.at[:16].replace('T', ' ')} UTC"
+    elif journal.with_name(CACHE).exists():
+        where = "are in a PostgreSQL database"
+    else:
+        return ""
+    return (
+        f"the messages and people of {journal.parent} {where}: set PARLOUR_STORE__URL to its address; with it, `parlour"
+        " store migrate sqlite` moves them back. An empty journal needs another home"
+    )
+
+
+def other_database(journal: Path, read_store_id: Callable[[], str]) -> str:
+    """Return the error line for a database that is not the one of this home; otherwise "".
+
+    *read_store_id* returns the id of the database's store, and is called if the home names one.
+    """
+    move = read_move(journal)
+    if move is None or not move.store or move.store == (store := read_store_id()):
+        return ""
+    found = "has no messages of a Parlour" if not store else "belongs to another home"
+    return (
+        f"the database of store.url {found}; the messages and people of {journal.parent} are in {move.database} since"
+        f" {move.at[:16].replace('T', ' ')} UTC: set PARLOUR_STORE__URL to its address or, to continue with this"
+        " database and without them, run `parlour accept-loss`"
+    )
 
 
 def lost_journal(journal: Path) -> str:

@@ -68,11 +68,11 @@ from gateway.events import InboundMessage
 from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
-from gateway.journal_file import lost_rows_line, misplaced_journal
+from gateway.journal_file import lost_rows_line, misplaced_journal, other_database
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
-from gateway.store.closed_store import read_sessions
+from gateway.store.closed_store import read_sessions, read_store_id
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints
@@ -133,12 +133,14 @@ async def open_app(
 
 
 def lost_turns(home: Home, url: str) -> str:
-    """Return the error line for a store that lacks turns which the transcripts have; otherwise "". Blocks.
+    """Return the error line for a store that is another home's, or lacks turns of the transcripts; else "". Blocks.
 
     Raises StoreUnavailable and SettingsError for a database that cannot be used.
     """
     if misplaced_journal(home.journal, has_database=bool(url)):
         return ""  # opening the store says more
+    if url and (other := other_database(home.journal, partial(read_store_id, url))):
+        return other
     leads = describe_leads(home.path, read_sessions(home.journal, url, NEWEST_SESSIONS))
     return lost_rows_line(home.journal, url, leads) if leads else ""
 

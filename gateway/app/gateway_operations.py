@@ -103,6 +103,8 @@ class GatewayOperations(OperationGroup):
             "file": str(result.target),
             "files": result.files,
             "size": result.size,
+            "turns": result.turns,
+            "people": result.people,
             "left_out": list(result.left_out),
         }
 

@@ -12,11 +12,20 @@ import typer
 
 from gateway.control import Line
 from gateway.control.gateway_client import connect
-from gateway.home import Home
+from gateway.errors import UserError
+from gateway.home import Home, is_home
 from gateway.logs import configure_logs
 from gateway.ports.entry_points import with_operator_commands
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.text_units import strip_control_characters
+
+# What a first start may follow: everything else reads or changes a home that exists, and makes none.
+_BEFORE_FIRST_START = frozenset(
+    {
+        *("owner add", "owner claim", "people allow", "people block", "people link", "people quota"),
+        *("send", "setup learned", "web login"),
+    }
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
@@ -37,6 +46,11 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
             async for line in client.call(name, arguments):
                 yield line
             return
+    if name not in _BEFORE_FIRST_START and not is_home(settings.home):
+        raise UserError(
+            f"no Parlour home exists at {settings.home}; nothing was written. Set PARLOUR_HOME to the gateway's"
+            " home, and run this command as the gateway's user. A home is made by its first `parlour run`"
+        )
     # No gateway: the same operation here, under the home's lock. Its logs would only disturb.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
     from gateway.app import build_operations, open_app

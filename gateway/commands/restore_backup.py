@@ -21,6 +21,8 @@ from gateway.journal_file import (
     journal_fault,
     lost_journal,
     misplaced_journal,
+    other_database,
+    remove_move,
     remove_stamp,
 )
 from gateway.ports.durable_files import sync_folder
@@ -29,7 +31,7 @@ from gateway.ports.journal import SessionRow
 from gateway.restore import BackupContents, restore
 from gateway.settings import check_settings, home_of
 from gateway.settings.sources import FILE_NAMES, read_file
-from gateway.store.closed_store import read_sessions
+from gateway.store.closed_store import read_sessions, read_store_id
 from gateway.store.engine import new_transcript
 from gateway.store.sqlite.closed_journal import mark_adopted
 from gateway.text.text_units import strip_control_characters
@@ -92,11 +94,19 @@ def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
 
 def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> None:
     """Make a database that is older than the transcripts fit them. An unreachable one is not lost, and raises."""
+    other = other_database(home.journal, lambda: read_store_id(url))
     lost = _lost_turns(home, url)
+    if other:
+        _ask(other, is_sure=is_sure)
+        remove_move(home.journal)
+        if not lost:
+            typer.echo("the next start uses the database of store.url, and names it in the home")
+            return
     if not lost:
         typer.echo("the database of store.url has all turns of this home's transcripts; nothing is lost")
         return
-    _ask(lost, is_sure=is_sure)
+    if not other:
+        _ask(lost, is_sure=is_sure)
     from gateway.store.postgres.schema import adopt_database
 
     work = adopt_database(url, choice, fit_sessions(home, url))

@@ -85,7 +85,7 @@ def _finish(home: Home, connection: PostgresConnection) -> None:
     from gateway.store.postgres import schema
 
     file = read_move(home.journal)
-    if file is None:
+    if file is None or not file.id:
         raise UserError(f"{home.journal} does not exist; there is nothing to move, start Parlour with store.url set")
     move = schema.read_move(connection) if schema.schema_version(connection) else None
     if move is None or move.id != file.id:

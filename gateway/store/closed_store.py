@@ -31,6 +31,16 @@ def read_store(journal: Path, url: str, read: Callable[[Database], T]) -> T | No
     return read_database(url, read)
 
 
+def read_store_id(url: str) -> str:
+    """Return the random id of the store in a database; "" before its first start. Raises as `read_store` does."""
+
+    def read(database: Database) -> str:
+        found = database.execute("SELECT value FROM meta WHERE name = 'store'").fetchone()
+        return str(found[0]) if found is not None else ""
+
+    return read_store(Path(), url, read) or ""
+
+
 def read_sessions(journal: Path, url: str, limit: int = ALL) -> tuple[SessionRow, ...]:
     """Return the sessions of a closed store, the most recently used first. Raises as `read_store` does."""
     return read_store(journal, url, lambda database: list_sessions(database, limit)) or ()

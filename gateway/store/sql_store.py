@@ -331,6 +331,11 @@ class SqlStore:
         """Return when other gateways have taken over from this one."""
         await self._engine.claims.replaced.wait()
 
+    @property
+    def store_id(self) -> str:
+        """Return the random id of what is stored: of the journal's file, or of the database's tables."""
+        return self._store_id
+
     async def check(self) -> None:
         """Do one durable write."""
         now = str(self._engine.now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from psycopg.conninfo import conninfo_to_dict
 
+from gateway.home import SCHEMA
 from gateway.settings import load_settings
 from tests import links
 
@@ -269,6 +271,7 @@ exec "${{@//\\/data/{tmp_path}/data}}"
 """)
     stand_in.chmod(0o700)
     (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "schema").write_text(f"{SCHEMA}\n")  # a gateway has run here
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PARLOUR_HOME": str(tmp_path / "data")}
     here = tmp_path / "operator"
     here.mkdir()
@@ -442,6 +445,26 @@ def test_systemd_unit_is_understood_and_hardened(tmp_path: Path) -> None:
     )
     run = tool("systemd-analyze", "verify", str(tmp_path / "parlour.service"))
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_the_backup_timer_is_understood_and_its_line_names_a_new_archive(tmp_path: Path) -> None:
+    """Systemd reads both units; the line, as systemd hands it to the shell, asks for one archive with a date."""
+    folder = ROOT / "deploy/systemd"
+    unit = (folder / "parlour-backup.service").read_text("utf-8")
+    (line,) = [each.partition("=")[2] for each in unit.splitlines() if each.startswith("ExecStart=")]
+    here = re.sub(r"^ExecStart=.*$", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
+    (tmp_path / "parlour-backup.service").write_text(here)
+    (tmp_path / "parlour-backup.timer").write_text((folder / "parlour-backup.timer").read_text("utf-8"))
+    for name in ("parlour-backup.service", "parlour-backup.timer"):
+        run = tool("systemd-analyze", "verify", str(tmp_path / name))
+        assert (run.returncode, run.stderr) == (0, "")
+    typed = line.replace("%%", "%").replace("$$", "$").replace("/opt/parlour/.venv/bin/parlour", "echo")
+    run = tool(*shlex.split(typed))
+    assert re.fullmatch(r"backup /var/lib/parlour-backups/parlour-\d{8}-\d{6}\.tar\.gz\n", run.stdout)
+    gateway = (folder / "parlour.service").read_text("utf-8")
+    assert "StateDirectory=parlour parlour-backups" in unit  # the gateway writes there, or nobody may
+    assert "StateDirectory=parlour parlour-backups" in gateway
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, TypeAlias
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from gateway.errors import SettingsError, WorkerReplaced
-from gateway.journal_file import misplaced_journal
+from gateway.journal_file import JournalMove, misplaced_journal, read_move, write_move
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.claims import ChatClaims
 from gateway.store.database import Database
@@ -39,9 +42,25 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     Raises StoreUnavailable when it cannot be reached or a gateway has it that does not share, SchemaTooNew when a newer
     Parlour wrote it, SettingsError for an invalid address and for messages that are in another store.
     """
-    if mistake := misplaced_journal(home / FILE, has_database=True):
+    journal = home / FILE
+    if mistake := misplaced_journal(journal, has_database=True):
         raise SettingsError(mistake)
-    return await open_database(url, limits, clock=clock, shares=limits.is_shared)
+    store = await open_database(url, limits, clock=clock, shares=limits.is_shared)
+    await asyncio.to_thread(_note_database, journal, url, store.store_id, clock())
+    return store
+
+
+def _note_database(journal: Path, url: str, store_id: str, at: datetime) -> None:
+    """Name the database in the home, so that no start takes the home for one without messages."""
+    move = read_move(journal)
+    if move is not None and move.store:
+        return
+    if move is None:
+        parameters = conninfo_to_dict(url)
+        name = parameters.get("dbname") or f"service {parameters.get('service') or 'of the environment'}"
+        where = f"{name} on {parameters.get('host') or 'this machine'}"
+        move = JournalMove(id="", database=where, at=at.isoformat(timespec="seconds"))
+    write_move(journal, replace(move, store=store_id))
 
 
 def _set_event(events: Mapping[str, asyncio.Event], name: str) -> None:

@@ -19,6 +19,7 @@ from agent.memory.scope_names import ScopeNames, ScopeSelector, label
 from agent.memory.scopes import quote
 from gateway.errors import UserError
 from gateway.events import SessionKey
+from gateway.home import SCHEMA
 from gateway.main import main
 from gateway.ports import SessionRow
 from tests.fakes import other_bots
@@ -37,6 +38,11 @@ class CommandTerminal:
         self.home = home
         self._monkeypatch = monkeypatch
         self._capsys = capsys
+
+    def make_home(self) -> None:
+        """Make the home one that a gateway has opened before."""
+        self.home.mkdir()
+        (self.home / "schema").write_text(f"{SCHEMA}\n")
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run `parlour` with these words; return exit code, output and errors."""
@@ -131,6 +137,7 @@ async def test_dream_runs_when_it_is_told_to(terminal: CommandTerminal) -> None:
 
 def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     """Under the home's lock: an edit by hand is a change like others, and the readable history can be made anew."""
+    terminal.make_home()
     assert terminal.well("memory") == "nothing is remembered yet\n"
     memory = write(terminal.home / ANN / "memory" / "MEMORY.md", "- tea\n")
     write(

@@ -24,6 +24,7 @@ def telegram(terminal: CommandTerminal, monkeypatch: pytest.MonkeyPatch) -> Comm
     """A home with a Telegram block whose settings let one person in, and no gateway."""
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", TOKEN)
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM", "7")
+    terminal.make_home()
     return terminal
 
 

@@ -55,6 +55,7 @@ async def test_tools_and_questions_are_listed_while_the_gateway_runs_and_afterwa
 
 def test_each_reason_is_named(terminal: CommandTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings, a missing package, and a search engine without its key."""
+    terminal.make_home()
     for name in ("FILES", "REMINDERS", "WEB__FETCH"):
         monkeypatch.setenv(f"PARLOUR_TOOLS__{name}", "false")
     monkeypatch.setenv("PARLOUR_TOOLS__WEB__SEARCH", "brave")

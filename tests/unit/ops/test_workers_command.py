@@ -25,6 +25,7 @@ async def test_a_gateway_is_listed_while_it_runs(terminal: CommandTerminal) -> N
 
 def test_a_killed_gateway_is_listed_until_the_next_start(terminal: CommandTerminal) -> None:
     """Its host is printed without the characters that would move the cursor."""
+    terminal.make_home()
     terminal.well("prune")
     with sqlite3.connect(terminal.home / "journal.db") as database:
         database.execute("INSERT INTO worker VALUES ('w', 'host\x1b[2J', 7, '0.1', 0, 0, 0)")
