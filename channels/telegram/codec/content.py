@@ -14,6 +14,7 @@ _FILES = (
     ("voice", "voice", "voice.ogg", "audio/ogg"),
     ("audio", "audio", "audio.mp3", "audio/mpeg"),
     ("video", "video", "video.mp4", "video/mp4"),
+    ("live_photo", "video", "live-photo.mp4", "video/mp4"),
     ("video_note", "video", "video-note.mp4", "video/mp4"),
     ("animation", "video", "animation.mp4", "video/mp4"),
     ("document", "document", "document", ""),
@@ -34,6 +35,7 @@ _SERVICE = frozenset(
         *("video_chat_participants_invited", "suggested_post_approved", "suggested_post_approval_failed"),
         *("suggested_post_declined", "suggested_post_paid", "suggested_post_refunded", "chat_owner_left"),
         *("chat_owner_changed", "new_chat_member", "left_chat_participant", "new_chat_participant"),
+        *("poll_option_added", "poll_option_deleted", "managed_bot_created"),
     )
 )
 FILE_SCHEME = "telegram-file:"  # the address that holds the token is asked for when the file is fetched
@@ -118,6 +120,8 @@ def attachments(message: Mapping[str, Any]) -> tuple[Attachment, ...]:
 
 
 def _first_file(message: Mapping[str, Any]) -> Iterator[Attachment]:
+    if stills := (message.get("live_photo") or {}).get("photo"):
+        message = {"photo": stills}  # its moment of video is not looked at
     for field, kind, name, media_type in _FILES:
         # An animation comes with a `document` of the same file, for old clients; the first that fits counts.
         if field in message:
@@ -303,6 +307,7 @@ _DESCRIBED: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("invoice", _invoice),
     ("game", _game),
     ("gift", _gift),
+    ("gift_upgrade_sent", _gift),
     ("unique_gift", _unique_gift),
     ("giveaway", _giveaway),
     ("giveaway_winners", _giveaway_winners),

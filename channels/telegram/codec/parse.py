@@ -217,6 +217,11 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any]) -> str:
         checklist = original["checklist"]
         tasks = [each for each in checklist["tasks"] if each["id"] == task]
         original = {"checklist": {**checklist, "tasks": tasks or checklist["tasks"]}}
+    option = message.get("reply_to_poll_option_id")
+    if option is not None and "poll" in original:
+        poll = original["poll"]
+        options = [each for each in poll["options"] if each.get("persistent_id") == option]
+        original = {"poll": {**poll, "options": options or poll["options"]}}
     story = {name: message[name] for name in ("reply_to_story",) if name in message}
     return message_text(original or story)[:_QUOTED]
 

@@ -130,6 +130,10 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "sticker": ({"sticker": {"file_id": "AgAC1", "emoji": "😺"}}, "(image sticker.webp"),
     "voice": ({"voice": {"file_id": "AgAC1", "duration": 1}}, "(voice voice.ogg"),
     "poll": ({"poll": {"question": "Where?", "options": [{"text": "Here"}, {"text": "There"}]}}, "> (a poll: Where?"),
+    "task": (
+        {"checklist": {"title": "Trip", "tasks": [{"id": 1, "text": "buy"}, {"id": 2, "text": "pack"}]}, "task": 2},
+        "> (a checklist: Trip)\n>   - [ ] pack",
+    ),
     "location": ({"location": {"latitude": 1, "longitude": 2}}, "> (a location: 1.00000, 2.00000)"),
     "contact": ({"contact": {"first_name": "Zoe", "phone_number": "+1"}}, "> (a contact: Zoe, +1)"),
     "bots own file": (
@@ -144,12 +148,16 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
 async def test_every_kind_of_answered_message_is_told(server: TelegramServer, name: str) -> None:
     """A file as a file, anything else in words."""
     content, expected = ANSWERED[name]
+    content, picked = dict(content), dict[str, Any]()
+    if task := content.pop("task", None):
+        picked = {"reply_to_checklist_task_id": task}
     answered = {"message_id": 1, "from": USER, "chat": {"id": 42, "type": "private"}, "date": 1, **content}
     fields = {
         "message_id": 2,
         "from": USER,
         "chat": {"id": 42, "type": "private", "first_name": "Ann"},
         "text": "this?",
+        **picked,
     }
     async with run_case(server, {"updates": [{"message": fields | {"reply_to_message": answered}}]}) as model:
         (prompt,) = model.prompts
@@ -199,6 +207,11 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
         "look\n  (paid media",
     ),
     "sticker": ({"sticker": {"file_id": "AgAC1", "emoji": "😺"}}, ": 😺"),
+    "live photo": (
+        {"live_photo": {"file_id": "B", "photo": [{"file_id": "AgAC1", "width": 9, "height": 9}]}},
+        "(image photo.jpg",
+    ),
+    "gift upgrade": ({"gift_upgrade_sent": {"gift": {"sticker": {"emoji": "🎁"}}}}, "(a gift 🎁)"),
     "video note": ({"video_note": {"file_id": "AgAC1", "length": 9, "duration": 1}}, "(video video-note.mp4"),
     "animation": ({"animation": {"file_id": "AgAC1", "duration": 1, "width": 9, "height": 9}}, "(video animation.mp4"),
 }
