@@ -42,7 +42,7 @@ class GroupMember:
 
     async def clear_transcripts(self, redact: Callable[[Path, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
         """Blank the member's turns and remove their files; return False if none exist."""
-        attachments = ReferencedAttachments(ALL, self._turn_filter())
+        attachments = ReferencedAttachments(ALL, self._turn_filter(), drops_quoted=True)
         await redact(self.folder / SESSIONS, attachments.look)
         if not attachments.has_matches:
             return False

@@ -208,7 +208,11 @@ def remove_matching(disk: Disk, folder: Path, pattern: ErasurePattern) -> int:
 class ReferencedAttachments:
     """Attachments of the lines that match an erasure, and of other lines. `look` must see every line first."""
 
-    def __init__(self, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]) -> None:
+    def __init__(
+        self, pattern: ErasurePattern, is_allowed: Callable[[Line], bool], *, drops_quoted: bool = False
+    ) -> None:
+        """*drops_quoted*: the erasure removes the quoted files of the other lines, too."""
+        self._drops_quoted = drops_quoted
         self._pattern = pattern
         self._is_allowed = is_allowed
         self.has_matches = False
@@ -222,8 +226,10 @@ class ReferencedAttachments:
         self.has_matches = self.has_matches or is_match
         if line is not None:
             facts = [*facts_in(line), *facts_in({"files": line.get("send")})]
-            digests = {name.rpartition("/")[2] for name in blobs_in(facts)}
-            (self._matching if is_match else self._others).update(digests)
+            for fact in facts:
+                is_removed = is_match or (self._drops_quoted and bool(fact.get("quoted")))
+                digests = {name.rpartition("/")[2] for name in blobs_in([fact])}
+                (self._matching if is_removed else self._others).update(digests)
         return raw
 
     @property
