@@ -103,7 +103,8 @@ class RecordedLines:
     @property
     def is_answered(self) -> bool:
         """True if the last answer of the model was sent as it is."""
-        return bool(self.replies) and not self.replies[-1].get("tool_calls") and not self.replies[-1].get("stopped")
+        last = self.replies[-1] if self.replies else None
+        return last is not None and not any(last.get(name) for name in ("tool_calls", "stopped", "broken"))
 
     @property
     def answer(self) -> str:

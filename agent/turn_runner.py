@@ -365,21 +365,34 @@ class TurnRunner:
         failure: str = "",
         cap_notice: CapNotice | None = None,
     ) -> MessageOutcome:
-        """Commit a turn without an answer: people read the notice, the model never does. Return *outcome*."""
+        """Commit a turn without a whole answer: people read the notice, the model never does. Return *outcome*.
+
+        Text that was shown stays as an answer above the notice, and the model reads that it broke off.
+        """
         turn, draft, now = context.turn, context.draft, self._services.now()
         lines = [line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn)]
-        if draft.drop_staged():
+        shown = self._services.redactor.redact_growing(draft.streamed).rstrip()
+        find_links = draft.find_links
+        links = None if find_links is None else await asyncio.to_thread(find_links, shown)
+        if is_dropped := draft.drop_staged():
             lines.append(translate("delivery.staged_dropped", turn.language))
-            draft.add(draft.message("assistant", "", now, dropped=True))
+        if shown or is_dropped:
+            ended = {"broken": bool(shown) or None, "dropped": is_dropped or None, "links": list(links or ()) or None}
+            draft.add(draft.message("assistant", shown, now, **ended, **draft.seen_field))
         notice = "\n\n".join(lines)
-        draft.add(build.notice(turn.id, notice, now, **draft.seen_field))
+        # Its time is the commit's: with the preview's it would stand above what was said meanwhile.
+        draft.add(build.notice(turn.id, notice, now, **({} if shown else draft.seen_field)))
+        outbound = build_reply(turn, notice, OutboundKind.NOTICE)
+        if shown:
+            kept = build_reply(turn, shown, OutboundKind.ANSWER, rings=False, links=links)
+            outbound = (*kept, *(replace(each, id=f"{turn.id}.2") for each in outbound))
         await self._services.commit(
             context.running,
             turn,
             context.conversation,
             draft,
             outcome,
-            build_reply(turn, notice, OutboundKind.NOTICE),
+            outbound,
             failure=failure,
             jobs=failure_jobs(turn, now) if failure else (),
             cap_notice=cap_notice,

@@ -12,7 +12,7 @@ from agent.commands.model import has_model
 from agent.llm.offline_model import hint
 from agent.memory.jobs.job_runner import JobKindStatus
 from agent.memory.jobs.token_budget import MEMORY_PURPOSES, BudgetStatus
-from gateway.events import Role
+from gateway.events import InboundKind, Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.i18n.missing_abilities import describe_missing
@@ -101,18 +101,22 @@ def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
 async def stop(context: CommandContext) -> CommandReply:
     """Stop the turn and the queue, a member their own, an admin every sender's, and count the messages.
 
-    At the top level of a chat with nothing to stop, stop the sender's own turns in its threads.
+    At the top level of a chat with nothing to stop, stop the sender's own turns in its threads. The page's own Stop
+    button ends the answer that is being read: queued messages are answered next, and other conversations go on.
     """
     message, service = context.message, context.services.queue
     sender = "" if context.may_all else message.sender.id
-    stopped, dropped = await service.stop(context.key, sender=sender, before=context.turn.row.seq)
+    is_own_button = message.kind is InboundKind.BUTTON and not message.reply_to
+    stopped, dropped = await service.stop(
+        context.key, sender=sender, before=context.turn.row.seq, is_queue_kept=is_own_button
+    )
     in_threads = False
     if not stopped and not dropped:
         running = service.turns.get(context.key)
         if running is not None and running.is_told(sender, context.turn.row.seq):
             return context.reply("commands.already_answered")
         # The message that starts a thread was written at the top level.
-        if context.key.thread in ("", message.message_id):
+        if context.key.thread in ("", message.message_id) and not is_own_button:
             stopped, dropped = await service.turns.stop_in_threads(
                 context.key.parent, sender=message.sender.id, before=context.turn.row.seq
             )
@@ -120,8 +124,8 @@ async def stop(context: CommandContext) -> CommandReply:
     if not stopped and not dropped:
         return context.reply("commands.nothing_to_stop")
     if stopped and not dropped:
-        # The stopped turn says so itself. A slash command or a button must be answered all the same.
-        is_silent = bool(message.message_id) and not in_threads
+        # The stopped turn says so itself. A slash command or a platform's button must be answered all the same.
+        is_silent = (bool(message.message_id) or is_own_button) and not in_threads
         return CommandReply(text="" if is_silent else context.translate("commands.stopped_turn"), is_private=in_threads)
     word = "commands.stopped" if stopped else "commands.stopped_queue"
     return CommandReply(text=context.translate(word, queued=dropped), is_private=in_threads)

@@ -122,7 +122,8 @@ def visible_lines(turn: str, line: Line, deleted: AbstractSet[object]) -> list[D
         # With a message id, files came with the user's message; otherwise they were sent with the reply.
         came, sent = (facts_in(line), ()) if line.get("mid") else ((), facts_in(line))
         said = _line(turn, "user", line, FORGOTTEN) if is_gone else _line(turn, "user", line, line.get(asked), came)
-        said = replace(said, at=_since(line, "user") or said.at)
+        is_press = kind == "command" and not line.get("mid")  # a typed message has an id
+        said = replace(said, at=_since(line, "user") or said.at, is_press=is_press)
         both = [said, _line(turn, kind, line, line.get(told), sent)]
         return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
@@ -133,8 +134,11 @@ def visible_lines(turn: str, line: Line, deleted: AbstractSet[object]) -> list[D
     content = line.get("content")
     if line.get("stopped"):
         shown_text = "\n\n".join(part for part in (content, line["stopped"]) if part)
-        return [_line(turn, "assistant" if content else "notice", line, shown_text)]
-    return [_line(turn, str(role), line, content, files)] if content or files else []
+        shown = _line(turn, "assistant" if content else "notice", line, shown_text)
+        return [replace(shown, is_partial=bool(content))]
+    if not content and not files:
+        return []
+    return [replace(_line(turn, str(role), line, content, files), is_partial=bool(line.get("broken")))]
 
 
 def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fact] = ()) -> DisplayedMessage:
@@ -195,6 +199,7 @@ def _queued_lines(rows: Sequence[InboxRow], turns: Sequence[DisplayedTurn], now:
             message_id=message.message_id,
             state="waiting",
             replaces=message.replaces,
+            is_press=message.kind is InboundKind.COMMAND and not message.message_id,
         )
         queued.append(_SeenLine(line, row.accepted_at, now))
     return queued

@@ -49,6 +49,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
 _LONGEST_POSITION = 128
 _LONGEST_REPLACED = 128  # characters of a message id
 _COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
+_LONGEST_COMMAND = 4_000  # characters from a window's own control: a remembered line and what replaces it
 
 
 class BadFrame(ParlourError):
@@ -75,7 +76,7 @@ class PressFrame:
     """A button press. `id` is repeated when the window sends again."""
 
     id: str
-    part: str
+    part: str  # the message part that has the button; "" for a button of the window's own
     command: str
 
 
@@ -147,7 +148,10 @@ def _read_press(frame: Mapping[Any, Any]) -> PressFrame:
     ident, part, command = frame.get("id"), frame.get("part"), frame.get("command")
     if not isinstance(ident, str) or not _ID.match(ident) or not isinstance(part, str) or len(part) > 64:
         raise BadFrame("frames.bad")
-    if not isinstance(command, str) or not _COMMAND.match(command):
+    if not isinstance(command, str) or len(command) > _LONGEST_COMMAND:
+        raise BadFrame("frames.bad")
+    command = command if part else sanitize(command).strip()
+    if not (_COMMAND.match(command) if part else find_command(command)):
         raise BadFrame("frames.bad")
     return PressFrame(ident, part, command)
 
@@ -210,6 +214,8 @@ def _text_fields(text: str, message: OutboundMessage, *, is_last: bool) -> Frame
     fields: dict[str, Any] = {"text": text, "last": is_last and not files}
     if is_last:
         fields |= _source_fields(message.sources)
+    if is_last and not message.rings:
+        fields["partial"] = True  # only an answer that ended early does not ring
     if is_last and files:
         fields["follow"] = files  # so many more parts are to come
     return fields | _link_fields(message.links)
@@ -252,6 +258,7 @@ def part_frame(part: MessagePart, *, may_be_duplicate: bool = False, replaces: s
         "buttons": _button_frames(part.choices),
         "settles": part.settles,
         **({"sources": payload["sources"]} if "sources" in payload else {}),
+        **({"partial": True} if payload.get("partial") else {}),
         **links,
     }
 
@@ -303,7 +310,8 @@ def history(
     *language* is for a terminal's labels; the page has its own.
     """
     kind = "earlier" if is_earlier else "history"
-    return {"type": kind, "language": language, "before": before, "lines": [_line(line, address) for line in lines]}
+    shown = [_line(line, address) for line in lines if not line.is_press]
+    return {"type": kind, "language": language, "before": before, "lines": shown}
 
 
 def _line(line: DisplayedMessage, address: Address) -> Frame:
@@ -318,6 +326,7 @@ def _line(line: DisplayedMessage, address: Address) -> Frame:
         "message": line.message_id,
         "state": line.state,
         **({"replaces": line.replaces} if line.replaces else {}),
+        **({"partial": True} if line.is_partial else {}),
         **({"part": line.part, "buttons": _button_frames(line.choices)} if line.choices else {}),
         **_source_fields(line.sources),
         **_link_fields(line.links),

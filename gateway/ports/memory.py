@@ -27,6 +27,8 @@ class DisplayedMessage:
     quoted_files: tuple[Attachment, ...] = ()  # of the message that it quoted
     replaces: str = ""  # id of the user line that this one, a user line, is another version of
     is_others: bool = False  # `text` was forwarded from another author
+    is_press: bool = False  # `text` is the command of a button; nobody wrote it
+    is_partial: bool = False  # an answer that was stopped, or whose stream broke
     links: tuple[str, ...] | None = None  # as in OutboundMessage
     sources: tuple[AnswerSource, ...] = ()  # of the turn's answer, which `text` lists
     part: str = ""  # the message part that has `choices`

@@ -41,6 +41,7 @@ _INVENTED: Mapping[str, Sequence[Line]] = {
     ],
     "assistant": [
         {"i": 2, "role": "assistant", "content": "a", "stopped": "b", "dropped": True},
+        {"i": 6, "role": "assistant", "content": "a", "broken": True},
         {"i": 3, "role": "assistant", "content": "a", "tool_calls": [], "thinking": {"model": "m"}},
     ],
     "tool": [

@@ -259,7 +259,8 @@ def _assistant(line: Line) -> dict[str, Any]:
 
 def _ending(line: Line) -> str:
     """Return a note to the model that its answer was not sent completely, "" if it was."""
-    how = "stopped by the user" if line.get("stopped") else "no answer was sent" if line.get("dropped") else ""
+    how = "stopped by the user" if line.get("stopped") else "it broke off here" if line.get("broken") else ""
+    how = how or ("no answer was sent" if line.get("dropped") else "")
     lost = "; nothing of this answer was remembered or sent" if line.get("dropped") else ""
     return f"[{how}{lost}]" if how else ""
 

@@ -18,9 +18,9 @@ const text = by("text");
 const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
-const chat = new Chat(words, submit, edit, press, (before) => wire.send({ type: "look", before }));
+const chat = new Chat(words, submit, edit, (press) => wire.send({ type: "press", ...press }), (before) => wire.send({ type: "look", before }));
 const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
-const panels = new Panels(words, submit);
+const panels = new Panels(words, run);
 const drafts = new Map(); // conversation -> what was typed in it and not sent
 const menu = new CommandMenu(words, fit);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
@@ -118,6 +118,10 @@ const handlers = {
 /** Say something; with *replaces*, in place of that message and all that followed it. */
 function submit(saying, files = [], replaces = "") {
   if (!pending || (saying.trim() === "" && files.length === 0 && !replaces)) return;
+  if (/^\/stop$/i.test(saying.trim())) {
+    run("/stop"); // as the button: what is queued here is answered, not lost
+    return;
+  }
   if (saying.length > LONGEST) {
     showTrouble(words.long.replace("{limit}", LONGEST.toLocaleString(LOCALE)));
     return;
@@ -159,9 +163,9 @@ by("edit-cancel").addEventListener("click", () => {
   text.focus();
 });
 
-/** Send a press; false when there is nobody to take it. */
-function press({ id, part, command }) {
-  return wire.send({ type: "press", id, part, command });
+/** Run a command of the page's own controls: it is no message, and only its result stands in the conversation. */
+function run(command) {
+  if (!chat.run(command)) showTrouble(words.state_offline);
 }
 
 /** Send what is not stored yet, in order; what the history shows is stored. */
@@ -216,7 +220,7 @@ for (const chip of document.querySelectorAll(".chip")) {
   });
 }
 
-by("stop").addEventListener("click", () => submit(words.stop_command));
+by("stop").addEventListener("click", () => run("/stop"));
 
 // What stands around the conversation.
 
@@ -331,7 +335,7 @@ function post(path, body) {
 listenForHelp();
 listenForSettings(words, (command) => {
   isLanguageChanged = command.startsWith("/language");
-  submit(command);
+  run(command);
 });
 fit();
 wire.conversation = conversations.current;

@@ -20,7 +20,7 @@ export class Chat {
     this.pictures = new Pictures(words);
     this.onSay = onSay; // called with text, files and the id of the message it replaces, to be said
     this.onEdit = onEdit; // called with the text of a message that a reader wants to edit, and the id it replaces
-    this.onPress = onPress; // called with a press that shall be sent
+    this.onPress = onPress; // called with a press that shall be sent; returns false when nobody can take it
     this.onEarlier = onEarlier; // called with a line's id when the lines before it are wanted
     this.scroller = document.getElementById("scroller");
     this.list = document.getElementById("lines");
@@ -42,7 +42,7 @@ export class Chat {
     this.previews = new Map(); // turn -> element
     this.told = new Map(); // turn -> texts that the history showed
     this.waiting = new Map(); // turn -> text not drawn yet
-    this.presses = new Map(); // press id -> row of buttons
+    this.presses = new Map(); // press id -> row of buttons; null for a control outside the conversation
     this.pressed = new Map(); // turn that answers a press -> row of buttons
     this.lastDay = "";
     this.before = ""; // where the oldest line stands when there are older ones that nobody asked for
@@ -127,6 +127,7 @@ export class Chat {
         this.write(told, line.text, line.links);
         this.files(told, line.files ?? []);
         if (line.role === "assistant") answer = told;
+        if (line.partial) this.offerRest(told);
         if (line.buttons) {
           this.parts.set(line.part, told);
           this.buttons(told, line.part, line.buttons);
@@ -231,13 +232,15 @@ export class Chat {
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
-  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles, sources = [] }) {
+  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles, partial, sources = [] }) {
     if (settles) this.pressed.get(turn)?.remove();
     this.pressed.delete(turn);
     this.waiting.delete(turn);
     const known = this.parts.get(part) ?? this.parts.get(replaces);
     if (!known && this.wasTold(turn, kind, text)) return;
-    const preview = this.previews.get(turn);
+    // A notice says why there is no more: what was read stays above it.
+    const preview = kind === "notice" ? undefined : this.previews.get(turn);
+    if (kind === "notice") this.previews.get(turn)?.classList.remove("streaming");
     const line = known ?? preview ?? this.line(kind === "notice" ? "notice" : "assistant", new Date().toISOString());
     if (line === preview) this.previews.delete(turn);
     line.classList.remove("streaming");
@@ -247,6 +250,7 @@ export class Chat {
     showSources(line, sources, this.words);
     this.files(line, file ? [file] : []);
     this.buttons(line, part, buttons);
+    if (partial) this.offerRest(line);
     if (marked) this.note(line, this.words.may_repeat);
     this.spoken.textContent = file ? file.name : line.querySelector(".body").textContent;
     this.follow();
@@ -331,27 +335,32 @@ export class Chat {
   press(row, part, command) {
     const id = newId();
     this.presses.set(id, row);
-    this.enable(row, false);
-    if (!this.onPress({ id, part, command })) this.unpressed(id);
+    if (row) this.enable(row, false);
+    const isSent = this.onPress({ id, part, command });
+    if (!isSent) this.unpressed(id);
+    return isSent;
+  }
+
+  /** Send the command of a control outside the conversation; false when nobody can take it. */
+  run(command) {
+    return this.press(null, "", command);
   }
 
   /** Take note of how far a press got; true when *id* is one. */
   pressTaken(id, turn) {
     const row = this.presses.get(id);
-    this.presses.delete(id);
     if (row) {
       this.pressed.set(turn, row);
       this.enable(row, true);
     }
-    return Boolean(row);
+    return this.presses.delete(id);
   }
 
   /** A press that was not taken can be tried again; true when *id* is one. */
   unpressed(id) {
     const row = this.presses.get(id);
-    this.presses.delete(id);
     if (row) this.enable(row, true);
-    return Boolean(row);
+    return this.presses.delete(id);
   }
 
   enable(row, isOn) {
@@ -411,6 +420,12 @@ export class Chat {
     button.textContent = this.words[word];
     button.addEventListener("click", does);
     return button;
+  }
+
+  /** Offer to go on with an answer that ended early; the style shows it below the last answer only. */
+  offerRest(line) {
+    if (line.querySelector(".continue")) return;
+    line.querySelector(".meta").append(this.action("continue", () => this.onSay(this.words.continue)));
   }
 
   /** Let a reader edit what was said in *line*; above a divider it can only be said as a new message. */

@@ -168,3 +168,17 @@ def test_a_press_is_a_command_of_ours_or_nothing(wrong: dict[str, Any]) -> None:
         return
     with pytest.raises(frame_codec.BadFrame):
         frame_codec.parse_frame(frame | wrong)
+
+
+def test_a_window_s_own_control_sends_a_longer_command() -> None:
+    """It belongs to no message; it has lines and any letters, but still is a command of bounded length."""
+    frame = {
+        "type": "press",
+        "id": "press-0001",
+        "part": "",
+        "command": "/memory correct Ann wohnt in Köln\nin Dresden",
+    }
+    assert frame_codec.parse_frame(frame) == frame_codec.PressFrame("press-0001", "", str(frame["command"]))
+    for wrong in ("remember me", "", "/memory correct " + "x" * 4_000):
+        with pytest.raises(frame_codec.BadFrame):
+            frame_codec.parse_frame({**frame, "command": wrong})

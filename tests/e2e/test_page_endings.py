@@ -1,0 +1,111 @@
+"""Answers that end early, and commands of the page's own buttons, in a real browser before the whole gateway."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.errors import ModelFailed
+from gateway.i18n import translate
+from tests.e2e.browser import open_chat, send_text
+from tests.fakes.held_model import HeldScriptModel, users
+from tests.fakes.inprocess_gateway import gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BEGINNING = "Once upon a time"
+
+
+class StoryModel(HeldScriptModel):
+    """Shows the beginning of its first answer; then it is held, or its stream breaks."""
+
+    is_broken = False
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Stream, then wait or fail."""
+        if (self.is_broken or not self.asked) and sink is not None and request.purpose == "answer":
+            sink(BEGINNING)
+            if self.is_broken:
+                raise ModelFailed("the stream broke")
+        return await super().complete(request, sink=sink)
+
+
+def bodies(page: Page) -> Locator:
+    """Return what the shown lines say."""
+    return page.locator(".line:not([hidden]) .body")
+
+
+async def test_stop_ends_the_answer_and_what_waits_is_answered(chromium: Browser) -> None:
+    """No command stands in the conversation, nothing that is marked as stored is lost, and a reload shows the same."""
+    model = StoryModel(held=[1])
+    async with gateway(model=model) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "a story")
+        await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
+        await send_text(page, "and the weather?")
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓"])
+        await page.locator("#stop").click()
+        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 2")
+        stopped = re.compile(f"{BEGINNING}\\s*{re.escape(translate('delivery.stopped_here'))}")
+        await expect(page.locator(".line.user .body")).to_have_text(["a story", "and the weather?"])
+        await expect(page.locator(".line.assistant .body")).to_have_text([stopped, "answer 2"])
+        await expect(page.locator(".line.notice")).to_have_count(0)
+        await page.reload()
+        await expect(page.locator(".line.user .body")).to_have_text(["a story", "and the weather?"])
+        await expect(page.locator(".line.assistant .body")).to_have_text([stopped, "answer 2"])
+        await expect(page.locator(".line.notice, .line.command")).to_have_count(0)
+
+
+async def test_a_stopped_answer_can_be_continued(chromium: Browser) -> None:
+    """Before and after a reload, as long as it is the last; the model reads what it had written."""
+    model = StoryModel(held=[1])
+    async with gateway(model=model) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "a story")
+        await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
+        await send_text(page, "/stop")
+        go_on = page.get_by_role("button", name=translate("web.continue"))
+        await expect(go_on).to_be_visible()
+        await expect(page.locator(".line.user")).to_have_count(1)
+        await page.reload()
+        await go_on.click()
+        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 2")
+        await expect(go_on).to_be_hidden()
+        assert users(model.asked[1]) == ["a story", translate("web.continue")]
+        assert BEGINNING in str(model.asked[1].messages)
+
+
+async def test_a_choice_in_the_settings_leaves_no_command_in_the_conversation(chromium: Browser) -> None:
+    """Neither at once nor after a reload; the page is in the chosen language."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "good evening")
+        await expect(page.locator(".line.assistant .body")).to_have_text("answer 1")
+        await page.locator("#settings-open").click()
+        await page.locator("#settings-effort").select_option("high")
+        await expect(page.locator(".line.command, .line.notice")).to_have_count(1)
+        await page.locator("#settings-open").click()
+        await page.locator("#settings-language").select_option("de")
+        await expect(page.locator("html")).to_have_attribute("lang", "de")
+        await expect(page.locator(".line.user .body")).to_have_text(["good evening"])
+
+
+async def test_a_broken_stream_keeps_what_was_read(chromium: Browser) -> None:
+    """The text stays as an answer, the error stands below it as a notice, over a reload too; it can be continued."""
+    model = StoryModel()
+    model.is_broken = True
+    async with gateway(model=model) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "a story")
+        notice = page.locator(".line.notice .body")
+        for _ in range(2):
+            await expect(notice).to_have_count(1)
+            await expect(page.locator(".line.assistant:not(.streaming) .body")).to_have_text([BEGINNING])
+            await page.reload()
+        model.is_broken = False
+        await page.get_by_role("button", name=translate("web.continue")).click()
+        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 1")
+        assert f"{BEGINNING}\n[it broke off here]" in [each["content"] for each in model.asked[0].messages]
