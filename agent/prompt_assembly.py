@@ -6,7 +6,7 @@ The system prompt holds nothing volatile; time and names are part of each user l
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -26,8 +26,8 @@ from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question
 from agent.turn import Turn
 from agent.turn_draft import TurnDraft
-from gateway.events import UNKNOWN, Attachment, InboundKind, InboundMessage, QuoteKind
-from gateway.ports import HistoryReader, InboxRow, Line
+from gateway.events import UNKNOWN, Attachment, InboundKind, InboundMessage, OutboundKind, QuoteKind
+from gateway.ports import HistoryReader, InboxRow, Line, Outbox
 
 NAME_LENGTH = 64
 BACKGROUND_TOKENS = 4_000
@@ -55,17 +55,19 @@ class PromptAssembler:
         files: AttachmentLoader | None = None,
         history: HistoryReader | None = None,
         auto_recall: AutoRecall | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         """*approvals* know the denials that the model has not read. *files* downloads attachments.
 
         Without *files* only facts of attachments are shown. *history* reads a group's background; *auto_recall*
-        searches memory before the model is asked.
+        searches memory before the model is asked; *outbox* finds the bot's own messages that people quote.
         """
         self._approvals = approvals
         self._memory = memory
         self._files = files
         self._history = history
         self._auto_recall = auto_recall
+        self._outbox = outbox
 
     async def assemble(
         self, draft: TurnDraft, turn: Turn, conversation: Conversation, *, is_stopped: bool = False
@@ -88,7 +90,9 @@ class PromptAssembler:
         recalled: Mapping[str, Any] = {}
         if turn.is_shared and not is_stopped:
             background = await self._read_background(draft, turn.message, conversation)
-        facts = await self._file_facts(rows, turn, root_files(turn.message, background), is_stopped=is_stopped)
+        untrusted = await self._untrusted_quotes(rows)
+        root = root_files(turn.message, background)
+        facts = await self._file_facts(rows, turn, untrusted, root, is_stopped=is_stopped)
         if self._auto_recall is not None and turn.message.kind is InboundKind.MESSAGE and not is_stopped:
             text = "\n".join(row.message.text for row in rows)
             recalled = await self._auto_recall.recall_before(turn.scope, text, conversation)
@@ -104,7 +108,15 @@ class PromptAssembler:
         lines = [*rewinds, *(self.note(draft, row, turn.zone, names) for row in notes)]
         lines += await self._denial_lines(draft, turn)
         lines += [
-            self._user_line(draft, row, turn.zone, names, files, background if row is rows[0] else ())
+            self._user_line(
+                draft,
+                row,
+                turn.zone,
+                names,
+                files,
+                background if row is rows[0] else (),
+                is_quote_untrusted=row.seq in untrusted,
+            )
             for row, files in zip(rows, facts, strict=True)
         ]
         if replaced is not None:
@@ -141,10 +153,12 @@ class PromptAssembler:
         self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation
     ) -> list[Line]:
         """Render messages that the sender wrote while the turn ran as transcript lines."""
-        facts = await self._file_facts(rows, turn)
+        untrusted = await self._untrusted_quotes(rows)
+        facts = await self._file_facts(rows, turn, untrusted)
         names = conversation.speaker_names
         return [
-            self._user_line(draft, row, turn.zone, names, files, ()) for row, files in zip(rows, facts, strict=True)
+            self._user_line(draft, row, turn.zone, names, files, (), is_quote_untrusted=row.seq in untrusted)
+            for row, files in zip(rows, facts, strict=True)
         ]
 
     def note(self, draft: TurnDraft, row: InboxRow, zone: str, names: SenderNames) -> Line:
@@ -161,20 +175,28 @@ class PromptAssembler:
             # In the header, so that people and searches read nothing but what was typed.
             head=f"{message_header(message, zone, names)}, an earlier message edited to",
             indented=True,
-            origin="user",
+            origin=UNTRUSTED if message.is_forwarded else "user",
             files=[fact_of(each) for each in message.attachments] or None,
         )
 
     async def _file_facts(
-        self, rows: Sequence[InboxRow], turn: Turn, root: Sequence[Attachment] = (), *, is_stopped: bool = False
+        self,
+        rows: Sequence[InboxRow],
+        turn: Turn,
+        untrusted: Container[int],
+        root: Sequence[Attachment] = (),
+        *,
+        is_stopped: bool = False,
     ) -> Sequence[Sequence[Fact]]:
         """Return the facts of each row's files, which are downloaded and read for them.
 
-        These are its own and those of the message that it quotes; the first row has those of its thread's *root* too.
+        These are its own and those of the message that it quotes, which for the rows *untrusted* is untrusted; the
+        first row has those of its thread's *root* too.
         """
         files = None if is_stopped else self._files
 
-        async def load(message: InboundMessage, root: Sequence[Attachment]) -> Sequence[Fact]:
+        async def load(row: InboxRow, root: Sequence[Attachment]) -> Sequence[Fact]:
+            message = row.message
             several = (*message.attachments, *message.quoted_files, *root)
             if not several:
                 return ()
@@ -183,7 +205,7 @@ class PromptAssembler:
             else:
                 facts = await files.load(turn.scope, message.key, several, turn.attribution)
             own, quoted = len(message.attachments), len(message.attachments) + len(message.quoted_files)
-            others = {"origin": UNTRUSTED} if self._quotes_others(message) else {}
+            others = {"origin": UNTRUSTED} if row.seq in untrusted else {}
             return [
                 *facts[:own],
                 *({**each, "quoted": True, **others} for each in facts[own:quoted]),
@@ -191,9 +213,7 @@ class PromptAssembler:
             ]
 
         async with task_group() as tasks:
-            loading = [
-                tasks.create_task(load(row.message, root if n == 0 else ()), name="files") for n, row in enumerate(rows)
-            ]
+            loading = [tasks.create_task(load(row, root if n == 0 else ()), name="files") for n, row in enumerate(rows)]
         return [task.result() for task in loading]
 
     async def _read_background(
@@ -214,10 +234,12 @@ class PromptAssembler:
         names: SenderNames,
         files: Sequence[Fact],
         background: Sequence[InboundMessage],
+        *,
+        is_quote_untrusted: bool,
     ) -> Line:
         """Render a message as a transcript line; forwarded and quoted text may be untrusted."""
         message, allowed = row.message, allowed_question(row.message)
-        is_untrusted = self._quotes_others(message) or any(map(_has_others_words, background))
+        is_untrusted = is_quote_untrusted or any(map(_has_others_words, background))
         return draft.message(
             "user",
             message.text if allowed is None else f"[allowed by {allowed.by}, asked {local(allowed.asked_at, zone)}]",
@@ -232,11 +254,25 @@ class PromptAssembler:
             quoted_origin=UNTRUSTED if is_untrusted else None,
         )
 
-    def _quotes_others(self, message: InboundMessage) -> bool:
-        """Return True if *message* quotes a sender whom its chat does not admit, as far as is known."""
-        if not (message.quoted.strip() or message.quoted_files) or not message.quoted_by:
+    async def _untrusted_quotes(self, rows: Sequence[InboxRow]) -> frozenset[int]:
+        """Return the numbers of those of *rows* that quote untrusted content."""
+        return frozenset([row.seq for row in rows if await self._is_quote_untrusted(row.message)])
+
+    async def _is_quote_untrusted(self, message: InboundMessage) -> bool:
+        """Return True unless *message* quotes nothing, a person whom its chat admits, or a clean answer of the bot.
+
+        An answer is clean if it was made without untrusted content in the prompt. It is looked up by its message id:
+        it may have left the window, or stand in another conversation. Questions and notices may show content of
+        others, so they are not clean.
+        """
+        if not (message.quoted.strip() or message.quoted_files) or message.quoted_by == message.sender.id:
             return False
-        return self._history is None or not self._history.admits(message, message.quoted_by)
+        if message.quoted_by:
+            return self._history is None or not self._history.admits(message, message.quoted_by)
+        if self._outbox is None:
+            return True
+        sent = await self._outbox.sent_message(message.key, message.reply_to)
+        return sent is None or sent.kind is not OutboundKind.ANSWER or sent.links is not None
 
 
 def root_files(message: InboundMessage, background: Sequence[InboundMessage]) -> Sequence[Attachment]:

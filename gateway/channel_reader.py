@@ -47,7 +47,7 @@ class ChannelHistory:
         return tuple(each for each in said if self._admits(each))
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
-        """Return True if *sender* is admitted by id alone; a sender admitted by a role is not."""
+        """Return True if the person *sender* is admitted by id alone; a sender admitted by a role is not."""
         return sender != UNKNOWN and self._admits(replace(message, sender=Sender(id=sender)))
 
 

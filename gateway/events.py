@@ -259,7 +259,7 @@ class InboundMessage:
     replaces: str = ""  # message_id of an earlier message, which with all after it is said anew; a turn of its own
     mentioned: tuple[str, ...] = ()  # ids of mentioned users in order, without the bot's
     quoted: str = ""  # text of the message it answers or shares, or a description of one without text
-    quoted_by: str = ""  # author of `quoted` and `quoted_files`: a user id, UNKNOWN, or "" for the sender and the bot
+    quoted_by: str = ""  # author of `quoted` and `quoted_files`: a person's user id, UNKNOWN, or "" for the bot itself
     quoted_name: str = ""  # display name of that author, if the platform tells
     quoted_files: tuple[Attachment, ...] = ()  # files of the message it answers or shares
     quote_kind: QuoteKind = QuoteKind.ANSWERED

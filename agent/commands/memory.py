@@ -12,7 +12,13 @@ from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.staged_changes import MEMORY, StagedChange
 from agent.memory.editing.text_operations import ReplaceLines
-from agent.memory.jobs.approval_questions import buttons, erasure_question, short, short_name
+from agent.memory.jobs.approval_questions import (
+    buttons,
+    describe_operations,
+    erasure_question,
+    fitting,
+    short_name,
+)
 from agent.memory.jobs.chat_edits import ChatEditRequest
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
@@ -34,18 +40,20 @@ async def _pending(context: CommandContext, _: str) -> CommandReply:
     changes = await context.services.memory.staging.pending_changes(context.scope)
     if not changes:
         return context.private_reply("memory.nothing_waits")
+    listed = fitting(changes)
+    left = len(changes) - len(listed)
+    more = [context.translate("approvals.more", count=left)] if left else []
     shown, stored = (
         "\n\n".join(
             [
                 context.translate("memory.waits"),
-                *(_describe(context, each, has_examples=has_examples) for each in changes),
+                *(_describe(context, each, has_examples=has_examples) for each in listed),
+                *more,
             ]
         )
         for has_examples in (True, False)
     )
-    return CommandReply(
-        text=shown, transcript_reply=stored, is_private=True, choices=buttons(changes, context.language)
-    )
+    return CommandReply(text=shown, transcript_reply=stored, is_private=True, choices=buttons(listed, context.language))
 
 
 async def _approve(context: CommandContext, name: str) -> CommandReply:
@@ -105,17 +113,13 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
 
 
 def _describe(context: CommandContext, change: StagedChange, *, has_examples: bool) -> str:
-    """Return the lines that approving would remove, reword and add; of an erasure the amounts, and *has_examples*."""
+    """Return all that approving would remove, reword and add; of an erasure the amounts, and *has_examples*."""
     at = format_moment(change.at, context.turn.zone, context.language)
     lines = [f"`{short_name(change)}` {at}"]
     if change.erasure is not None:
         return f"{lines[0]}\n{erasure_question(change.erasure, context.language, has_examples=has_examples)}"
-    if change.document != MEMORY:
-        lines[0] += f" {change.document}"
-    lines += [f"- {context.translate('memory.would_remove', line=short(raw))}" for raw in change.would_remove]
-    reworded = [(short(old), short(new)) for old, new in change.would_reword]
-    lines += [f"- {context.translate('memory.would_reword', old=old, new=new)}" for old, new in reworded]
-    lines += [f"- {context.translate('memory.would_add', line=short(text))}" for text in change.would_add]
+    sentences = ("memory.would_remove", "memory.would_reword", "memory.would_add")
+    lines += [f"- {text}" for text in describe_operations(change, context.language, sentences)]
     return "\n".join(lines)
 
 

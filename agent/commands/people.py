@@ -103,7 +103,7 @@ def subject_of(context: CommandContext, text: str) -> str:
     if subject.startswith("@"):  # a mention as displayed; the platform may have resolved it
         return message.mentioned[0] if len(message.mentioned) == 1 else subject
     by = message.quoted_by
-    return subject or ("" if by == UNKNOWN else by)
+    return subject or ("" if by in (UNKNOWN, message.sender.id) else by)
 
 
 def _ask(context: CommandContext, sentence: str) -> CommandReply:

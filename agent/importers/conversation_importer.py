@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.attachments.file_facts import UNTRUSTED
+from agent.attachments.file_facts import TAINTED, UNTRUSTED
 from agent.importers.import_data import ImportedSession, ImportReportItem, Message
 from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
 from agent.memory.scopes import scope_folder, transcript_path
@@ -200,8 +200,10 @@ def render_lines(
     for n, message in enumerate(turn.messages):
         sent_at = parse_time(message.get("timestamp")) or at
         fields: dict[str, Any] = {name: message[name] for name in _FIELDS if message.get(name)}
-        # Results of another program's tools can contain text by third parties.
+        # Results of another program's tools can contain text by third parties, and so can its answers.
         fields["origin"] = {"user": "user", "tool": UNTRUSTED}.get(message["role"])
+        if message["role"] == "assistant":
+            fields[TAINTED] = True
         lines.append(build.message(start + n, turn.turn, message["role"], message["content"], sent_at, **fields))
     if consolidated is not None:
         lines.append(build.pointer(consolidated))

@@ -9,8 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
+from agent.one_line import show_escapes
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
-from agent.tools.tool_questions import show_escapes
 from gateway.events import short_turn_id
 from gateway.ports import Line
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from agent.llm.chat_model import ToolCall
+from agent.one_line import code_block, show_escapes
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -42,7 +42,6 @@ MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of bu
 LASTING_YES, LASTING_NO = "here", "never"  # words after the id in /tools allow and /tools deny
 _LONGEST_SUBJECT = 200  # characters
 _MOST_DECIDED = 10_000
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +103,8 @@ class ToolQuestion:
 
     def text(self, language: str) -> str:
         """Return the question: the tool, all of its arguments as code, the reason, and what a button decides beyond."""
-        shown = show_escapes(self.arguments)
-        fence = "```"
-        while fence in shown:
-            fence += "`"
         reason = translate(self.why, language)
-        lines = [translate("tools.allow", language, tool=self.tool, why=reason), f"{fence}json\n{shown}\n{fence}"]
+        lines = [translate("tools.allow", language, tool=self.tool, why=reason), code_block(self.arguments, "json")]
         if self.attached:
             lines[1] = translate("tools.attached", language, name=self.file_name)
         what = format_subject(self.tool, self.subject)
@@ -143,13 +138,6 @@ def question_id(turn: str, call: str) -> str:
 def digest_schema(schema: Mapping[str, Any]) -> str:
     """Return the digest by which a changed tool is recognized."""
     return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def show_escapes(text: str) -> str:
-    """Return *text* with every invisible character, and those that turn text around, as an escape."""
-    return "".join(
-        f"\\u{ord(each):04x}" if unicodedata.category(each) in _INVISIBLE and each != "\n" else each for each in text
-    )
 
 
 def allowed_question(message: InboundMessage) -> ToolQuestion | None:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
+from agent.one_line import show_escapes
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult
 from agent.tools.tool import (
@@ -32,7 +33,7 @@ from agent.tools.tool import (
     ToolContext,
     ToolKind,
 )
-from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema, show_escapes
+from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.events import AnswerSource
 from gateway.ports import MetricsRecorder, TraceSpan

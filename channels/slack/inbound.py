@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ from channels.slack.members import SlackChats, SlackMembers, SlackNames, SlackUs
 from channels.slack.reactions import SlackReactions
 from channels.slack.read_cursors import SlackReadCursors
 from gateway.errors import SendFailed, StoreUnavailable
-from gateway.events import ChatKind, InboundKind, InboundMessage
+from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage
 from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent
 
 log = structlog.get_logger(__name__)
@@ -187,6 +187,7 @@ class SlackInbound:
         is_for_us = event.is_direct or event.calls_us or is_followed or self.reads_all(event.chat)
         ids = named_ids(event.whole_text) if is_for_us and event.kind is not InboundKind.BUTTON else []
         names = await self.names.names(ids, bot.team) if ids and ids != [bot.user] else {}
+        event = await self._with_known_author(event, bot)
         message = build_message(event, self._name, bot, profile, is_followed=is_followed, names=names)
         self._senders[event.chat, event.ts] = (event.user, message.sender.team)
         result = await self._intake.receive(message)
@@ -200,6 +201,18 @@ class SlackInbound:
         if not is_old:
             self._show_result(event, message, result)
         return is_from_member(result)
+
+    async def _with_known_author(self, event: ParsedEvent, bot: SlackBotIdentity) -> ParsedEvent:
+        """Return *event* without the author of what it shares, unless that is a person of the workspace, or the bot."""
+        by = event.shared.by
+        if by in ("", UNKNOWN, event.user, bot.user):
+            return event
+        try:
+            profile = await self.users.profile(by, bot.team)
+        except SendFailed:  # the message counts, whoever wrote what it shares
+            profile = SlackProfile(is_guest=True)
+        is_known = not (profile.is_bot or profile.is_guest)
+        return event if is_known else replace(event, shared=replace(event.shared, by=UNKNOWN))
 
     async def _profile(self, event: ParsedEvent, bot: SlackBotIdentity, lookup: _PendingLookup | None) -> SlackProfile:
         """Return the sender's profile; a sender without one counts as a guest."""

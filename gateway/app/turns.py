@@ -222,6 +222,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         ),
         auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
         approvals=parts.approvals,
+        outbox=store.outbox,
     )
 
     async def find_owner(channel: str) -> tuple[SessionKey, str] | None:

@@ -157,4 +157,4 @@ class HistoryReader(Protocol):
         """Return the messages, oldest first; () if the platform did not answer in time. Never raises."""
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
-        """Return True if *sender* is admitted in the chat of *message*."""
+        """Return True if the person *sender* is admitted in the chat of *message*."""

@@ -127,6 +127,12 @@ class Outbox(Protocol):
     async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
         """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
 
+    async def sent_message(self, key: SessionKey, message_id: str) -> OutboundMessage | None:
+        """Return the message that the chat of *key* shows as *message_id*; None if it is unknown.
+
+        Only the newest messages are searched. An expired text is empty.
+        """
+
     async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
         """Return `messages_of` of each of *turns*, read at once."""
 

@@ -155,6 +155,10 @@ class SqlOutbox:
         """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
         return await self._engine.writer.submit(lambda database: messages_of(database, turn))
 
+    async def sent_message(self, key: SessionKey, message_id: str) -> OutboundMessage | None:
+        """Return the message that the chat of *key* shows as *message_id*; None if it is unknown."""
+        return await self._engine.writer.submit(lambda database: sent_message(database, key, message_id))
+
     async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
         """Return `messages_of` of each of *turns*, read at once."""
         return await self._engine.writer.submit(lambda database: {each: messages_of(database, each) for each in turns})
@@ -176,6 +180,12 @@ _FIRST = sql(_OPEN, "AND (? = '' OR EXISTS (", IS_HELD, "))", _ORDER, "LIMIT 1")
 _PARTS = (
     "SELECT o.id, p.adopted, p.n, p.state, p.attempts, p.message_id, p.at, p.payload "
     "FROM outbox o JOIN part p ON p.message = o.seq WHERE o.id IN (?, ?) ORDER BY p.n"
+)
+_MOST_SEARCHED = 20_000  # of the newest messages: a search must not hold the writer for longer than a moment
+_SENT_AS = sql(
+    "SELECT o.id, o.key, o.payload FROM part p JOIN outbox o ON o.seq = p.message",
+    "WHERE p.message > (SELECT coalesce(max(seq), 0) FROM outbox) - ? AND p.message_id = ? AND o.key IN (?, ?)",
+    "ORDER BY p.message DESC LIMIT 1",
 )
 _GIVES_WAY = 3
 _KEY = "SELECT key FROM outbox WHERE id = ?"
@@ -299,6 +309,18 @@ def messages_of(database: Database, turn: str) -> tuple[PendingDelivery, ...]:
     rows = database.execute("SELECT id, key, payload FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", ids).fetchall()
     found = [row for row in rows if row[0] != preview_of(row[0])]
     return tuple(_delivery(database, id_, read_key(key), payload) for id_, key, payload in found)
+
+
+def sent_message(database: Database, key: SessionKey, message_id: str) -> OutboundMessage | None:
+    """Return the message that the chat of *key* shows as *message_id*; None if it is unknown, or a preview alone."""
+    if not message_id:
+        return None
+    keys = (write_key(key), write_key(key.parent))
+    found = database.execute(_SENT_AS, (_MOST_SEARCHED, quote(message_id), *keys)).fetchone()
+    if found is None or found[0] == preview_of(found[0]):
+        return None
+    id_, stored_key, payload = found
+    return read_outbound(unquote(id_), read_key(stored_key), payload)
 
 
 def freeze(

@@ -57,8 +57,9 @@ def functions_in(path: str) -> frozenset[str]:
 
 
 def test_every_attack_has_one_row() -> None:
-    """The numbers of the threat model, 1 to 90, in their order."""
-    assert [number for row in ROWS for number in row.numbers] == list(range(1, 91))
+    """The numbers of the threat model, 1 to 90, and those of attacks that were found later, in their order."""
+    numbers = [number for row in ROWS for number in row.numbers]
+    assert numbers == list(range(1, max(90, len(numbers)) + 1))
 
 
 def test_every_row_has_an_outcome_and_tests_that_exist() -> None:

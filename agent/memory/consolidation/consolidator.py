@@ -129,7 +129,7 @@ class Consolidator:
 
         Changes that need approval are staged; the question is asked in *session*.
         """
-        await self._edit_memory(scope, session, answer)
+        left = await self._edit_memory(scope, session, answer)
         entry = HistoryEntry(
             timestamp=answer.timestamp,
             content=answer.history_entry,
@@ -139,7 +139,7 @@ class Consolidator:
             origin=answer.origin,
             entry=answer.entry,
             sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
-            keys=keys_of_lines(answer.edits),
+            keys=keys_of_lines(answer.edits, waiting=left.waiting_operations),
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 
@@ -165,7 +165,8 @@ class Consolidator:
 
         return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=local_now)
 
-    async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> None:
+    async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> DocumentOutcome:
+        """Write and stage the edits; return what became of them."""
         editor = DocumentEditor(home=self.home, documents=self.documents, disk=self.disk)
         result = await asyncio.to_thread(self._outcome, answer)
         why = f"{CONSOLIDATION}{answer.entry}"
@@ -176,6 +177,7 @@ class Consolidator:
             return StagedChange(name=name, why=reason, at=self.now(), session=session, cause=why)
 
         await editor.stage(scope, left, build)
+        return left
 
     def _outcome(self, answer: StoredAnswer) -> DocumentOutcome:
         only_propose = ""

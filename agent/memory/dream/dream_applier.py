@@ -19,6 +19,7 @@ from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.staged_changes import ReviewReason, StagedChange
+from agent.memory.editing.text_operations import Operation
 from agent.memory.history.history_log import HistoryEntry, add_keys
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.scopes import scope_folder
@@ -69,6 +70,7 @@ class DreamApplier:
         """
         cause = run.cause(entries)
         changes = waits = 0
+        waiting: list[Operation] = []
         for dream_pass in run.passes:
             simulation = await asyncio.to_thread(_simulate_pass, run, dream_pass)
             for name in DOCUMENTS:
@@ -77,11 +79,13 @@ class DreamApplier:
                 left = await self._write(scope, name, run.base[name], result, cause)
                 changes += 0 if ReviewReason.BUSY in left.waiting else len(left.done)
                 waits += sum(map(len, left.waiting.values()))
+                waiting += left.waiting_operations
                 if stages:
                     await self._editor.stage(
                         scope, left, functools.partial(self._build_change, scope, run, entries, name)
                     )
-        keys = keys_of_lines(edit for each in run.passes for answer in each.answers for edit in answer)
+        edits = (edit for each in run.passes for answer in each.answers for edit in answer)
+        keys = keys_of_lines(edits, waiting=waiting)
         await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys)
         await self.documents.notice(scope)  # a crash may have come between a file and its version
         sha = await asyncio.to_thread(self._sha, scope, cause)

@@ -129,14 +129,18 @@ def read_edit(record: object) -> DocumentEdit | None:
     )
 
 
-def keys_of_lines(edits: Iterable[DocumentEdit]) -> dict[str, str]:
-    """Return the keys of the new lines of MEMORY.md, by `line_fingerprint`."""
+def keys_of_lines(edits: Iterable[DocumentEdit], *, waiting: Iterable[Operation] = ()) -> dict[str, str]:
+    """Return the keys of the new lines of MEMORY.md, by `line_fingerprint`.
+
+    Lines of the operations *waiting* for approval have none: the question does not show keys.
+    """
+    held = {line.strip() for each in waiting for line in changed_texts(each)[1].splitlines()}
     return {
         line_fingerprint(line): edit.keys
         for edit in edits
         if edit.keys and edit.document == "MEMORY.md"
         for line in changed_texts(edit.operation)[1].splitlines()
-        if line.strip()
+        if line.strip() and line.strip() not in held
     }
 
 

@@ -155,6 +155,11 @@ class DocumentOutcome:
     done: tuple[Operation, ...] = ()
     waiting: Mapping[str, tuple[Operation, ...]] = field(default_factory=dict)
 
+    @property
+    def waiting_operations(self) -> tuple[Operation, ...]:
+        """The operations that wait, whatever the reason."""
+        return tuple(operation for held in self.waiting.values() for operation in held)
+
 
 def outcome(simulation: EditSimulation, document: str, *, only_propose: str = "") -> DocumentOutcome:
     """Return the outcome for *document*; with *only_propose* (a reason) all of its changes need approval.

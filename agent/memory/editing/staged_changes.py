@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from agent.memory.documents.version_store import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
@@ -18,18 +20,23 @@ from agent.memory.editing.text_operations import (
     ReplaceLines,
     apply,
     as_record,
+    changed_texts,
     read_record,
 )
 from agent.memory.history.plain_files import is_plain_file
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
+from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id
+
+log = structlog.get_logger(__name__)
 
 PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
 STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval
 MEMORY = "MEMORY.md"
 MOST_ASKED = 5  # lines that one question may offer to remove
+LONGEST_CHANGE = 16_000  # characters that one question shows: what cannot be shown whole is not asked
 EXPIRES_AFTER = timedelta(days=14)
 ERASURE_EXPIRES_AFTER = timedelta(days=1)  # more matches are stored meanwhile
 
@@ -105,6 +112,11 @@ class StagedChange:
         """The texts that approval adds."""
         return tuple(each.text for each in self.operations if isinstance(each, AddLines))
 
+    @property
+    def shown_length(self) -> int:
+        """The number of characters that show it whole."""
+        return sum(map(_shown_length, self.operations))
+
     def apply_to(self, text: str) -> str:
         """Return *text* with the change; operations whose lines no longer exist are skipped."""
         for operation in self.operations:
@@ -170,10 +182,11 @@ def with_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
 def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
     """Store *change* in a scope's memory folder, unless one of its name exists. Blocks; raises OSError.
 
-    Without a session no question is sent. Operations that change more than five lines are stored as several changes
-    with different names.
+    Without a session no question is sent. Operations that change more than five lines, or are longer than one question
+    shows, are stored as several changes with different names. An operation that alone is longer is dropped.
     """
-    for n, group in enumerate(list(_groups(change.operations)) or [[]]):
+    groups = list(_groups(change.operations)) if change.operations else [[]]
+    for n, group in enumerate(groups):
         name = f"s{short_id(f'{change.name} {n}')}" if n else change.name  # others in the letters that people type
         record: dict[str, Any] = {"v": 1, "entry": name, "why": change.why, "at": format_time(change.at)}
         known = {field: getattr(change, field) for field in ("document", "session", "person", "cause")}
@@ -186,15 +199,23 @@ def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
 
 
 def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
-    """Yield the operations in groups that change at most five lines each."""
+    """Yield the operations in groups that one question can show: five old lines and 16,000 characters at most."""
     group: list[Operation] = []
-    lines = 0
+    lines = length = 0
     for each in operations:
+        if _shown_length(each) > LONGEST_CHANGE:
+            log.warning("approvals.operation_dropped", reason="it is too long to be shown", characters=LONGEST_CHANGE)
+            continue
         old = 0 if isinstance(each, AddLines) else len(each.old.splitlines())
-        if group and lines + old > MOST_ASKED:
+        if group and (lines + old > MOST_ASKED or length + _shown_length(each) > LONGEST_CHANGE):
             yield group
-            group, lines = [], 0
+            group, lines, length = [], 0, 0
         group.append(each)
         lines += old
+        length += _shown_length(each)
     if group:
         yield group
+
+
+def _shown_length(operation: Operation) -> int:
+    return sum(len(show_escapes(text)) for text in (*changed_texts(operation), operation.under))

@@ -15,10 +15,11 @@ import structlog
 from cachetools import LRUCache
 
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import MOST_ASKED, StagedChange, StagedErasure
+from agent.memory.editing.staged_changes import LONGEST_CHANGE, MEMORY, StagedChange, StagedErasure
+from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
-from agent.one_line import one_line
+from agent.one_line import one_line, show_code, show_escapes
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -125,31 +126,61 @@ def question_scope(message: InboundMessage) -> str | None:
 def question(
     changes: Sequence[StagedChange], language: str, *, is_shared: bool
 ) -> tuple[str, tuple[MessageButton, ...]]:
-    """Return one message about all of *changes*, and its buttons."""
+    """Return one message about *changes*, each shown whole, and its buttons; those beyond its length are counted."""
+    shown = fitting(changes)
     if len(changes) == 1:
-        return _line(changes[0], language, is_shared=is_shared), buttons(changes, language)
-    lines = [f"{n}. {_line(each, language, is_shared=is_shared)}" for n, each in enumerate(changes[:_MOST], 1)]
-    if len(changes) > _MOST:
-        lines.append(translate("approvals.more", language, count=len(changes) - _MOST))
-    return "\n".join([translate("approvals.several", language), "", *lines]), buttons(changes, language)
+        return _describe(changes[0], language, is_shared=is_shared), buttons(shown, language)
+    lines = [f"{n}. {_describe(each, language, is_shared=is_shared)}" for n, each in enumerate(shown, 1)]
+    if len(changes) > len(shown):
+        lines.append(translate("approvals.more", language, count=len(changes) - len(shown)))
+    return "\n".join([translate("approvals.several", language), "", *lines]), buttons(shown, language)
 
 
-def _line(changes: StagedChange, language: str, *, is_shared: bool) -> str:
-    """Return one line that describes what approval would change; of an erasure, also examples."""
+def fitting(changes: Sequence[StagedChange]) -> Sequence[StagedChange]:
+    """Return the first of *changes* that one message shows whole and has buttons for; at least one."""
+    count = length = 0
+    for each in changes[:_MOST]:
+        length += each.shown_length
+        if count and length > LONGEST_CHANGE:
+            break
+        count += 1
+    return changes[:count]
+
+
+def _describe(changes: StagedChange, language: str, *, is_shared: bool) -> str:
+    """Return everything that approval would change; of an erasure the amounts and examples."""
     if changes.erasure is not None:
         return erasure_question(changes.erasure, language, has_examples=not is_shared)
     if changes.why == _DELETED and is_shared:  # do not quote a deleted message in a group
         return translate("approvals.deleted", language)
-    said = [translate("approvals.forget", language, line=_bare(raw)) for raw in changes.would_remove]
-    said += [
-        translate("approvals.reword", language, old=_bare(old), new=_bare(new)) for old, new in changes.would_reword
-    ]
-    said += [translate("approvals.keep", language, line=_bare(text)) for text in changes.would_add]
-    first = "; ".join(said[:MOST_ASKED])
-    if len(said) > MOST_ASKED:  # additions; what would go is shown in full
-        first = translate("approvals.and_more", language, first=first, count=len(said) - MOST_ASKED)
+    sentences = ("approvals.forget", "approvals.reword", "approvals.keep")
+    what = "; ".join(describe_operations(changes, language, sentences, show=_show_line))
     why = f"approvals.why_{changes.why}" if changes.why in ("untrusted", "many", _DELETED) else "approvals.why_other"
-    return translate(why, language, what=first)
+    return translate(why, language, what=what)
+
+
+def describe_operations(
+    changes: StagedChange, language: str, sentences: tuple[str, str, str], *, show: Callable[[str], str] = show_code
+) -> list[str]:
+    """Return a text for each operation of *changes*, whole, with its document and heading.
+
+    The catalogue's *sentences* are those of a removal, a replacement and an addition; *show* formats a line. What is
+    approved is what is shown: every question about memory is made of these texts.
+    """
+    removed, replaced, added = sentences
+    texts: list[str] = []
+    for each in changes.operations:
+        match each:
+            case RemoveLines(old):
+                text = translate(removed, language, line=show(old))
+            case ReplaceLines(old, new):
+                text = translate(replaced, language, old=show(old), new=show(new))
+            case AddLines(new):
+                text = translate(added, language, line=show(new))
+        document = [changes.document] if changes.document != MEMORY else []
+        place = [show_code(name) for name in (*document, *filter(None, [each.under]))]
+        texts.append(f"{text} ({', '.join(place)})" if place else text)
+    return texts
 
 
 def erasure_question(erasure: StagedErasure, language: str, *, has_examples: bool = True) -> str:
@@ -187,11 +218,13 @@ def short_name(changes: StagedChange) -> str:
     return changes.name[:_SHOWN]
 
 
-def _bare(line: str) -> str:
-    return short(line.strip().removeprefix("- ").removeprefix("* "))
+def _show_line(text: str) -> str:
+    """Return *text* whole, as code; a single list item without its bullet."""
+    is_item = text.startswith("- ") and "\n" not in text
+    return show_code(text[2:] if is_item else text)
 
 
 def short(text: str) -> str:
     """Return *text* as one line of code markup, which no platform turns into a link, an image or a mention."""
-    quoted = one_line(text.replace("`", "'"), _LONGEST)
+    quoted = show_escapes(one_line(text.replace("`", "'"), _LONGEST))
     return f"`{quoted}`"

@@ -171,7 +171,7 @@ def parse_message(
         reply_to=str(answered.get("id") or ""),
         mentioned=_mentioned_users(payload, bot),
         quoted=_quoted(answered, bot),
-        quoted_by=_quoted_by(payload, answered, bot),
+        quoted_by=_quoted_by(answered, bot),
         quoted_name=sanitize(_name(answered["author"])) if answered.get("author") else "",
         quoted_files=_files(answered),
         is_forwarded=bool(forwarded),
@@ -210,7 +210,7 @@ def _sender(payload: Payload, profile: GuildProfile | None) -> Sender:
     return Sender(
         id=str(int(author["id"])),
         name=sanitize(str(name)),
-        is_bot=bool(author.get("bot")) or bool(author.get("system")) or "webhook_id" in payload,
+        is_bot=_is_program(payload),
         is_admin=known.is_admin,
         is_guest=known.is_gone,
         roles=known.roles,
@@ -277,22 +277,30 @@ def _described(payload: Payload, bot: DiscordBotIdentity, *, is_own: bool) -> st
     return "\n".join(each for each in (text, sanitize(describe(payload, has_embeds=not is_own))) if each)
 
 
+def _is_program(payload: Payload) -> bool:
+    """Return True if a bot, a webhook or Discord itself wrote this message."""
+    author = payload.get("author") or {}
+    return bool(author.get("bot")) or bool(author.get("system")) or "webhook_id" in payload
+
+
 def _quoted(answered: Payload, bot: DiscordBotIdentity) -> str:
-    author = answered.get("author") or {}
     # The embeds of a person's message are previews of web pages, which nobody said.
-    is_person = not (author.get("bot") or "webhook_id" in answered)
-    parts = [_described(answered, bot, is_own=is_person)]
+    parts = [_described(answered, bot, is_own=not _is_program(answered))]
     parts += [_described(each, bot, is_own=False) for each in snapshots(answered)]
     text = "\n\n".join(each for each in parts if each)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
 
 
-def _quoted_by(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> str:
-    """Return the author of the quoted message; UNKNOWN if it is itself a forward, whose author Discord omits."""
-    if snapshots(answered):
-        return UNKNOWN
-    said = str((answered.get("author") or {}).get("id") or "")
-    return "" if said in (bot.id, str(payload["author"]["id"])) else said
+def _quoted_by(answered: Payload, bot: DiscordBotIdentity) -> str:
+    """Return the author of the quoted message, "" for the bot itself.
+
+    UNKNOWN stands for a webhook, another bot, and a forward, whose author Discord omits.
+    """
+    author = answered.get("author") or {}
+    said = str(author.get("id") or "")
+    if said == bot.id and not snapshots(answered):
+        return ""
+    return UNKNOWN if snapshots(answered) or not said or _is_program(answered) else said
 
 
 def _files(payload: Payload) -> tuple[Attachment, ...]:

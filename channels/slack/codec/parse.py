@@ -355,11 +355,12 @@ def _shared_fields(
     shared, text = parsed.shared, plain_text(parsed.shared.text, names)
     if not (text or shared.files):
         return {}
-    by, name = "" if shared.by in (parsed.user, bot.user) else shared.by, sanitize(shared.name)
+    by, name = "" if shared.by == bot.user else shared.by, sanitize(shared.name)
     if has_text or parsed.files:
         fields = {"quoted": text, "quoted_by": by, "quoted_name": name, "quoted_files": shared.files}
-        return {**fields, "quote_kind": QuoteKind.SHARED}
-    forwarded = {"is_forwarded": True, "forwarded_from": name or UNKNOWN} if by else {}
+        source = {"reply_to": shared.ts} if shared.chat == parsed.chat else {}
+        return {**fields, **source, "quote_kind": QuoteKind.SHARED}
+    forwarded = {} if by == parsed.user else {"is_forwarded": True, "forwarded_from": name or UNKNOWN}
     return {"text": text, "attachments": shared.files, **forwarded}
 
 

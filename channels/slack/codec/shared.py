@@ -28,6 +28,8 @@ class SharedContent:
     by: str = ""  # the author's user id, UNKNOWN for apps and for several authors
     name: str = ""
     files: tuple[Attachment, ...] = ()
+    chat: str = ""  # of the message that is shared, if it is one
+    ts: str = ""
 
 
 def own_text(message: Payload) -> str:
@@ -42,13 +44,16 @@ def own_text(message: Payload) -> str:
 def shared_content(message: Payload) -> SharedContent:
     """Return the messages that *message* shares."""
     shares = [each for each in message.get("attachments") or () if _is_share(each)]
-    authors = {str(each.get("author_id") or UNKNOWN) for each in shares}
+    authors = {UNKNOWN if each.get("bot_id") else str(each.get("author_id") or UNKNOWN) for each in shares}
     names = {str(each.get("author_name") or "") for each in shares}
+    only = shares[0] if len(shares) == 1 else {}
     return SharedContent(
         text="\n\n".join(text for each in shares if (text := _content(each))),
         by=(authors.pop() if len(authors) == 1 else UNKNOWN) if shares else "",
         name=names.pop() if len(names) == 1 else "",
         files=tuple(file for each in shares for file in attachments(each.get("files") or ())),
+        chat=str(only.get("channel_id") or ""),
+        ts=str(only.get("ts") or ""),
     )
 
 

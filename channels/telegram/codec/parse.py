@@ -227,14 +227,19 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any]) -> str:
 
 
 def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any], bot: TelegramBotIdentity) -> str:
-    """Return the author of what is quoted; UNKNOWN for a forward, a chat, a story and the result of an inline bot."""
+    """Return the author of what is quoted, "" for the bot itself.
+
+    UNKNOWN stands for a forward, a chat, a story, another bot and the result of an inline bot.
+    """
     if not original:
         return UNKNOWN if "quote" in message or "reply_to_story" in message else ""
     if _is_others(original, bot) or "sender_chat" in original:
         return UNKNOWN
     author = original.get("origin", {}).get("sender_user", {}) if "origin" in original else original.get("from", {})
     said = str(author.get("id", UNKNOWN))
-    return "" if said in (bot.id, str(message.get("from", {}).get("id"))) else said
+    if said == bot.id:
+        return ""
+    return UNKNOWN if author.get("is_bot") else said
 
 
 def _is_others(message: Mapping[str, Any], bot: TelegramBotIdentity) -> bool:
