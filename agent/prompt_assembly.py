@@ -394,7 +394,7 @@ def _background_text(message: InboundMessage, header: Callable[[InboundMessage],
 
 def _has_others_words(message: InboundMessage) -> bool:
     """Return True if *message* shows the words of another author, whom its chat may not admit."""
-    return message.is_forwarded or (message.quote_kind is QuoteKind.SHARED and bool(message.quoted_by))
+    return message.is_forwarded or (message.quote_kind is QuoteKind.SHARED and message.quoted_by != message.sender.id)
 
 
 def _with_files(text: str, files: Sequence[Attachment]) -> str:
