@@ -139,7 +139,7 @@ class Consolidator:
             origin=answer.origin,
             entry=answer.entry,
             sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
-            keys=keys_of_lines(answer.edits, waiting=left.waiting_operations),
+            keys=keys_of_lines(answer.edits, staged=left.waiting_operations),
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 

@@ -164,8 +164,8 @@ def describe_operations(
 ) -> list[str]:
     """Return a text for each operation of *changes*, whole, with its document and heading.
 
-    The catalogue's *sentences* are those of a removal, a replacement and an addition; *show* formats a line. What is
-    approved is what is shown: every question about memory is made of these texts.
+    The catalogue's *sentences* are those of a removal, a replacement and an addition; *show* formats a line. Every
+    question about memory is made of these texts, because people approve the operations that they were shown.
     """
     removed, replaced, added = sentences
     texts: list[str] = []
