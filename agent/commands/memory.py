@@ -16,7 +16,7 @@ from agent.memory.jobs.approval_questions import (
     buttons,
     describe_operations,
     erasure_question,
-    fitting,
+    select_shown,
     short_name,
 )
 from agent.memory.jobs.chat_edits import ChatEditRequest
@@ -40,7 +40,7 @@ async def _pending(context: CommandContext, _: str) -> CommandReply:
     changes = await context.services.memory.staging.pending_changes(context.scope)
     if not changes:
         return context.private_reply("memory.nothing_waits")
-    listed = fitting(changes)
+    listed = select_shown(changes)
     left = len(changes) - len(listed)
     more = [context.translate("approvals.more", count=left)] if left else []
     shown, stored = (

@@ -304,7 +304,7 @@ def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, .
 
 
 def messages_of(database: Database, turn: str) -> tuple[PendingDelivery, ...]:
-    """Return every message of *turn*, in order. The row of a preview, which a stopped turn leaves, is none."""
+    """Return every message of *turn*, in order. Rows of previews, which a stopped turn leaves, are skipped."""
     ids = (f"{quote(turn)}.", f"{quote(turn)}/")  # "/" follows "."
     rows = database.execute("SELECT id, key, payload FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", ids).fetchall()
     found = [row for row in rows if row[0] != preview_of(row[0])]

@@ -139,7 +139,7 @@ class Consolidator:
             origin=answer.origin,
             entry=answer.entry,
             sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
-            keys=keys_of_lines(answer.edits, staged=left.waiting_operations),
+            keys=keys_of_lines(answer.edits, pending_operations=left.waiting_operations),
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 
@@ -166,7 +166,7 @@ class Consolidator:
         return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=local_now)
 
     async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> DocumentOutcome:
-        """Write and stage the edits; return what became of them."""
+        """Write and stage the edits; return the outcome."""
         editor = DocumentEditor(home=self.home, documents=self.documents, disk=self.disk)
         result = await asyncio.to_thread(self._outcome, answer)
         why = f"{CONSOLIDATION}{answer.entry}"

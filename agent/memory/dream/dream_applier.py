@@ -85,7 +85,7 @@ class DreamApplier:
                         scope, left, functools.partial(self._build_change, scope, run, entries, name)
                     )
         edits = (edit for each in run.passes for answer in each.answers for edit in answer)
-        keys = keys_of_lines(edits, staged=waiting)
+        keys = keys_of_lines(edits, pending_operations=waiting)
         await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys)
         await self.documents.notice(scope)  # a crash may have come between a file and its version
         sha = await asyncio.to_thread(self._sha, scope, cause)

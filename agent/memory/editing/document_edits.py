@@ -129,12 +129,12 @@ def read_edit(record: object) -> DocumentEdit | None:
     )
 
 
-def keys_of_lines(edits: Iterable[DocumentEdit], *, staged: Iterable[Operation] = ()) -> dict[str, str]:
+def keys_of_lines(edits: Iterable[DocumentEdit], *, pending_operations: Iterable[Operation] = ()) -> dict[str, str]:
     """Return the keys of the new lines of MEMORY.md, by `line_fingerprint`.
 
-    Lines of *staged* operations have none: the question does not show keys.
+    Lines of *pending_operations* have none: the question does not show keys.
     """
-    held = {line.strip() for each in staged for line in changed_texts(each)[1].splitlines()}
+    held = {line.strip() for each in pending_operations for line in changed_texts(each)[1].splitlines()}
     return {
         line_fingerprint(line): edit.keys
         for edit in edits

@@ -127,7 +127,7 @@ def question(
     changes: Sequence[StagedChange], language: str, *, is_shared: bool
 ) -> tuple[str, tuple[MessageButton, ...]]:
     """Return one message about *changes*, each shown whole, and its buttons; those beyond its length are counted."""
-    shown = fitting(changes)
+    shown = select_shown(changes)
     if len(changes) == 1:
         return _describe(changes[0], language, is_shared=is_shared), buttons(shown, language)
     lines = [f"{n}. {_describe(each, language, is_shared=is_shared)}" for n, each in enumerate(shown, 1)]
@@ -136,7 +136,7 @@ def question(
     return "\n".join([translate("approvals.several", language), "", *lines]), buttons(shown, language)
 
 
-def fitting(changes: Sequence[StagedChange]) -> Sequence[StagedChange]:
+def select_shown(changes: Sequence[StagedChange]) -> Sequence[StagedChange]:
     """Return the first of *changes* that one message shows whole and has buttons for; at least one."""
     count = length = 0
     for each in changes[:_MOST]:

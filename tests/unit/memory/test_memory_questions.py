@@ -98,4 +98,4 @@ def test_a_line_that_waits_is_found_by_no_keys() -> None:
     known, waiting = AddLines("- Ann sails"), AddLines(f"- {ORDER}")
     edits = [DocumentEdit("MEMORY.md", each, keys="boat bank") for each in (known, waiting)]
     assert len(keys_of_lines(edits)) == 2
-    assert list(keys_of_lines(edits, staged=[waiting]).values()) == ["boat bank"]
+    assert list(keys_of_lines(edits, pending_operations=[waiting]).values()) == ["boat bank"]
