@@ -42,6 +42,8 @@ _MARKS = ("xox", "xapp-", "sk-", "ghp_", "gho_", "ghs_", "github_pat_", "AIza")
 _LAST_WORD = re.compile(r"(?<![A-Za-z0-9_.:%-])[A-Za-z0-9_.:%-]+\Z")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])[0-9]{5,}:?")
 _LONG_WORD, _LONGEST_WORD = 16, 256  # characters
+_MOST_HELD = 128  # characters at the end of a growing text, whatever they are
+_LAST_RUN = re.compile(rf"[!-~]{{1,{_MOST_HELD}}}\Z")
 
 
 class SecretRedactor:
@@ -52,6 +54,8 @@ class SecretRedactor:
         self._known = _any_of(form for secret in known for form in _forms(secret))
         self._told = sorted({form for secret in known if _is_telling(secret) for form in _forms(secret)}, key=len)
         self._in_answers = _any_of(self._told)
+        # A secret may have blanks, or letters of any script: then nothing tells where one could begin.
+        self._is_of_runs = all(_LAST_RUN.match(form[:_MOST_HELD]) for form in self._told)
 
     def redact_log(self, text: str) -> str:
         """Return *text* without any secret, as the operator's log has it."""
@@ -71,12 +75,29 @@ class SecretRedactor:
         return _sub(self._in_answers, text) if any(form in text for form in self._told) else text
 
     def redact_growing(self, text: str) -> str:
-        """Return *text*, which is still growing, without any secret, nor the beginning of one at its end."""
-        text = self._redact_told(text)
-        text = text[: len(text) - max((_overlap(text, form) for form in self._told), default=0)]
-        text = _redact_tokens(text)
+        """Return *text*, which is still growing, without any secret, nor the beginning of one at its end.
+
+        The last word is held back until it ends, or its last 128 characters, secret or not. Otherwise a person who
+        makes the bot write guesses would see which letters are right. Only beyond them a secret's beginning counts.
+        """
+        text = _redact_tokens(self._redact_told(text))
         last = _LAST_WORD.search(text[-_LONGEST_WORD:])
-        return text[: len(text) - len(last[0])] if last and _may_become_token(last[0]) else text
+        held = len(last[0]) if last and _may_become_token(last[0]) else 0
+        if self._told:
+            held = max(held, self._count_held(text), self._overlap(text))
+        return text[: len(text) - held]
+
+    def _count_held(self, text: str) -> int:
+        """Return the number of characters at the end of *text* that wait for the next ones."""
+        if not self._is_of_runs:
+            return min(len(text), _MOST_HELD)
+        last = _LAST_RUN.search(text[-_MOST_HELD:])
+        return len(last[0]) if last else 0
+
+    def _overlap(self, text: str) -> int:
+        """Return the length of the end of *text* that begins a secret, if it is longer than what is held anyway."""
+        longest = max((_overlap(text, form) for form in self._told if len(form) > _MOST_HELD), default=0)
+        return longest if longest >= _MOST_HELD else 0
 
 
 def _with_password(secret: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ async def test_people_are_answered_where_they_wrote_and_a_stranger_is_not() -> N
 
 async def test_an_answer_streams_and_survives_the_loss_of_its_connection() -> None:
     """The preview rings, the answer takes its place; a cut of the gateway in between costs nothing."""
-    model = HeldModel(TALE, first=40)
+    model = HeldModel(TALE, first=41)
     async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me")
         await discord.until(lambda: discord.chat(GENERAL))
@@ -74,7 +74,7 @@ async def test_an_answer_streams_and_survives_the_loss_of_its_connection() -> No
 
 async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
     """One message: the words that had streamed, marked as stopped. 👀 goes from the question and from /stop."""
-    model = HeldModel(TALE, first=40)
+    model = HeldModel(TALE, first=41)
     async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me")
         await discord.until(lambda: discord.chat(GENERAL))

@@ -78,7 +78,7 @@ async def test_a_long_answer_arrives_whole_over_a_broken_line() -> None:
 async def test_a_stopped_answer_keeps_its_words(streaming: str) -> None:
     """In a channel's thread, by Slack's own stream or by edits: the words stay, marked as stopped, and 👀 goes."""
     words, here = "Once upon a time there was a kettle that wanted to be", translate("delivery.stopped_here")
-    model = HeldModel(f"{words} a teapot.", first=len(words))
+    model = HeldModel(f"{words} a teapot.", first=len(words) + 1)
     settings = {"PARLOUR_CHANNELS__SLACK__STREAMING": streaming}
     async with slack_server() as server, open_gateway(server, model=model, environment=settings) as parlour:
         ts = server.say(ROOM, ANN, f"{CALL} a tale")

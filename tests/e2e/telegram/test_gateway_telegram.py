@@ -185,9 +185,7 @@ async def test_a_stopped_answer_stays_in_its_preview(server: TelegramServer) -> 
         await up.idle()
         await server.until(lambda: any(not each.get("reaction") for each in server.reactions))
         (post,) = server.posts
-        assert (
-            post.text == f"Well, this is a long answer, with words that are wor\n\n{translate('delivery.stopped_here')}"
-        )
+        assert post.text == f"Well, this is a long answer, with words that are\n\n{translate('delivery.stopped_here')}"
         assert post.reply_to == 1
         model.go_on.set()
 
@@ -203,7 +201,7 @@ async def test_a_stopped_answer_of_a_private_chat_is_sent(server: TelegramServer
         await server.until(lambda: len(server.posts) == 1)
         await up.idle()
         assert server.shown(42) == [
-            f"Well, this is a long answer, with words that are wor\n\n{translate('delivery.stopped_here')}"
+            f"Well, this is a long answer, with words that are\n\n{translate('delivery.stopped_here')}"
         ]
         assert server.drafts == []
         model.go_on.set()

@@ -73,7 +73,7 @@ def test_looking_at_long_words_alone_misses_nothing(text: str) -> None:
 def test_no_delta_shows_a_beginning_of_a_secret(token: str, step: int, before: str) -> None:
     """However a stream cuts it, no text so far shows a piece of it, each goes on with the one before, and all comes."""
     redactor = SecretRedactor([SECRET])
-    text = f"Some words {before}{token} and more words, to the end"
+    text = f"Some words {before}{token} and more words, to the end\n"
     # What stands before the first mark in Telegram's and Discord's is the bot's public number.
     hidden = token[re.match(r"\d{6,}:|MTI\w+\.|", token).end() :]  # type: ignore[union-attr]
     shown = ""
@@ -83,12 +83,40 @@ def test_no_delta_shows_a_beginning_of_a_secret(token: str, step: int, before: s
         assert not any(piece in now for piece in (hidden[:6], hidden[-6:], hidden[4:12]))
         shown = now
     assert redactor.redact(text).startswith(shown)
-    assert shown.endswith(" and more words, to the end")
+    assert shown.endswith(" and more words, to the end\n")
 
 
 def test_a_growing_text_is_held_back_by_a_word_at_most() -> None:
-    """Ordinary words are shown as they come, and a run without an end is not waited for."""
+    """Ordinary words are shown when they have ended, and a run without an end is not waited for."""
     redactor = SecretRedactor([SECRET])
-    assert redactor.redact_growing("The answer is sim") == "The answer is sim"
+    assert redactor.redact_growing("The answer is sim") == "The answer is "
+    assert redactor.redact_growing("The answer is simple ") == "The answer is simple "
     assert redactor.redact_growing("漢字が続く") == "漢字が続く"
+    assert redactor.redact_growing("-=" * 500) == "-=" * (500 - 64)
     assert len(redactor.redact_growing("a" * 1_000)) == 1_000 - 256
+    assert SecretRedactor().redact_growing("The answer is sim") == "The answer is sim"
+
+
+SECRETS = ("Zq7mKp2xWv", "correct horse 9 battery staple", "pässwört-ünlimited-9", "k" * 40 + "9" + "z" * 200)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("before", ["", "The code begins with ", "key=", "漢字"])
+def test_guesses_of_a_secret_look_alike(secret: str, before: str) -> None:
+    """Whoever makes the bot write one guess after the other sees the same for a right letter and a wrong one."""
+    redactor = SecretRedactor([secret])
+    learnt = ""
+    for n in range(1, min(len(secret), 100)):
+        right = redactor.redact_growing(f"{before}{secret[:n]}")
+        wrong = redactor.redact_growing(f"{before}{secret[: n - 1]}~")
+        learnt += secret[n - 1] if len(right) != len(wrong) else ""
+    assert learnt == ""
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_delta_shows_a_beginning_of_any_secret(secret: str) -> None:
+    """Also of one that has blanks, other scripts, or more characters than are held back."""
+    redactor = SecretRedactor([secret])
+    for end in range(1, len(secret) + 1):
+        now = redactor.redact_growing(f"It is {secret}"[: 6 + end])
+        assert not now.removeprefix("It is ").removesuffix("[redacted]")
