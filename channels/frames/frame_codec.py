@@ -252,6 +252,7 @@ def part_frame(part: MessagePart, *, may_be_duplicate: bool = False, replaces: s
         "last": payload["last"],
         "follow": payload.get("follow", 0),
         "kind": part.kind.value,
+        "answers": part.reply_to,  # id of the message; "" for what came by itself, such as a reminder
         "marked": may_be_duplicate,
         "replaces": replaces,
         "file": None,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, FilePayload, Locator, Page, expect
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.reminders.recurrence import slot_of
+from agent.reminders.reminder import SAY, Reminder
+from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, send_text
 from tests.fakes.held_model import HeldScriptModel, users
@@ -111,3 +115,71 @@ async def test_what_was_stopped_stays_and_can_be_answered_again(chromium: Browse
         assert users(model.asked[1]) == ["a story"]
         await page.get_by_role("button", name=translate("web.version_before")).click()
         await expect(bodies(page)).to_have_text(ended)
+
+
+async def test_files_stay_with_the_versions_of_their_message(chromium: Browser) -> None:
+    """Another version shows them at once, in every window, edited or answered again; new files replace them."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page, other = await open_chat(chromium, up.app.web.url), await open_chat(chromium, up.app.web.url)
+        await attach(page, "notes.txt")
+        await say(page, "read this")
+        await expect(shown(page).first.locator(".file")).to_contain_text("notes.txt")
+        await shown(page).last.get_by_role("button", name=translate("web.answer_again")).click()
+        await expect(bodies(page).last).to_have_text("answer 2")
+        await page.locator("#text").press("ArrowUp")
+        await say(page, "read it slowly")
+        await expect(bodies(page).last).to_have_text("answer 3")
+        for window in (page, other):
+            await expect(shown(window).first.locator(".file")).to_contain_text("notes.txt")
+        await page.locator("#text").press("ArrowUp")
+        await attach(page, "more.txt")
+        await say(page, "and this")
+        for window in (page, other):
+            await expect(shown(window).first.locator(".file")).to_have_text(re.compile("^more.txt"))
+        await page.reload()
+        await expect(shown(page).first.locator(".file")).to_have_text(re.compile("^more.txt"))
+
+
+async def attach(page: Page, name: str) -> None:
+    """Add a file to the next message."""
+    file = FilePayload(name=name, mimeType="text/plain", buffer=name.encode())
+    await page.locator("#files").set_input_files(file)
+    await expect(page.locator('#attached [data-state="ready"]')).to_have_count(1)
+
+
+async def test_a_reminder_that_came_is_not_answered_again(chromium: Browser) -> None:
+    """It answers no message: the one above it would set a second reminder. Each answer names its own message."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "first question")
+        await model.called(1)
+        await send_text(page, "second question")
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓"])
+        model.go(1)
+        await expect(page.locator(".line.assistant:not(.streaming)")).to_have_count(2)
+        now = datetime.now(UTC)
+        reminder = Reminder(
+            id="raaaaaaaa",
+            key=SessionKey("web", "owner"),
+            by="owner",
+            person="web%3aowner",
+            kind=SAY,
+            text="water the roses",
+            at=slot_of(now - timedelta(minutes=1), "UTC"),
+            zone="UTC",
+            set_at=now,
+            source="t.1",
+        )
+        job = reminder.to_job("people/web%3aowner")
+        await up.app.store.jobs.put(job)
+        up.app.memory_jobs.note(job)
+        again = translate("web.answer_again")
+        fired = page.locator(".line.assistant", has_text="water the roses")
+        for _ in range(2):
+            await expect(fired).to_be_visible()
+            await expect(fired.get_by_role("button", name=again)).to_have_count(0)
+            await page.reload()
+        await page.locator(".line.assistant").first.get_by_role("button", name=again).click()
+        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 3")
+        assert users(model.asked[2]) == ["first question"]

@@ -229,7 +229,8 @@ class FakePageServices:
         ]
         self.lines.append(DisplayedMessage(id=f"{turn}/1", turn=turn, role="assistant", text=text, at=message.sent_at))
         await self.channel.show(ChatActivity(key=message.key, on=False))
-        for part in self.channel.render(OutboundMessage(id=f"{turn}.1", key=message.key, text=text)):
+        answer = OutboundMessage(id=f"{turn}.1", key=message.key, text=text, reply_to=message.message_id)
+        for part in self.channel.render(answer):
             if receipt is not None:
                 await self.channel.edit(receipt.message_id, part)
                 receipt = None

@@ -126,6 +126,7 @@ export class Chat {
         told.dataset.turn = line.turn;
         this.write(told, line.text, line.links);
         this.files(told, line.files ?? []);
+        this.offerAnother(told);
         if (line.role === "assistant") answer = told;
         if (line.partial) this.offerRest(told);
         if (line.buttons) {
@@ -135,6 +136,11 @@ export class Chat {
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
       }
     }
+  }
+
+  /** Return the lines of people here, the oldest first; `mine` has them as they came. */
+  said() {
+    return [...this.list.querySelectorAll(".line.user")];
   }
 
   knows(id) {
@@ -153,7 +159,8 @@ export class Chat {
     const state = document.createElement("span");
     state.className = "mark";
     line.querySelector(".meta").append(state);
-    this.files(line, files);
+    // Another version has the files of the message that it replaces, unless it brings its own.
+    this.files(line, files.length || !replaces ? files : (this.mine.get(replaces)?.shownFiles ?? []));
     line.sentFiles = files;
     if (!isCommand(text)) line.querySelector(".meta").prepend(this.action("edit", () => this.edit(line)));
     this.mine.set(id, line);
@@ -232,7 +239,7 @@ export class Chat {
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
-  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles, partial, sources = [] }) {
+  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles, partial, answers, sources = [] }) {
     if (settles) this.pressed.get(turn)?.remove();
     this.pressed.delete(turn);
     this.waiting.delete(turn);
@@ -245,6 +252,9 @@ export class Chat {
     if (line === preview) this.previews.delete(turn);
     line.classList.remove("streaming");
     this.parts.set(part, line);
+    line.dataset.turn = turn;
+    if (answers) line.dataset.answers = answers;
+    this.offerAnother(line);
     if (isPlain) this.writePlain(line, text);
     else this.write(line, text, links);
     showSources(line, sources, this.words);
@@ -258,7 +268,7 @@ export class Chat {
 
   /** True when this message may have answered /new. */
   hasEnded({ kind }) {
-    const said = [...this.mine.values()].at(-1)?.querySelector(".body").textContent ?? "";
+    const said = this.said().at(-1)?.source ?? "";
     return kind === "notice" && /^\/new\b/i.test(said);
   }
 
@@ -290,6 +300,7 @@ export class Chat {
 
   /** Show a link per file below what was said; following one saves it. */
   files(line, files) {
+    line.shownFiles = files;
     line.querySelector(".files")?.remove();
     if (files.length === 0) return;
     const list = document.createElement("div");
@@ -433,16 +444,28 @@ export class Chat {
     this.onEdit(line.source, this.replaceable(line));
   }
 
-  /** Have the message before *line* answered once more. */
+  /** Have the message that *line* answers answered once more. */
   answerAgain(line) {
-    let said = line.previousElementSibling;
-    while (said && (said.hidden || !said.matches(".user") || isCommand(said.source))) said = said.previousElementSibling;
+    const said = this.answered(line);
     if (said) this.onSay(said.source, [], this.replaceable(said));
+  }
+
+  /** Return the message that *line* answers; undefined for what came by itself, such as a reminder. */
+  answered(line) {
+    const { answers, turn } = line.dataset;
+    if (answers) return this.mine.get(answers);
+    return [...this.mine.values()].findLast((each) => each.dataset.turn === turn && !isCommand(each.source));
+  }
+
+  /** Offer another answer where *line* answers a message. */
+  offerAnother(line) {
+    const button = line.querySelector(".answer_again");
+    if (button) button.hidden = !this.answered(line);
   }
 
   /** Edit the last message of a person here; false when there is none. */
   editLast() {
-    const line = [...this.mine.values()].findLast((each) => !each.hidden && !isCommand(each.source));
+    const line = this.said().findLast((each) => !each.hidden && !isCommand(each.source));
     if (line) this.edit(line);
     return Boolean(line);
   }
