@@ -233,6 +233,44 @@ async def test_who_leaves_leaves_nothing_on_the_page(chromium: Browser) -> None:
         await expect(page.locator("#text")).to_have_value("")
 
 
+async def test_a_draft_outlives_a_reload(chromium: Browser) -> None:
+    """Each conversation has its own, an edited message too; what was sent is none, and who logs out leaves none."""
+    async with gateway(model=InstantModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+        page = await open_page(chromium)
+        await page.goto(up.app.web.url)
+        await log_in(page, up, "ann")
+        text = page.locator("#text")
+        await say(page, "the roses need water")
+        await text.fill("about the roses")
+        await page.locator("#new-chat").click()
+        await text.fill("sent at once")
+        await say(page, "sent at once")
+        await text.fill("about the wine\nand the cellar")
+        await page.reload()
+        await expect(text).to_have_value("about the wine\nand the cellar")
+        await expect(page.locator("#send")).to_be_enabled()
+        await titles(page).nth(1).click()
+        await expect(text).to_have_value("about the roses")
+        # What is edited comes back as what it is, and the draft below it is still there.
+        await expect(page.locator(".line.user .body")).to_have_text("the roses need water")
+        await page.get_by_role("button", name=translate("web.edit")).click()
+        await text.fill("the roses need no water")
+        await page.reload()
+        await expect(text).to_have_value("the roses need no water")
+        await expect(page.locator("#editing")).to_be_visible()
+        await text.press("Enter")
+        await expect(page.locator(".line.user:not([hidden]) .body")).to_have_text("the roses need no water")
+        await expect(text).to_have_value("about the roses")
+        await page.reload()
+        await expect(text).to_have_value("about the roses")
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await page.locator("#leave").click()
+        await expect(page.locator("#code")).to_be_focused()
+        assert "about" not in await page.evaluate("JSON.stringify(localStorage)")
+        await log_in(page, up, "ann")
+        await expect(text).to_have_value("")
+
+
 async def log_in(page: Page, up: InProcessGateway, name: str) -> None:
     """Log in with a code for *name*."""
     (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({"as": name})]

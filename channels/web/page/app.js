@@ -6,7 +6,7 @@ import { ModelCard } from "./connect.js";
 import { Conversations } from "./conversations.js";
 import { CommandMenu, listenForHelp } from "./help.js";
 import { Panels } from "./panels.js";
-import { Pending } from "./pending.js";
+import { Drafts, Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
 import { listenForSettings } from "./settings.js";
 import { Recorder } from "./recorder.js";
@@ -21,8 +21,8 @@ const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a mes
 const chat = new Chat(words, submit, edit, (press) => wire.send({ type: "press", ...press }), (before) => wire.send({ type: "look", before }));
 const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
 const panels = new Panels(words, run);
-const drafts = new Map(); // conversation -> what was typed in it and not sent
-const menu = new CommandMenu(words, fit);
+const drafts = new Drafts();
+const menu = new CommandMenu(words, typed);
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
 const card = new ModelCard(words, () => wire.hurry());
 const recorder = new Recorder(words, {
@@ -41,6 +41,8 @@ const wire = new Wire({
   session(session) {
     pending = new Pending(session.who);
     pending.conversation = conversations.current;
+    if (!drafts.open(session.who)) text.value = "";
+    if (text.value === "") showDraft();
     menu.allow(session.commands);
     recorder.allow(session.can_record);
     card.allow(session);
@@ -141,25 +143,43 @@ function send({ id, text, files = [], replaces = "" }) {
 
 /** Put a message into the composer; what is sent then replaces *replaces*, if there is any. */
 function edit(saying, replaces) {
-  if (!replaced) drafts.set(wire.conversation, text.value);
+  keepDraft();
   replaced = replaces;
   by("editing").hidden = !replaces;
   text.value = saying;
+  keepDraft();
   fit();
   text.focus();
 }
 
-/** Leave the editing of a message; with its draft, what was typed before is in the composer again. */
-function endEdit(hasDraft) {
+/** Leave the editing of a message: what was typed before is in the composer again. */
+function endEdit() {
   if (!replaced) return;
   replaced = "";
   by("editing").hidden = true;
-  if (hasDraft) text.value = drafts.get(wire.conversation) ?? "";
+  text.value = drafts.get(wire.conversation).text;
+  keepDraft();
+  fit();
+}
+
+/** Keep what stands in the composer, and what stood in it before a message was edited. */
+function keepDraft() {
+  const { text: before } = drafts.get(wire.conversation);
+  const edit = { text: before, edited: text.value, replaces: replaced };
+  drafts.set(wire.conversation, replaced ? edit : { text: text.value });
+}
+
+/** Show what was typed in the open conversation and not sent. */
+function showDraft() {
+  const { text: before, edited, replaces = "" } = drafts.get(wire.conversation);
+  replaced = replaces;
+  by("editing").hidden = !replaces;
+  text.value = replaces ? edited : before;
   fit();
 }
 
 by("edit-cancel").addEventListener("click", () => {
-  endEdit(true);
+  endEdit();
   text.focus();
 });
 
@@ -188,14 +208,15 @@ by("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (attachments.isBusy) return;
   submit(text.value, attachments.take(), replaced);
-  text.value = "";
-  endEdit(false);
+  if (replaced) endEdit();
+  else text.value = "";
+  keepDraft();
   fit();
   text.focus();
 });
 
 text.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && replaced) endEdit(true);
+  if (event.key === "Escape" && replaced) endEdit();
   if (event.key === "ArrowUp" && text.value === "" && chat.editLast()) event.preventDefault();
   // While an input method composes, Enter chooses a word.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -203,7 +224,12 @@ text.addEventListener("keydown", (event) => {
   if (!by("send").disabled) by("form").requestSubmit();
 });
 
-text.addEventListener("input", fit);
+text.addEventListener("input", typed);
+
+function typed() {
+  keepDraft();
+  fit();
+}
 
 function fit() {
   const isEmpty = text.value.trim() === "" && attachments.isEmpty;
@@ -226,15 +252,13 @@ by("stop").addEventListener("click", () => run("/stop"));
 
 /** Show another conversation: its history comes with its connection, what was typed stays where it was typed. */
 function turnTo(conversation) {
-  endEdit(true);
-  drafts.set(wire.conversation, text.value);
-  text.value = drafts.get(conversation) ?? "";
+  keepDraft();
   if (pending) pending.conversation = conversation;
   chat.restore([]);
   showTrouble("");
   showActivity(false);
   wire.turnTo(conversation);
-  fit();
+  showDraft();
 }
 
 function welcome() {
@@ -315,9 +339,8 @@ by("leave").addEventListener("click", async () => {
   conversations.forget();
   panels.close();
   forgetPictures();
-  endEdit(false);
   drafts.clear();
-  text.value = "";
+  showDraft();
   by("spoken").textContent = "";
   chat.restore([]);
   fit();

@@ -43,6 +43,56 @@ export class Pending {
   }
 }
 
+/** What was typed in each conversation and not sent: { text }, and what is being edited as { edited, replaces }. */
+export class Drafts {
+  constructor() {
+    this.kept = new Map(); // conversation -> draft; also where nothing can be stored
+    this.who = "";
+  }
+
+  /** Read the drafts of *who*; return false if somebody else's were open. */
+  open(who) {
+    const isSame = ["", who].includes(this.who);
+    if (!isSame) this.kept.clear();
+    this.who = who;
+    return isSame;
+  }
+
+  get(conversation) {
+    return this.kept.get(conversation) ?? this.stored(conversation) ?? { text: "" };
+  }
+
+  set(conversation, draft) {
+    this.kept.set(conversation, draft);
+    if (!this.who) return;
+    try {
+      if (draft.text || draft.replaces) localStorage.setItem(this.name(conversation), JSON.stringify(draft));
+      else localStorage.removeItem(this.name(conversation));
+    } catch {
+      // Storage is full or forbidden: this tab still has the draft.
+    }
+  }
+
+  /** Forget every draft of the person who leaves. */
+  clear() {
+    this.kept.clear();
+    for (const name of Object.keys(localStorage)) if (name.startsWith(this.name(""))) localStorage.removeItem(name);
+    this.who = "";
+  }
+
+  name(conversation) {
+    return `parlour.draft.${new URL(".", document.baseURI).pathname}.${this.who}/${conversation}`;
+  }
+
+  stored(conversation) {
+    try {
+      return this.who ? JSON.parse(localStorage.getItem(this.name(conversation))) : null;
+    } catch {
+      return null;
+    }
+  }
+}
+
 /** An id for something this page sends; the same one when it is sent again. */
 export function newId() {
   if (crypto.randomUUID) return crypto.randomUUID();
