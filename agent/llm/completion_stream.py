@@ -19,6 +19,9 @@ STREAM_BYTES = 16 * ANSWER_CHARS
 HEADER_BYTES = 65_536  # of one header of an answer: proxies send policies of 9,000 bytes
 _LAST_BYTES = 0.2  # seconds: after [DONE] the connection can be used again if the end of the response comes
 _DONE = b"[DONE]"
+_LONGEST_END = 32  # bytes
+_LIST = re.compile(rb"\[\s*[\]{]")  # others are words in brackets
+_CODES = ("code", "status", "status_code", "http_code", "http_status")  # of an error; the first that is a status counts
 
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -156,6 +159,7 @@ class CompletionStream:
         self._chunks: deque[JsonObject] = deque()
         self._first = b""  # what was read to tell an event from a body
         self._is_over = False
+        self._has_reason = False  # the finish reason was read
 
     async def open(self, kind: str) -> None:
         """Tell events from one body by their first bytes, and read a body, whatever its content type *kind*.
@@ -193,12 +197,12 @@ class CompletionStream:
         if not self._chunks:
             return None
         chunk = self._chunks.popleft()
-        if "error" in chunk:
-            check_error(chunk)
         # Read as dictionaries, here and in `plain_words`: an attribute costs five times as much, for each chunk.
         choices = chunk.get("choices")
+        if (not choices or "error" in chunk) and not self._has_reason:
+            check_error(chunk)  # behind the end of an answer it takes nothing back
         if isinstance(choices, list) and choices and isinstance(choices[0], dict) and choices[0].get("finish_reason"):
-            self.is_finished = True
+            self.is_finished = self._has_reason = True
         return chunk
 
     async def _read(self) -> None:
@@ -214,19 +218,16 @@ class CompletionStream:
             raise InvalidModelReply(f"{self._model}: {error}") from None
         is_whole = True
         for event in events:
-            if event.data.strip() == _DONE:
+            if _is_end(event):
                 self.is_finished = self._is_over = True
                 await self._read_end()
                 return
             try:
-                chunk = parse_event(event, self._model)
+                self._chunks += parse_event(event, self._model)
             except InvalidModelReply:
                 if piece:
                     raise
                 is_whole = False  # a part of an event, with which the stream was cut off
-            else:
-                if chunk is not None:
-                    self._chunks.append(chunk)
         self._is_over = not piece
         self.ends_unmarked = self._is_over and is_whole
 
@@ -247,31 +248,42 @@ def _stripped(data: bytes | bytearray) -> bytes:
 
 
 def parse_answer(data: bytes, model: str) -> list[JsonObject]:
-    """Return a whole answer: one body, or the chunks of a stream that was not asked for.
+    """Return a whole answer: one body, or the chunks of a stream that was not asked for, as events, lines or a list.
 
     Raises InvalidModelReply, or ProviderHttpError for an error with status 200.
     """
     if _EVENTS.match(start := _stripped(data)) is None:
-        bodies = [parse_object(start, model)]
+        bodies = parse_objects(start, model)
     else:
         decoder = EventStreamDecoder(limit=len(data) + 1)
         events = [*decoder.feed(data), *decoder.close()]
-        found = (parse_event(event, model) for event in events if event.data.strip() != _DONE)
-        bodies = [each for each in found if each is not None]
+        bodies = [each for event in events if not _is_end(event) for each in parse_event(event, model)]
     for body in bodies:
         check_error(body)
     return bodies
 
 
-def parse_event(event: ServerSentEvent, model: str) -> JsonObject | None:
-    """Return the chunk of *event*; None for one that only keeps the connection open. Raises InvalidModelReply."""
+def _is_end(event: ServerSentEvent) -> bool:
+    """Return True if *event* ends the answer. Some proxies quote the mark, or write it small."""
+    return len(event.data) < _LONGEST_END and event.data.strip(b' "').upper() == _DONE
+
+
+def parse_event(event: ServerSentEvent, model: str) -> list[JsonObject]:
+    """Return the chunks of *event*, nearly always one; none if it only keeps the connection open.
+
+    Raises InvalidModelReply.
+    """
     is_error = event.name == b"error"
     data = event.data.strip()
-    if data[:1] in (b"{", b"["):
-        return parse_object(data, model, is_error=is_error)
+    if data.startswith(b"data:"):  # a proxy that makes events of the lines of a stream
+        data = data.removeprefix(b"data:").lstrip()
+        if data == _DONE:
+            return []
+    if data.startswith(b"{") or _LIST.match(data):
+        return parse_objects(data, model, is_error=is_error)
     if is_error and data:
-        return JsonObject(error=data.decode(errors="replace"))
-    return None  # a heartbeat: nothing, or a word
+        return [JsonObject(error=data.decode(errors="replace"))]
+    return []  # a heartbeat: nothing, or a word
 
 
 def plain_words(chunk: object) -> str:
@@ -281,8 +293,12 @@ def plain_words(chunk: object) -> str:
     choices = chunk.get("choices")
     if type(choices) is not list or not choices or type(choice := choices[0]) is not JsonObject:
         return ""
+    if choice.get("index"):
+        return ""
     delta = choice.get("delta")
-    if type(delta) is not JsonObject or len(delta) != 1 + ("role" in delta) or choice.get("finish_reason"):
+    if type(delta) is not JsonObject or choice.get("finish_reason"):
+        return ""
+    if len(delta) != 1 and (len(delta) != 2 or delta.get("role") != "assistant"):
         return ""
     words = delta.get("content")
     return words if type(words) is str else ""
@@ -292,23 +308,47 @@ def check_error(chunk: JsonObject) -> None:
     """Raise ProviderHttpError for an error beside or in place of an answer."""
     choices = chunk.choices
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], JsonObject) else JsonObject()
-    if chunk.error and not (first.delta or first.message):
+    if first.delta or first.message:
+        return
+    if chunk.error:
         raise error_in_body(chunk.error)
+    base = chunk.base_resp  # MiniMax's, which an answer has as well
+    has_code = isinstance(base, Mapping) and base.get("status_code") not in (None, 0, "0")
+    is_error = chunk.object == "error" or chunk.type == "error" or chunk.success is False
+    has_words = any(chunk.get(name) for name in ("detail", "errors")) or (
+        isinstance(chunk.message, str) and any(chunk.get(name) for name in _CODES)
+    )
+    if not choices and (has_code or is_error or has_words):
+        raise error_in_body(chunk)
 
 
-def parse_object(data: bytes, model: str, *, is_error: bool = False) -> JsonObject:
-    """Return *data* as an object. Raises InvalidModelReply. *is_error*: it is the object of an error."""
+def parse_objects(data: bytes, model: str, *, is_error: bool = False) -> list[JsonObject]:
+    """Return the objects in *data*: one, a list of them, or one a line. Raises InvalidModelReply.
+
+    *is_error*: it is the object of an error.
+    """
+    text = data.decode(errors="replace")  # half a character is no reason to lose an answer
     try:
-        body = json.loads(data, object_hook=JsonObject)
+        try:
+            found = _decode(text)
+        except ValueError:
+            if len(lines := text.splitlines()) < 2:
+                raise
+            found = [_decode(line) for line in lines if line.strip() and line.strip() != _DONE.decode()]
     except (ValueError, RecursionError):
         raise InvalidModelReply(f"{model}: the answer is not JSON") from None
-    if not isinstance(body, JsonObject):
+    bodies = found if isinstance(found, list) else [found]
+    if not all(isinstance(each, JsonObject) for each in bodies):
         raise InvalidModelReply(f"{model}: the answer is not a JSON object")
-    return JsonObject(error=body) if is_error and not body.error else body
+    return [JsonObject(error=each) if is_error and not each.error else each for each in bodies]
+
+
+_decode = json.JSONDecoder(object_hook=JsonObject, strict=False).decode  # servers leave control characters as they are
 
 
 def error_in_body(error: object) -> ProviderHttpError:
-    """Return the error in the body of an answer with status 200; one without a code counts as HTTP 500."""
-    code = error.get("code") if isinstance(error, Mapping) else None
-    status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdigit() else 500
-    return ProviderHttpError(status if is_http_error(status) else 500, json.dumps(error), {})
+    """Return the error in the body of an answer with status 200; one without a status counts as HTTP 500."""
+    codes = [error.get(name) for name in _CODES] if isinstance(error, Mapping) else []
+    found = [int(code) for code in codes if isinstance(code, int | str) and str(code).isascii() and str(code).isdigit()]
+    status = next((code for code in found if is_http_error(code)), 500)
+    return ProviderHttpError(status, json.dumps(error), {})

@@ -13,13 +13,31 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage, attach_usage, estimate
+from agent.llm.chat_model import (
+    ChatReply,
+    ChatRequest,
+    ModelConfig,
+    ReplyEnding,
+    Sink,
+    TokenUsage,
+    attach_usage,
+    estimate,
+)
 from agent.llm.completion_stream import AnswerClock, error_in_body
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import CACHED_PURPOSE, outgoing, without_pictures
 from agent.llm.written_calls import find_written_calls
-from gateway.errors import EmptyModelReply, InvalidModelReply, ModelAbility, ModelFailed, ModelTimeout, ModelUnreachable
+from gateway.errors import (
+    EmptyModelReply,
+    FailureCause,
+    InvalidModelReply,
+    ModelAbility,
+    ModelFailed,
+    ModelRefused,
+    ModelTimeout,
+    ModelUnreachable,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -217,6 +235,8 @@ class ProviderModel(ABC):
         # or with half a call, it is asked for again.
         if builder.finish == "error" and (builder.called or builder.is_empty):
             raise error_in_body(builder.error or "finish_reason error")
+        if builder.is_empty and builder.ending is ReplyEnding.FILTERED:
+            raise ModelRefused(f"{self.name}: nothing but {builder.finish}", FailureCause.FILTERED)
         if builder.is_empty:
             raise EmptyModelReply(f"{self.name}: an empty answer ({builder.finish or 'no reason given'})")
         tokens = self._tokens(request, builder)

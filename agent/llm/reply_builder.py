@@ -17,6 +17,7 @@ from agent.llm.completion_stream import plain_words
 from gateway.errors import InvalidModelReply
 
 _MOST_CALLS = 128  # what no honest answer holds
+_LONGEST_FINISH = 40  # characters; it is part of errors
 _OPAQUE_BYTES = 400_000  # of data that a provider wants back with one message
 # What servers call a model's reasoning; a few want it back with the calls it led to.
 _REASONING = ("reasoning_content", "reasoning")
@@ -41,6 +42,8 @@ class ReplyBuilder:
         self._blocks: list[dict[str, Any]] = []
         self._details: list[dict[str, Any]] = []
         self._has_delta = False
+        self._index: object = None  # of the choice that is the answer
+        self._is_result = False  # what comes is the result of a tool of the provider's, and no answer
         self.tools: frozenset[str] = frozenset()  # names that the model was offered
         self.answer = AnswerText(is_hidden=is_hidden)
         self.usage: Any = None
@@ -62,12 +65,12 @@ class ReplyBuilder:
         """The end of the text, by the provider's reason and our bounds."""
         if self.answer.is_repeated:
             return ReplyEnding.REPEATED
-        return ReplyEnding.LENGTH if self.is_full else _ENDINGS.get(self.finish, ReplyEnding.COMPLETE)
+        return ReplyEnding.LENGTH if self.is_full else _ENDINGS.get(self.finish.lower(), ReplyEnding.COMPLETE)
 
     @property
     def is_empty(self) -> bool:
         """Neither words nor a tool call."""
-        return not self._calls and not self.answer.text.strip()
+        return not any(call.name for call in self._calls) and not self.answer.text.strip()
 
     @property
     def called(self) -> int:
@@ -76,32 +79,58 @@ class ReplyBuilder:
 
     def add(self, chunk: Any) -> bool:
         """Take one chunk of a stream, or a whole body; True when the text grew."""
-        if words := plain_words(chunk):
+        if not self._is_result and not self._index and (words := plain_words(chunk)):
             self._has_delta = True
             return self.answer.add(words)
         self.usage = getattr(chunk, "usage", None) or self.usage
-        choice = next(iter(chunk.choices or ()), None)
+        self.error = getattr(chunk, "error", None) or self.error
+        choice = self._choice_of(chunk)
         if choice is None:
             return False
-        self.finish = choice.finish_reason or self.finish
-        self.error = getattr(choice, "error", None) or getattr(chunk, "error", None) or self.error
+        finish = choice.finish_reason
+        self.finish = finish[:_LONGEST_FINISH] if isinstance(finish, str) and finish else self.finish
+        self.error = getattr(choice, "error", None) or self.error
         delta, message = getattr(choice, "delta", None), None
         if delta:
             self._has_delta = True
         elif not self._has_delta:  # a whole body, or a server that streams messages
             delta = message = getattr(choice, "message", None)
-        if not delta:
+        return bool(delta) and self._add_delta(delta, is_whole=message is not None)
+
+    def _add_delta(self, delta: Any, *, is_whole: bool) -> bool:
+        self._check_shape(delta)
+        if isinstance(role := getattr(delta, "role", None), str) and role:
+            self._is_result = role in _RESULT_ROLES
+        if self._is_result:
             return False
         calls = delta.tool_calls
-        for n, piece in enumerate((calls,) if isinstance(calls, Mapping) else calls or ()):
-            self._add_call(piece, n if message is not None else None)
+        for n, piece in enumerate((calls,) if isinstance(calls, Mapping) else calls if isinstance(calls, list) else ()):
+            self._add_call(piece, n if is_whole else None)
         if (old := getattr(delta, "function_call", None)) is not None:
             self._add_piece(0, "", old)
-        for block in getattr(delta, "thinking_blocks", None) or ():
+        blocks = getattr(delta, "thinking_blocks", None)
+        for block in blocks if isinstance(blocks, list) else ():
             self._add_thinking(block)
         self._add_reasoning(delta)
         words = _words(delta.content) or _words(getattr(delta, "refusal", None))
         return bool(words) and self.answer.add(words)
+
+    def _choice_of(self, chunk: Any) -> Any:
+        """Return the choice of *chunk* that is the answer, or None: servers may send more of them than was asked."""
+        choices = chunk.choices
+        choice = choices if isinstance(choices, Mapping) else next(iter(choices or ()), None)
+        if choice is None:
+            return None
+        self._check_shape(choice)
+        index = getattr(choice, "index", None) or 0
+        if self._index is None and self._has_delta:
+            self._index = 0
+        self._index = index if self._index is None else self._index
+        return choice if index == self._index else None
+
+    def _check_shape(self, value: object) -> None:
+        if isinstance(value, str | int | float | list):
+            raise InvalidModelReply(f"{self._model}: a choice that is no object")
 
     def take(self, bodies: Sequence[Any]) -> None:
         """Take a whole answer: one body, or the chunks of a stream that was not asked for."""
@@ -117,7 +146,7 @@ class ReplyBuilder:
         """Return the calls in the model's order; raise InvalidModelReply for calls beyond the limits."""
         if len(self._calls) > _MOST_CALLS or sum(len(call.arguments) for call in self._calls) > ANSWER_CHARS:
             raise InvalidModelReply(f"{self._model}: tool calls too large")
-        return tuple(ToolCall(call.id, call.name, clean(call.arguments)) for call in self._calls if call.name)
+        return tuple(ToolCall(call.id, call.name, clean(call.json)) for call in self._calls if call.name)
 
     def thinking(self) -> Mapping[str, Any] | None:
         """Return the provider data that the same model expects back with its message.
@@ -145,7 +174,8 @@ class ReplyBuilder:
     def tokens(self) -> TokenUsage | None:
         """Return the provider's figures; None if it gave none."""
         usage = self.usage
-        sent, answered = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+        sent = _count(usage, "prompt_tokens") or _count(usage, "input_tokens")
+        answered = _count(usage, "completion_tokens") or _count(usage, "output_tokens")
         if not sent and not answered:
             return None
         details = getattr(usage, "prompt_tokens_details", None)
@@ -202,10 +232,13 @@ class ReplyBuilder:
         """
         if not name or not call.name:
             return False
+        if call.is_complete:
+            is_other = bool(id and call.id) and id != call.id
+            return is_other or (name, arguments.strip()) not in ((call.name, call.arguments.strip()), (call.name, ""))
+        if call.arguments.lstrip().startswith("{") and not arguments.lstrip().startswith("{"):
+            return False  # the rest of an object, whatever its id
         if id and call.id:
             return id != call.id
-        if call.is_complete:
-            return (name, arguments) != (call.name, call.arguments)
         # Either a name in two pieces, or a call without arguments and the next one.
         return not call.arguments and name in self.tools and call.name in self.tools and call.name != name
 
@@ -235,6 +268,8 @@ class ReplyBuilder:
                 last[key] = value
 
     def _add_thinking(self, piece: Any) -> None:
+        if not isinstance(piece, Mapping):
+            return
         block = dict(piece)
         last = self._blocks[-1] if self._blocks else None
         if block.get("type") == "redacted_thinking" or last is None or "signature" in last:
@@ -247,18 +282,31 @@ class ReplyBuilder:
             last["signature"] = block["signature"]
 
 
-_ENDINGS = {
-    "length": ReplyEnding.LENGTH,
-    "max_tokens": ReplyEnding.LENGTH,
-    "content_filter": ReplyEnding.FILTERED,
-    "safety": ReplyEnding.FILTERED,
-    "error": ReplyEnding.BROKEN,
-}
+_ENDINGS = dict.fromkeys(
+    ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), ReplyEnding.LENGTH
+)
+_ENDINGS |= dict.fromkeys(
+    ("content_filter", "safety", "refusal", "sensitive", "recitation", "prohibited_content", "blocklist", "spii"),
+    ReplyEnding.FILTERED,
+)
+_ENDINGS |= dict.fromkeys(
+    (
+        "error",
+        "network_error",
+        "insufficient_system_resource",
+        "abort",
+        "cancelled",
+        "timeout",
+        "malformed_function_call",
+    ),
+    ReplyEnding.BROKEN,
+)
+_RESULT_ROLES = ("tool", "function")
 _BRACES = re.compile(r'["\\{}\[\]]')
 
 
 class _ToolCallBuilder:
-    __slots__ = ("_depth", "_is_escaped", "_is_quoted", "arguments", "data", "id", "is_complete", "name")
+    __slots__ = ("_depth", "_is_escaped", "_is_quoted", "_last", "arguments", "data", "id", "is_complete", "name")
 
     def __init__(self) -> None:
         self.id = ""
@@ -266,9 +314,19 @@ class _ToolCallBuilder:
         self.arguments = ""
         self.data: dict[str, Any] = {}
         self.is_complete = False  # the arguments are a whole JSON object
+        self._last = ""  # the last piece
         self._depth = 0
         self._is_quoted = False
         self._is_escaped = -1  # position of the character that a backslash takes with it
+
+    @property
+    def json(self) -> str:
+        """The arguments, also of a server that sends all of them so far in each piece, or that encodes them twice."""
+        if not self.is_complete and len(self._last) < len(self.arguments) and _is_object(self._last):
+            return self._last
+        if self.arguments.lstrip().startswith('"') and isinstance(inner := _decoded(self.arguments), str):
+            return inner if _is_object(inner) else self.arguments
+        return self.arguments
 
     def add(self, piece: str) -> None:
         """Take more of the arguments. Text after a whole object repeats it and is dropped."""
@@ -276,6 +334,7 @@ class _ToolCallBuilder:
             self.arguments, self.is_complete = "", False  # an empty object before the real one
         if self.is_complete or not piece:
             return
+        self._last = piece
         start = len(self.arguments)
         self.arguments += piece
         if self._depth == 0 and not self.arguments.lstrip().startswith("{"):
@@ -298,6 +357,17 @@ class _ToolCallBuilder:
                     return
 
 
+def _decoded(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_object(text: str) -> bool:
+    return text.lstrip().startswith("{") and isinstance(_decoded(text), dict)
+
+
 def clean(text: str) -> str:
     """Join surrogate halves that came in two pieces, and replace lone ones: nothing else stores them."""
     try:
@@ -308,12 +378,13 @@ def clean(text: str) -> str:
 
 
 def _words(content: object) -> str:
-    """Return the text of a content field: a string, null, or a list of parts."""
+    """Return the text of a content field: a string, null, a part, or a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        parts = [part for part in content if isinstance(part, Mapping) and part.get("type") not in _THOUGHTS]
-        return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+        return "".join(map(_words, content))
+    if isinstance(content, Mapping) and content.get("type") not in _THOUGHTS:
+        return next((words for key in ("text", "refusal", "value") if (words := _words(content.get(key)))), "")
     return ""
 
 

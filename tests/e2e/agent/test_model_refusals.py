@@ -100,7 +100,7 @@ async def open_refusing(
 
 
 OVERFLOWS = sorted(each.name for each in CASES.glob("overflow-*.json"))
-STREAMS = ["overflow-lmstudio-sse.sse"]
+STREAMS = ["overflow-llamacpp-sse-error.sse", "overflow-lmstudio-sse.sse"]
 PAGE = Refusal(413, b"<html><title>413 Request Entity Too Large</title></html>", "text/html")
 UNKNOWN = [Refusal(status, b'{"error": {"message": "oops"}}') for status in (400, 422, 500)]
 

@@ -94,6 +94,24 @@ FORMS: dict[str, tuple[list[Any], list[tuple[str, str]]]] = {
         ],
         TWO,
     ),
+    "one id for two calls": (
+        [piece(SEARCH, CATS, id="a"), piece("files_list", "{}", id="a")],
+        [*ONE, ("files_list", "{}")],
+    ),
+    "name in every piece, another id": (
+        [piece(SEARCH, CATS[:5], index=0, id="a"), piece(SEARCH, CATS[5:], index=0, id="b")],
+        ONE,
+    ),
+    "all so far in every piece": (
+        [piece(SEARCH, CATS[:5], index=0, id="a"), piece(arguments=CATS[:9], index=0), piece(arguments=CATS, index=0)],
+        ONE,
+    ),
+    "encoded twice": ([piece(SEARCH, json.dumps(CATS), index=0, id="a")], ONE),
+    "index below zero, huge, no whole number": (
+        [piece(SEARCH, CATS, index=-1), piece(SEARCH, DOGS, index=10**30), piece("files_list", "{}", index=0.5)],
+        [*TWO, ("files_list", "{}")],
+    ),
+    "ids that are no text": ([piece(SEARCH, CATS, index=0, id=17), piece(SEARCH, DOGS, index=1, id={"a": 1})], TWO),
     "braces in words": (
         [piece("remember", '{"fact":"a } \\"', index=0), piece(arguments='{ b"}', index=0)],
         [("remember", '{"fact":"a } \\"{ b"}')],
