@@ -48,7 +48,7 @@ KEY_FIELDS = {
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
     "usage.left_{}_calls": set(ToolCapSettings.model_fields),
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
-    "alerts.over_{}": {"channel", "delay", "model", "model_fault", "disk", "memory", "cap"},
+    "alerts.over_{}": {"channel", "delay", "model", "model_fault", "disk", "store", "memory", "cap"},
     "commands.ability_{}": {ability.value for ability in ModelAbility},
     "memory.{}_done": {"approve", "reject"},
     "memory.edit_{}": {"added", "removed", "replaced"},

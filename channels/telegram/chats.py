@@ -28,6 +28,8 @@ class TelegramChats:
 
     async def resolve_chat(self, key: SessionKey) -> int:
         """Return the current id of the chat of *key*: a group that became a supergroup has another one."""
+        if not key.parent.chat.startswith("-"):
+            return int(key.parent.chat)  # a direct chat never moves; owners are told there while the store hangs
         return (await self._load()).get(key.parent.chat, int(key.parent.chat))
 
     async def save_migration(self, old: int, new: int) -> None:

@@ -16,8 +16,10 @@ from gateway.events import short_turn_id
 from gateway.ports import Alert, AlertStore, DelayedDelivery
 from gateway.ports.caps import CapAllowance
 from gateway.quarantine import list_events
+from gateway.store_watcher import StoreWatcher
 
 DOWN_AFTER = timedelta(minutes=5)
+STORE_AFTER = timedelta(seconds=30)  # a server that restarts is no outage
 DELAYED_AFTER = timedelta(minutes=5)
 MODEL_AFTER = timedelta(minutes=10)
 MODEL_FORGETS = timedelta(hours=1)  # failures further apart are separate outages
@@ -223,6 +225,39 @@ class DiskSource:
                 level="critical" if is_full else "warning",
             )
         ]
+
+
+@dataclass(slots=True, eq=False)
+class StoreSource:
+    """Outages of the store that are over; while there is one, nothing can be noted (`StoreNotifier`).
+
+    *of* ends the cause's name, where several gateways have a connection each.
+    """
+
+    watcher: StoreWatcher
+    of: str = ""
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
+        """Return the outages of some length since the last call, as what has happened."""
+        outages, self.watcher.outages[:] = list(self.watcher.outages), []
+        return [
+            Observation(
+                cause=f"store{self.of}",
+                since=each.since,
+                happened=1,
+                line="alerts.store_was_unwritable",
+                fields={**store_fields(each.cause), "until": each.until.isoformat()},
+                level="critical",
+                mark=each.until.isoformat(),
+            )
+            for each in outages
+            if each.until - each.since >= STORE_AFTER
+        ]
+
+
+def store_fields(cause: str) -> dict[str, str | int]:
+    """Return the fields of an alert about the store; the cause is a server's text, and is shown as code."""
+    return {"cause": "`" + cause.replace("`", "'") + "`"}
 
 
 class DamagedMemorySource:

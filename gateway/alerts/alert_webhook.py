@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
@@ -42,12 +42,13 @@ class AlertWebhook:
     store: AlertStore
     _: KW_ONLY
     origin: WebhookOrigin
-    check: Callable[[], Awaitable[None]]
+    is_writable: Callable[[], bool]  # the store's last measurement
     firing: Callable[[], tuple[str, ...]]
     post_queued: asyncio.Event
     meter: MetricsRecorder
     now: Callable[[], datetime]
     proxy: str = ""
+    _urgent: asyncio.Queue[str] = field(default_factory=asyncio.Queue, init=False)  # two for each outage
     _is_failing: bool = field(default=False, init=False)
 
     async def run(self) -> None:
@@ -60,6 +61,15 @@ class AlertWebhook:
         async with httpx.AsyncClient(timeout=_TIMEOUT, transport=way) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._post_for_ever(client), name="alert posts")
             tasks.create_task(self._ping_for_ever(client), name="alert pings")
+            tasks.create_task(self._post_urgent(client), name="urgent alert posts")
+
+    def post_now(self, body: str) -> None:
+        """Post *body* past the journal: once, and before what is queued there."""
+        self._urgent.put_nowait(body)
+
+    async def _post_urgent(self, client: httpx.AsyncClient) -> None:
+        while True:
+            await self._send(client, await self._urgent.get())
 
     async def _post_for_ever(self, client: httpx.AsyncClient) -> None:
         while True:
@@ -85,12 +95,10 @@ class AlertWebhook:
 
     async def _ping_for_ever(self, client: httpx.AsyncClient) -> None:
         while True:
-            try:
-                await self.check()
-            except StoreUnavailable:
-                log.warning("alerts.no_ping", reason="the journal cannot be written")
-            else:
+            if self.is_writable():
                 await self._send(client, self.origin.ping(self.firing(), self.now()))
+            else:
+                log.warning("alerts.no_ping", reason="the journal cannot be written")
             await asyncio.sleep(PING_EVERY.total_seconds())
 
     async def _send(self, client: httpx.AsyncClient, body: str) -> str:

@@ -22,10 +22,12 @@ from gateway.alerts.alert_sources import (
     DiskSource,
     NoToolsSource,
     QuarantineSource,
+    StoreSource,
     UnpricedModelSource,
 )
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
+from gateway.alerts.store_notifier import StoreNotifier
 from gateway.app.context import AppContext
 from gateway.app.turns import GatewaySubsystems
 from gateway.errors import ModelAbility
@@ -33,6 +35,7 @@ from gateway.events import SessionKey
 from gateway.ports import AlertStore
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import package_version
+from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 
 LOCAL_OWNER = "owner"  # the user of this machine's page and terminal (channels/web/adapter.py)
@@ -46,12 +49,14 @@ class AlertServices:
 
     watch: AlertMonitor
     webhook: AlertWebhook | None
+    store_notifier: StoreNotifier
     store: AlertStore
 
     async def run(self) -> None:
         """Notify until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="alert watch")
+            tasks.create_task(self.store_notifier.run(), name="alert of the store")
             if self.webhook is not None:
                 tasks.create_task(self.webhook.run(), name="alert webhook")
 
@@ -62,7 +67,12 @@ class AlertServices:
 
 
 def build_alerts(
-    context: AppContext, parts: GatewaySubsystems, supervisor: Supervisor, *, check_now: asyncio.Event
+    context: AppContext,
+    parts: GatewaySubsystems,
+    supervisor: Supervisor,
+    watcher: StoreWatcher,
+    *,
+    check_now: asyncio.Event,
 ) -> AlertServices:
     """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
     settings, home, store, now = context.settings, context.home, context.store, context.now
@@ -76,10 +86,24 @@ def build_alerts(
 
     # Of several gateways, some conditions are of one machine or home; all others are of the whole.
     of = f".{origin.host}:{home.path}" if store.alerts.gateway else ""
+    to = AlertRecipients(
+        ways=OwnerDirectory(
+            people=access.owners_at.everybody,
+            channels=channels.channels,
+            connection_states=supervisor.states,
+            unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
+            pages=[SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local],
+        ),
+        locale_of=lambda key: (locales.language(key), locales.clock(key)),
+        posts=bool(url),
+        origin=origin,
+        posted=posted,
+    )
     watch = AlertMonitor(
         store.alerts,
         {
             "killed": CrashSource(context.unclean_stops, now, of=of),
+            "store": StoreSource(watcher, of=of),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
             "delivery": DelaySource(parts.dispatcher.delayed, supervisor.states, now),
             "model": parts.model_health,
@@ -104,21 +128,7 @@ def build_alerts(
             ),
             "strangers": BurstSource("strangers", "alerts.strangers", lambda: access.strangers.unanswered, now, many=1),
         },
-        AlertRecipients(
-            ways=OwnerDirectory(
-                people=access.owners_at.everybody,
-                channels=channels.channels,
-                connection_states=supervisor.states,
-                unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
-                pages=[
-                    SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local
-                ],
-            ),
-            locale_of=lambda key: (locales.language(key), locales.clock(key)),
-            posts=bool(url),
-            origin=origin,
-            posted=posted,
-        ),
+        to,
         meter=context.meter,
         now=now,
         check_now=check_now,
@@ -129,11 +139,12 @@ def build_alerts(
             url,
             store.alerts,
             origin=origin,
-            check=store.check,
+            is_writable=lambda: watcher.state is not None and watcher.state.is_writable,
             firing=watch.active_alerts,
             post_queued=posted,
             meter=context.meter,
             now=now,
             proxy=settings.proxy_address,
         )
-    return AlertServices(watch, webhook, store.alerts)
+    notifier = StoreNotifier(watcher, to, channels.channels, webhook=webhook, meter=context.meter, now=now)
+    return AlertServices(watch, webhook, notifier, store.alerts)

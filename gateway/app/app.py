@@ -58,6 +58,7 @@ from gateway.ports import (
     Store,
 )
 from gateway.settings import Settings
+from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.web.metrics import PrometheusRecorder
 from gateway.web.server import WebServer
@@ -74,6 +75,7 @@ class GatewayApp:
     settings: Settings
     home: Home
     store: Store
+    store_watcher: StoreWatcher
     scope_files: ScopeFileSync | None
     meter: PrometheusRecorder
     pool: WorkerPool

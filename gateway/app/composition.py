@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from agent.commands import CommandRouter
 from agent.llm.model_abilities import LearnedModels
@@ -73,10 +72,11 @@ from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
 from gateway.store.closed_store import read_sessions, read_store_id
+from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints
-from gateway.web.metrics import metrics_route
+from gateway.web.metrics import OF_STORE, metrics_route, record_depth
 from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
 
@@ -317,10 +317,12 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         now=context.now,
     )
     console = build_console(context, channels, access)
+    watcher = _build_store_watcher(context, parts.jobs)
     return GatewayApp(
         settings=context.settings,
         home=context.home,
         store=context.store,
+        store_watcher=watcher,
         scope_files=context.scope_files,
         meter=context.meter,
         pool=pool,
@@ -342,14 +344,14 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         models=parts.models.catalog,
         refusals=context.refusals,
         usage=parts.usage,
-        alerts=build_alerts(context, parts, supervisor, check_now=check_alerts),
+        alerts=build_alerts(context, parts, supervisor, watcher, check_now=check_alerts),
         access=access,
         channels=channels.channels,
         platforms=context.platforms,
         supervisor=supervisor,
         quarantine_retrier=retrier,
         console=console,
-        web=_build_web(context, channels, supervisor, parts.jobs, console),
+        web=_build_web(context, channels, supervisor, watcher, console),
     )
 
 
@@ -381,26 +383,42 @@ def _build_intake(context: AppContext, access: AccessServices, router: CommandRo
     )
 
 
+def _build_store_watcher(context: AppContext, jobs: JobRunner) -> StoreWatcher:
+    meter, journal = context.meter, context.store.journal
+
+    async def record_gauges() -> None:
+        await jobs.record_metrics()
+        record_depth(meter, await journal.depth())
+
+    return StoreWatcher(
+        context.store.check,
+        record_gauges,
+        forget_gauges=partial(meter.forget, *OF_STORE),
+        meter=meter,
+        now=context.now,
+    )
+
+
 def _build_web(
     context: AppContext,
     channels: ConfiguredChannels,
     supervisor: Supervisor,
-    jobs: JobRunner,
+    watcher: StoreWatcher,
     console: WebConsole | None,
 ) -> WebServer:
-    settings, store = context.settings.web, context.store
-
-    async def depth() -> Mapping[str, Any]:
-        await jobs.record_metrics()
-        return await store.journal.depth()
-
+    settings = context.settings.web
     token = settings.metrics_token.get_secret_value() if settings.metrics_token else ""
-    health = HealthEndpoints(check=store.check, channels=supervisor.shard_states)
+    health = HealthEndpoints(store=lambda: watcher.state, channels=supervisor.shard_states)
     consoles = console.routes() if console is not None else []
     return WebServer(
         settings.host,
         settings.port,
-        [*health.routes(), metrics_route(context.meter, depth, token=token), *consoles, *channels.routes],
+        [
+            *health.routes(),
+            metrics_route(context.meter, observe=supervisor.shard_states, token=token),
+            *consoles,
+            *channels.routes,
+        ],
         published_port=settings.published_port,
         login=settings.login,
         public_url=settings.public_url,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from gateway.access.refusal_log import ChannelRefusals
 from gateway.app.operation_group import OperationGroup, operation, plain, target_file
 from gateway.control import ControlConnection, Line
-from gateway.errors import UserError
+from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import package_version
 from gateway.quarantine import list_events
 from gateway.settings.channel_blocks import PAGE, TERMINAL
+from gateway.store_watcher import DEADLINE, one_line
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -54,18 +55,34 @@ class GatewayOperations(OperationGroup):
 
     @operation("status")
     async def status(self, _: Line) -> AsyncIterator[Line]:
-        """Yield one line: version, uptime, channel states, queue depths, jobs, rejections and dead letters."""
-        yield {
+        """Yield one line: version, uptime, channel states, queue depths, jobs, rejections and dead letters.
+
+        While the store does not answer, the line has its cause and lacks all that is stored.
+        """
+        known = {
             "version": package_version(),
             "home": str(self._app.home.path),
             "gateway": "running" if self._app.channels else "not running",
             "since": plain(self._started_at),
             "channels": dict(self._app.readiness()),
-            **plain(await self._app.store.journal.depth()),
-            **plain(await self._app.work()),
             "unheard": {name: _refusal_counts(each) for name, each in self._app.refusals.summary().items()},
-            "dead_letters": [plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
         }
+        state = self._app.store_watcher.state
+        if state is not None and not state.is_writable:
+            yield {**known, "store": {"writable": False, "since": plain(state.since), "cause": state.cause}}
+            return
+        try:
+            async with asyncio.timeout(DEADLINE.total_seconds()):
+                stored = {
+                    **plain(await self._app.store.journal.depth()),
+                    **plain(await self._app.work()),
+                    "dead_letters": [plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
+                }
+        except (StoreUnavailable, TimeoutError) as error:
+            cause = one_line(error) if isinstance(error, StoreUnavailable) else "it does not answer"
+            yield {**known, "store": {"writable": False, "since": plain(datetime.now(UTC)), "cause": cause}}
+            return
+        yield {**known, **stored, "store": {"writable": True}}
 
     @operation("sessions list")
     async def list_sessions(self, _: Line) -> AsyncIterator[Line]:

@@ -10,7 +10,7 @@ import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -21,16 +21,14 @@ from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.control.control_server import ControlServer
-from gateway.errors import StoreUnavailable, WorkerReplaced
+from gateway.errors import WorkerReplaced
 from gateway.ports import Store
 from gateway.settings import Settings
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
-from gateway.web.metrics import record_depth
 
 log = structlog.get_logger(__name__)
 
-_DEPTHS_EVERY = timedelta(minutes=1)
 _LAST_DELIVERIES = timedelta(seconds=3)  # for turns committed during the stop; the next start delivers the rest
 
 
@@ -71,6 +69,7 @@ async def _stop_after(restart: asyncio.Event, stop: asyncio.Event) -> None:
 async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[GatewayApp], None] | None = None) -> None:
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
+    await app.store_watcher.measure()  # /readyz and the others read a result from their first moment
     operations = build_operations(app)
     control = ControlServer(app.home.socket, operations, {"chat attach": GatewayOperations(app).attach})
     if app.console is not None:
@@ -101,9 +100,9 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
                 app.store, app.intake.quarantine.prune, app.workspaces.expire_trash, app.pages.prune
             ),
             stamp=lambda: run_stamp_loop(app.store),
+            store_watcher=app.store_watcher.run,
             replaced=lambda: _end_when_replaced(app.store),
             **({"scope_files": app.scope_files.run} if app.scope_files is not None else {}),
-            **({"depths": lambda: _record_depths(app)} if app.settings.otel.enabled else {}),
         ),
         _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),
         _running(group, drain_turns, pool=app.pool.run),
@@ -175,12 +174,3 @@ async def _warm(app: GatewayApp) -> None:
         # A turn leaves no reference cycle (a test), and libraries few: a collection every 700 objects finds nothing.
         gc.set_threshold(10_000, 5)
         gc.enable()
-
-
-async def _record_depths(app: GatewayApp) -> None:
-    """Set the gauges of queues and jobs once a minute, which `/metrics` does at each scrape."""
-    while True:
-        with suppress(StoreUnavailable):
-            await app.background.record_metrics()
-            record_depth(app.meter, await app.store.journal.depth())
-        await asyncio.sleep(_DEPTHS_EVERY.total_seconds())

@@ -26,6 +26,10 @@ def show_status(as_json: AsJson = False) -> None:
     channels = line.get("channels", {})
     states = {True: "connected", False: "degraded", None: "not connected yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
+    store = rows.pop("store", {})
+    if store and not store["writable"]:
+        cause = strip_control_characters(str(store["cause"]))
+        rows["store"] = f"cannot be written since {store['since'][:19]}Z: {cause}"
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
     today = rows.pop("today", [])
     notices = [("waits", each) for each in pending_summary(rows.pop("waits", {}))]

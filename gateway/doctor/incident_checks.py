@@ -89,6 +89,13 @@ async def _status(home: Home) -> dict[str, Any] | None:
 
 
 def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
+    store = status.get("store", {})
+    if store and not store["writable"]:
+        line = (
+            f"the running gateway cannot write its store since {str(store['since'])[:19]}Z: {store['cause']}. Nothing"
+            ' is confirmed until it can; see "The database does not answer" in deploy/RUNBOOK.md'
+        )
+        yield DoctorFinding(FindingLevel.FAIL, "store", line, "writable")
     for name, is_connected in dict(status.get("channels", {})).items():
         if is_connected is False:
             line = "the gateway receives nothing from it at the moment; see the log for the reason"

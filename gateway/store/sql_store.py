@@ -66,6 +66,7 @@ log = structlog.get_logger(__name__)
 
 Copy: TypeAlias = Callable[[Path], object]  # raises StoreUnavailable
 
+_FULL_SECONDS = 60.0
 _META = "SELECT name, value FROM meta WHERE name IN ('unclean_stops', 'adopted', 'store', 'stamps')"
 
 
@@ -337,7 +338,14 @@ class SqlStore:
         return self._store_id
 
     async def check(self) -> None:
-        """Do one durable write."""
+        """Do one durable write.
+
+        Where a write has met a full disk within a minute, this one proves nothing, because it needs little space:
+        StoreUnavailable is raised.
+        """
+        full = self._engine.writer.full_disk
+        if full is not None and asyncio.get_running_loop().time() - full.at < _FULL_SECONDS:
+            raise StoreUnavailable(f"the journal cannot be written: {full.error}")
         now = str(self._engine.now())
         await self._engine.writer.submit(lambda database: _set_meta(database, checked_at=now))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -29,6 +30,7 @@ ExclusiveOperation: TypeAlias = Callable[[StoreConnection], T]
 
 _AT_ONCE = 1_000  # operations in one transaction; more would only make the first wait longer
 _TRIES = 5  # of a batch that meets other workers' transactions, then of each of its operations
+_DISK_FULL = "53100"  # PostgreSQL's SQLSTATE
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
 
 
@@ -94,10 +96,28 @@ def _one_by_one(connection: StoreConnection, operations: Sequence[BatchedOperati
     return batch
 
 
+@dataclass(frozen=True, slots=True)
+class FullDisk:
+    """A write that failed because a disk was full."""
+
+    at: float  # by the loop's time
+    error: str
+
+
+def is_full_disk(error: Exception) -> bool:
+    """Return True if the disk of the file or of the database's server is full, in the terms of any driver."""
+    return (
+        getattr(error, "sqlstate", None) == _DISK_FULL
+        or getattr(error, "sqlite_errorname", None) == "SQLITE_FULL"
+        or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    )
+
+
 class StoreWriter(Protocol):
     """Runs every operation on the database, in the order of the calls."""
 
     commits: int  # transactions that changed something, since the start
+    full_disk: FullDisk | None  # the last time that a write met a full disk
 
     def submit(
         self,
@@ -185,6 +205,7 @@ class BatchWriter:
     def __init__(self, open_thread: ThreadOpener, *, longest_delay: float = _LONGEST_DELAY) -> None:
         """*longest_delay* is that of the backoff, in seconds."""
         self.commits = 0
+        self.full_disk: FullDisk | None = None
         self._longest_delay = longest_delay
         self._open_thread = open_thread
         self._loop = asyncio.get_running_loop()
@@ -332,6 +353,8 @@ class BatchWriter:
 
     async def _break(self, fault: Exception) -> None:
         self._fault = str(fault)
+        if is_full_disk(fault):
+            self.full_disk = FullDisk(self._loop.time(), " ".join(self._fault.split()))
         log.error("store.down", error=self._fault)
         self._back_off()
         await self._disconnect()

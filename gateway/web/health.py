@@ -1,62 +1,50 @@
-"""`/healthz`: the process is alive. `/readyz`: the journal can be written and every channel was tried."""
+"""`/healthz`: the process is alive. `/readyz`: the store can be written and every channel was tried.
+
+Load balancers and probes ask by an address or a service name, so both answer to every Host header, with a bare word:
+a foreign page whose name was pointed at this server reads no more. Requests by a known name get the particulars.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from gateway.errors import StoreUnavailable
+from gateway.store_watcher import StoreState
+from gateway.web.origin_guard import is_known_host
 
-CHECK_EVERY = 1.0  # seconds; asking more often gets the last answer, since each check is a durable write
-
-Check = Callable[[], Awaitable[None]]  # one durable write; raises StoreUnavailable
 Channels = Callable[[], Mapping[str, bool | None]]  # None = not tried yet, False = degraded
 
 
 class HealthEndpoints:
-    """The endpoints /healthz and /readyz, from plain callables."""
+    """The endpoints /healthz and /readyz, from plain callables. They do not wait for the store."""
 
-    def __init__(self, *, check: Check, channels: Channels, clock: Callable[[], float] = time.monotonic) -> None:
-        self._check = check
+    def __init__(self, *, store: Callable[[], StoreState | None], channels: Channels) -> None:
+        """*store* returns the last measurement of the store; None before the first."""
+        self._store = store
         self._channels = channels
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._checked_at = -CHECK_EVERY
-        self._writable = False
 
     def routes(self) -> list[Route]:
         """Return both routes."""
         return [Route("/healthz", self._alive, methods=["GET"]), Route("/readyz", self._ready, methods=["GET"])]
 
-    async def readiness(self) -> tuple[bool, Mapping[str, object]]:
+    def readiness(self) -> tuple[bool, Mapping[str, object]]:
         """Return whether traffic may come, and the body; a degraded channel is named and does not count."""
-        writable = await self._is_writable()
-        channels = self._channels()
+        state, channels = self._store(), self._channels()
+        is_writable = state is not None and state.is_writable
         untried = sorted(name for name, state in channels.items() if state is None)
         degraded = sorted(name for name, state in channels.items() if state is False)
-        ready = writable and not untried
-        return ready, {"ready": ready, "journal": writable, "untried": untried, "degraded": degraded}
+        ready = is_writable and not untried
+        return ready, {"ready": ready, "journal": is_writable, "untried": untried, "degraded": degraded}
 
-    async def _is_writable(self) -> bool:
-        async with self._lock:
-            if self._clock() - self._checked_at >= CHECK_EVERY:
-                try:
-                    await self._check()
-                except StoreUnavailable:
-                    self._writable = False
-                else:
-                    self._writable = True
-                self._checked_at = self._clock()
-            return self._writable
+    async def _alive(self, request: Request) -> Response:
+        return JSONResponse({"alive": True}) if is_known_host(request) else PlainTextResponse("alive\n")
 
-    async def _alive(self, _: Request) -> Response:
-        return JSONResponse({"alive": True})
-
-    async def _ready(self, _: Request) -> Response:
-        ready, body = await self.readiness()
-        return JSONResponse(body, 200 if ready else 503)
+    async def _ready(self, request: Request) -> Response:
+        ready, body = self.readiness()
+        status = 200 if ready else 503
+        if not is_known_host(request):
+            return PlainTextResponse("ready\n" if ready else "not ready\n", status)
+        return JSONResponse(body, status)

@@ -6,7 +6,7 @@ A label's values come from small fixed sets (an outcome, a channel block, a purp
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,10 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.errors import StoreUnavailable
 from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
 from gateway.ports import TraceSpan
-from gateway.web.origin_guard import is_loopback
+from gateway.web.origin_guard import is_known_host, is_loopback, refuse_name
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +80,7 @@ _GAUGES: Mapping[str, tuple[str, ...]] = {
     "background_tokens": ("Tokens that background jobs have used today.",),
     "background_tokens_limit": ("Tokens that background jobs may use per day; 0 = no limit.",),
     "channel_ready": ("1 if the channel is connected.", "channel"),
+    "store_writable": ("1 if the last write to the store succeeded in time.",),
     "queued": ("Accepted messages without an outcome yet.",),
     "queue_age_seconds": ("Age of the oldest of them.",),
     "undelivered": ("Message parts not delivered yet.",),
@@ -98,6 +98,11 @@ METRICS = tuple(
     MetricDefinition(name, kind, tuple(labels), text)
     for kind, table in ((MetricKind.COUNT, _COUNTERS), (MetricKind.GAUGE, _GAUGES), (MetricKind.TIME, _TIMES))
     for name, (text, *labels) in table.items()
+)
+# What is unknown while the store does not answer.
+OF_STORE = (
+    *("queued", "queue_age_seconds", "undelivered", "dead_letters", "transcripts_pending", "background_tokens"),
+    *("background_tokens_limit", "jobs_running", "jobs_waiting", "jobs_lag_seconds", "jobs_scheduled"),
 )
 # The journal's own words (Journal.depth) and the gauges they are.
 DEPTH = {
@@ -124,6 +129,7 @@ class PrometheusRecorder:
         self._strict = strict
         self._rows = {metric.name: metric for metric in METRICS}
         self._collectors = {metric.name: self._collector(metric) for metric in METRICS}
+        self._registered = {metric.name: metric.name not in OF_STORE for metric in METRICS}
         self._complained: set[str] = set()
         self._children: dict[tuple[object, ...], Any] = {}
 
@@ -136,6 +142,16 @@ class PrometheusRecorder:
         """Set a gauge."""
         if (child := self._child(name, MetricKind.GAUGE, labels)) is not None:
             child.set(value)
+
+    def forget(self, *names: str) -> None:
+        """Leave out these gauges until they are set again: their values are unknown."""
+        for name in names:
+            if self._registered.get(name):
+                self.registry.unregister(self._collectors[name])
+                self._registered[name] = False
+            if self._rows[name].labels:
+                self._collectors[name].clear()
+        self._children = {key: child for key, child in self._children.items() if key[0] not in names}
 
     def time(self, name: str, seconds: float, /, **labels: str) -> None:
         """Observe a duration."""
@@ -165,6 +181,9 @@ class PrometheusRecorder:
             self._complain(name, labels)
             return None
         collector = self._collectors[name]
+        if not self._registered[name]:
+            self.registry.register(collector)
+            self._registered[name] = True
         return collector.labels(**labels) if labels else collector
 
     def _complain(self, name: str, labels: Mapping[str, str]) -> None:
@@ -176,11 +195,12 @@ class PrometheusRecorder:
 
     def _collector(self, metric: MetricDefinition) -> Any:
         name, labels = f"parlour_{metric.name}", metric.labels
+        is_unknown = metric.name in OF_STORE  # registered with its first value
         match metric.kind:
             case MetricKind.COUNT:
                 return Counter(name, metric.text, labels, registry=self.registry)
             case MetricKind.GAUGE:
-                return Gauge(name, metric.text, labels, registry=self.registry)
+                return Gauge(name, metric.text, labels, registry=None if is_unknown else self.registry)
             case MetricKind.TIME:
                 return Histogram(name, metric.text, labels, registry=self.registry, buckets=SECONDS)
 
@@ -192,22 +212,20 @@ def record_depth(meter: PrometheusRecorder, depth: Mapping[str, Any]) -> None:
             meter.gauge(gauge, float(depth[word]))
 
 
-def metrics_route(
-    meter: PrometheusRecorder, depth: Callable[[], Awaitable[Mapping[str, Any]]], *, token: str = ""
-) -> Route:
+def metrics_route(meter: PrometheusRecorder, *, observe: Callable[[], object] = lambda: None, token: str = "") -> Route:
     """Return `/metrics`, for requests from this machine and for those with the bearer *token*, if there is one.
 
-    *depth* (Journal.depth) is asked at each scrape.
+    With the token any Host header will do; without it, only our own names. *observe* is called before each scrape, and
+    waits for nothing.
     """
 
     async def metrics(request: Request) -> Response:
-        if not (_has_token(request, token) or await _is_from_this_machine(request)):
-            return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
-        try:
-            counters = await depth()
-        except StoreUnavailable:
-            counters = {}  # the rest is still worth reading, now more than ever
-        record_depth(meter, counters)
+        if not _has_token(request, token):
+            if not is_known_host(request):
+                return refuse_name()
+            if not await _is_from_this_machine(request):
+                return Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        observe()
         return Response(meter.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return Route("/metrics", metrics, methods=["GET"])

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -26,6 +26,9 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, nev
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # Under this path platforms call us: they have no page and no cookie, and prove themselves by a secret of their own.
 HOOKS = "/hooks/"
+# Probes and scrapers ask by an address or a service name. These routes judge the name themselves (`is_known_host`).
+_ANY_NAME = frozenset({"/healthz", "/readyz", "/metrics"})
+_NAME_REFUSED = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -118,7 +121,9 @@ class OriginGuardMiddleware:
             await self._app(scope, receive, send)
             return
         arrival = self._way.arrival(scope)
-        refusal = self._refusal(scope, arrival)
+        is_known = self._policy.knows(arrival.host)
+        scope.setdefault("state", {})["is_known_host"] = is_known
+        refusal = self._refusal(scope, arrival, is_known=is_known)
         if refusal is None:
             with suppress(ClientDisconnect):  # a client that disconnects within a body causes no traceback
                 await self._app(arrival.scope(scope), receive, _with_headers(send))
@@ -127,10 +132,10 @@ class OriginGuardMiddleware:
         else:
             await refusal(scope, receive, _with_headers(send))
 
-    def _refusal(self, scope: Scope, arrival: ResolvedRequest) -> Response | None:
-        if not self._policy.knows(arrival.host):
-            line = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
-            return PlainTextResponse(line, 421)
+    def _refusal(self, scope: Scope, arrival: ResolvedRequest, *, is_known: bool) -> Response | None:
+        has_any_name = scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and arrival.path in _ANY_NAME
+        if not is_known and not has_any_name:
+            return refuse_name()
         if not self._may_act(scope, arrival):
             line = "Only this server's own page may do that. Its whole address is set by PARLOUR_WEB__PUBLIC_URL.\n"
             return PlainTextResponse(line, 403)
@@ -145,6 +150,16 @@ class OriginGuardMiddleware:
             is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or arrival.path.startswith(HOOKS))
             return bool(origins) or is_harmless
         return False
+
+
+def is_known_host(request: Request) -> bool:
+    """Return True if the request's Host header names us; always, where no `OriginGuardMiddleware` has looked."""
+    return bool(getattr(request.state, "is_known_host", True))
+
+
+def refuse_name() -> Response:
+    """Return the response to a request by a name that is not ours."""
+    return PlainTextResponse(_NAME_REFUSED, 421)
 
 
 def _with_headers(send: Send) -> Send:

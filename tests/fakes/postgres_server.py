@@ -12,7 +12,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -158,6 +159,21 @@ class PostgresServer:
         for pid in (self._process.pid, *self._children()):
             os.kill(pid, signal.SIGKILL)
         self._process.wait()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stop every process of the server while the block is open: sessions stay, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        stopped = [self._process.pid, *self._children()]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(stopped):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End the server and remove its data."""

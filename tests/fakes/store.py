@@ -25,7 +25,7 @@ from gateway.store.scope_files import TABLES
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.writer import BatchResult, ExclusiveOperation, Operation, run_batch, settle_entry
+from gateway.store.writer import BatchResult, ExclusiveOperation, FullDisk, Operation, run_batch, settle_entry
 
 T = TypeVar("T")
 _WAL, _NO_WAL = b"\x02\x02", b"\x01\x01"  # the first in the header of a file; in memory there is no log
@@ -37,6 +37,7 @@ class InlineWriter:
     def __init__(self, connection: StoreConnection) -> None:
         self.connection = connection
         self.commits = 0
+        self.full_disk: FullDisk | None = None
         self.fault: Exception | None = None
         self._posted: list[Operation[object]] = []
         self._is_closed = False

@@ -36,12 +36,12 @@ OLDEST = 150_000  # server version
 # Advisory locks, beside those of workers. The other half is the schema's hash.
 _LOCK = int.from_bytes(b"Parl")  # shared by workers; a gateway of before they were listed has it for itself
 _START = _LOCK + 1  # of the worker that starts
+_READ_SECONDS = 5  # for a command that only looks
 LOCK_SECONDS = 6.0  # a killed gateway's session ends within them, and a gateway that hangs has missed its heartbeats
 RELOCK_SECONDS = 1.0  # callers wait while our own broken session ends
 # Each can be set in the address. A server or network that vanishes is noticed within a minute.
 _DEFAULTS = {
     "application_name": "parlour",
-    "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
@@ -124,8 +124,11 @@ def connect(
     return connection
 
 
-def open_session(url: str) -> psycopg.Connection[Any]:
-    """Open a session in autocommit mode. No error repeats the address, which may hold a password."""
+def open_session(url: str, *, connect_timeout: int = 10) -> psycopg.Connection[Any]:
+    """Open a session in autocommit mode. No error repeats the address, which may hold a password.
+
+    *connect_timeout* is in seconds; the address may say another.
+    """
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
@@ -133,15 +136,27 @@ def open_session(url: str) -> psycopg.Connection[Any]:
     if "@" in str(parameters.get("host", "")):  # the end of a password: an error of the resolver would show it
         raise SettingsError(_BAD_ADDRESS)
     try:
-        return psycopg.connect("", autocommit=True, **{**_DEFAULTS, **parameters})  # type: ignore[arg-type]
+        defaults = _DEFAULTS | {"connect_timeout": str(connect_timeout)}
+        return psycopg.connect("", autocommit=True, **{**defaults, **parameters})  # type: ignore[arg-type]
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from None
+
+
+def open_reader(url: str) -> psycopg.Connection[Any]:
+    """Open a session for a command that only looks: no statement waits longer than a few seconds, also for a lock."""
+    raw = open_session(url, connect_timeout=_READ_SECONDS)
+    try:
+        raw.execute(f"SET statement_timeout = '{_READ_SECONDS}s'")
+    except BaseException:
+        raw.close()
+        raise
+    return raw
 
 
 def describe(url: str) -> str:
     """Return a line about the database for an operator, without taking its lock. Raises as `connect` does."""
     try:
-        with closing(open_session(url)) as raw:
+        with closing(open_reader(url)) as raw:
             connection = PostgresConnection(raw)
             _require(raw, connection)
             facts = connection.execute("SELECT current_setting('server_version'), current_database()")
@@ -165,7 +180,7 @@ def read_database(url: str, read: Callable[[Database], T]) -> T | None:
     Raises StoreUnavailable for one that cannot be used, SettingsError where the messages are elsewhere.
     """
     try:
-        with closing(open_session(url)) as raw:
+        with closing(open_reader(url)) as raw:
             connection = PostgresConnection(raw)
             if not schema_version(connection):
                 return None
@@ -195,7 +210,7 @@ def adopt_database(url: str, choice: OpenChoice, sessions: Iterable[SessionRow])
 def read_workers(url: str) -> tuple[tuple[WorkerStatus, ...], datetime]:
     """Return the listed workers and the server's time, without taking a lock. Raises as `connect` does."""
     try:
-        with closing(open_session(url)) as raw:
+        with closing(open_reader(url)) as raw:
             connection = PostgresConnection(raw)
             is_listed = _lists_workers(connection)
             return workers.list_workers(connection) if is_listed else (), moment(server_time(connection))

@@ -11,7 +11,7 @@ import psycopg
 from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.postgres.connection import PostgresConnection
-from gateway.store.postgres.schema import fault_line, open_session
+from gateway.store.postgres.schema import fault_line, open_reader
 from gateway.store.postgres.worker_locks import server_time
 from gateway.store.row_codec import moment
 
@@ -36,7 +36,7 @@ class ServerFacts:
 def read_server_facts(url: str) -> ServerFacts:
     """Return the facts of the server at *url*. Blocks; raises StoreUnavailable."""
     try:
-        with closing(open_session(url)) as raw:
+        with closing(open_reader(url)) as raw:
             database: Database = PostgresConnection(raw)
             (sessions,) = database.execute(_SESSIONS).fetchone()
             (limit,) = database.execute(_LIMIT).fetchone()

@@ -11,6 +11,17 @@ const STATES = new Map([
 
 export async function overview() {
   const [status] = await call("status");
+  if (!status.store.writable) {
+    return [
+      section(
+        "The store cannot be written",
+        h("p", {}, mark("bad", "not writable"), " since ", time(status.store.since), `: ${status.store.cause}`),
+        h("p", {}, "No message is confirmed or answered until it can. What waits and what was spent is unknown."),
+      ),
+      channels(status),
+      foot(status),
+    ];
+  }
   const waits = status.waits.people + status.waits.places;
   return [
     figures(
@@ -35,19 +46,7 @@ export async function overview() {
         "There was no alert.",
       ),
     ),
-    section(
-      "Channels",
-      table(
-        "Channels",
-        [
-          ["Channel", ([name]) => name],
-          ["State", ([, state]) => (STATES.get(state) ?? (() => String(state)))()],
-          ["Rejected messages", ([name]) => refusals(status.unheard[name])],
-        ],
-        Object.entries(status.channels),
-        "No channel is enabled.",
-      ),
-    ),
+    channels(status),
     section(
       "Given up",
       table(
@@ -62,8 +61,28 @@ export async function overview() {
         "Nothing was given up.",
       ),
     ),
-    h("p", { class: "foot" }, `Parlour ${status.version}, running since `, time(status.since), `, home ${status.home}`),
+    foot(status),
   ];
+}
+
+function channels(status) {
+  return section(
+    "Channels",
+    table(
+      "Channels",
+      [
+        ["Channel", ([name]) => name],
+        ["State", ([, state]) => (STATES.get(state) ?? (() => String(state)))()],
+        ["Rejected messages", ([name]) => refusals(status.unheard[name])],
+      ],
+      Object.entries(status.channels),
+      "No channel is enabled.",
+    ),
+  );
+}
+
+function foot(status) {
+  return h("p", { class: "foot" }, `Parlour ${status.version}, running since `, time(status.since), `, home ${status.home}`);
 }
 
 function refusals(each) {

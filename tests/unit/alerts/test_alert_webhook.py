@@ -17,7 +17,6 @@ from aiohttp import web
 from gateway.alerts import AlertWebhook
 from gateway.alerts.alert_messages import WebhookOrigin
 from gateway.alerts.alert_webhook import KEPT
-from gateway.errors import StoreUnavailable
 from gateway.ports import Alert
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
@@ -64,7 +63,7 @@ async def monitoring() -> AsyncIterator[MonitoringServer]:
 
 @asynccontextmanager
 async def posting(
-    url: str, clock: VirtualClock, *, check: Callable[[], Any] | None = None
+    url: str, clock: VirtualClock, *, is_writable: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[tuple[SqlStore, asyncio.Event]]:
     """Run the webhook over a store."""
     store = await open_inline_store(clock=clock.now)
@@ -73,7 +72,7 @@ async def posting(
         url,
         store.alerts,
         origin=WebhookOrigin(host="house", version="1.2.3"),
-        check=check or store.check,
+        is_writable=is_writable,
         firing=lambda: ("disk",),
         post_queued=posted,
         meter=FakeMeter(),
@@ -133,11 +132,9 @@ async def test_a_ping_a_minute_says_what_is_firing(clock: VirtualClock, monitori
 
 async def test_without_a_journal_there_is_no_ping(clock: VirtualClock, monitoring: MonitoringServer) -> None:
     """A gateway that cannot store what it is told is no better than a dead one."""
+    is_writable = [False]
 
-    async def check() -> None:
-        raise StoreUnavailable("full")
-
-    async with posting(monitoring.url, clock, check=check):
+    async with posting(monitoring.url, clock, is_writable=lambda: is_writable[0]):
         await asyncio.sleep(300)
     assert monitoring.bodies == []
 

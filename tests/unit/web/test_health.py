@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 from starlette.routing import Route
 
 from gateway.errors import StoreUnavailable
+from gateway.store_watcher import StoreState, StoreWatcher
 from gateway.web.health import HealthEndpoints
-from gateway.web.metrics import DEPTH, METRICS, MetricKind, PrometheusRecorder, metrics_route
+from gateway.web.metrics import DEPTH, METRICS, OF_STORE, MetricKind, PrometheusRecorder, metrics_route, record_depth
 from gateway.web.server import WebServer
 
 
@@ -37,6 +41,23 @@ class FillingJournal:
         if self.is_full:
             raise StoreUnavailable("no space left")
         return {"queued": 3, "oldest_seconds": 1.5, "undelivered": 0, "dead": 1, "unprojected": 2, "news": "ignored"}
+
+
+def watch(journal: FillingJournal, meter: PrometheusRecorder | None = None) -> StoreWatcher:
+    """Return a watcher of *journal* with the gauges of *meter*."""
+    recorder = meter or PrometheusRecorder(strict=True)
+
+    async def record_gauges() -> None:
+        record_depth(recorder, await journal.depth())
+
+    return StoreWatcher(
+        journal.check,
+        record_gauges,
+        forget_gauges=lambda: recorder.forget(*OF_STORE),
+        meter=recorder,
+        now=lambda: datetime.now(UTC),
+        deadline=timedelta(seconds=0.05),
+    )
 
 
 @asynccontextmanager
@@ -68,7 +89,9 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
     """A degraded channel is named and takes no traffic away; an unwritable journal does."""
     journal = FillingJournal()
     journal.is_full = is_full
-    health = HealthEndpoints(check=journal.check, channels=lambda: channels)
+    watcher = watch(journal)
+    await watcher.measure()
+    health = HealthEndpoints(store=lambda: watcher.state, channels=lambda: channels)
     async with served(*health.routes()) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}readyz") as answer:
             assert (answer.status, await answer.json()) == (status, body)
@@ -76,19 +99,17 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
             assert (answer.status, await answer.json()) == (200, {"alive": True})
 
 
-async def test_asking_often_writes_once_a_second() -> None:
-    """A probe in a loop is no load on the disk; after a second the truth is asked for again."""
-    journal, seconds = FillingJournal(), [0.0]
-    health = HealthEndpoints(check=journal.check, channels=dict, clock=lambda: seconds[0])
-    answers = await asyncio.gather(*(health.readiness() for _ in range(50)))
-    assert all(ready for ready, _ in answers)
-    assert journal.checks == 1
-    journal.is_full = True
-    seconds[0] = 1.0
-    assert not (await health.readiness())[0]
-    journal.is_full = False
-    seconds[0] = 2.0
-    assert (await health.readiness())[0]
+async def test_asking_writes_nothing() -> None:
+    """A probe in a loop is no load on the disk: it reads the last measurement, and before the first is not ready."""
+    journal = FillingJournal()
+    watcher = watch(journal)
+    health = HealthEndpoints(store=lambda: watcher.state, channels=dict)
+    assert not health.readiness()[0]
+    for is_full in (False, True, False):
+        journal.is_full = is_full
+        await watcher.measure()
+        assert [health.readiness()[0] for _ in range(5)] == [not is_full] * 5
+    assert journal.checks == 3
 
 
 async def test_metrics_show_what_was_counted_and_what_waits() -> None:
@@ -97,7 +118,9 @@ async def test_metrics_show_what_was_counted_and_what_waits() -> None:
     meter.count("accepted", outcome="duplicate")
     meter.count("model_tokens", 120, direction="in")
     meter.time("turn_seconds", 0.2)
-    async with served(metrics_route(meter, journal.depth)) as url, aiohttp.ClientSession() as session:
+    watcher = watch(journal, meter)
+    await watcher.measure()
+    async with served(metrics_route(meter)) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}metrics") as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             lines = (await answer.text()).splitlines()
@@ -108,12 +131,91 @@ async def test_metrics_show_what_was_counted_and_what_waits() -> None:
             "parlour_queue_age_seconds 1.5",
             "parlour_queued 3.0",
             "parlour_dead_letters 1.0",
+            "parlour_store_writable 1.0",
         ):
             assert line in lines
-        # When the journal is down, the rest is worth reading more than ever.
+        # When the journal is down, the rest is worth reading more than ever; what it holds is unknown, and is not 0.
         journal.is_full = True
+        await watcher.measure()
         async with session.get(f"{url}metrics") as answer:
             assert answer.status == 200
+            text = await answer.text()
+        assert "parlour_store_writable 0.0" in text.splitlines()
+        assert "parlour_turn_seconds_count 1.0" in text
+        assert not re.search(r"parlour_(queue|undelivered|dead_letters|transcripts|jobs_(waiting|running))", text)
+        journal.is_full = False
+        await watcher.measure()
+        async with session.get(f"{url}metrics") as answer:
+            assert "parlour_queued 3.0" in (await answer.text()).splitlines()
+
+
+async def test_a_store_that_hangs_is_known_within_the_deadline() -> None:
+    """One write waits, however long it hangs; a line a minute names the cause; the outage is kept for the alert."""
+    released, began, at = asyncio.Event(), 0, datetime(2026, 11, 28, tzinfo=UTC)
+
+    async def hang() -> None:
+        nonlocal began
+        began += 1
+        await released.wait()
+
+    async def nothing() -> None:
+        pass
+
+    watcher = StoreWatcher(
+        hang, nothing, meter=PrometheusRecorder(strict=True), now=lambda: at, deadline=timedelta(seconds=0.05)
+    )
+    with structlog.testing.capture_logs() as lines:
+        assert not (await watcher.measure()).is_writable
+        for _ in range(2):
+            at += timedelta(seconds=40)
+            state = await watcher.measure()
+        assert (state.is_writable, "hangs" in state.cause, began) == (False, True, 1)
+        released.set()
+        at += timedelta(seconds=1)
+        assert (await watcher.measure()).is_writable
+    assert [each["event"] for each in lines] == ["store.unwritable"] * 2 + ["store.writable"]
+    (outage,) = watcher.outages
+    assert outage.until - outage.since == timedelta(seconds=81)
+
+
+FOREIGN = ["10.1.2.3:8787", "parlour:8787", "parlour.default.svc", "chat.evil.example", ""]
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_probes_answer_to_any_name_with_a_bare_word(host: str) -> None:
+    """A load balancer asks by an address or a service name; a foreign page that was pointed here learns nothing."""
+    state = StoreState(is_writable=True, since=datetime.now(UTC))
+    channels: dict[str, bool | None] = {"secret-name": False}
+    health = HealthEndpoints(store=lambda: state, channels=lambda: channels)
+    routes = [*health.routes(), Route("/other", health.routes()[0].endpoint), metrics_route(PrometheusRecorder())]
+    async with served(*routes) as url, aiohttp.ClientSession() as session:
+        for path, word in (("healthz", "alive\n"), ("readyz", "ready\n")):
+            async with session.get(f"{url}{path}", headers={"Host": host}) as answer:
+                assert (answer.status, await answer.text(), answer.cookies) == (200, word, {})
+                assert answer.headers["Content-Type"].startswith("text/plain")
+            async with session.get(f"{url}{path}", headers={"Host": host, "Origin": "https://evil.example"}) as answer:
+                assert answer.status == 403
+            async with session.post(f"{url}{path}", headers={"Host": host}) as answer:
+                assert answer.status == 421
+        channels["secret-name"] = None
+        async with session.get(f"{url}readyz", headers={"Host": host}) as answer:
+            assert (answer.status, await answer.text()) == (503, "not ready\n")
+        for path in ("other", "metrics"):
+            async with session.get(f"{url}{path}", headers={"Host": host}) as answer:
+                assert answer.status == 421
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_a_scraper_with_the_token_may_use_any_name(host: str) -> None:
+    """Prometheus asks by the target's address; without the right token, rebinding is refused as before."""
+    async with (
+        served(metrics_route(PrometheusRecorder(), token=TOKEN)) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        for given, status in ((f"Bearer {TOKEN}", 200), (f"Bearer {TOKEN}s", 421), ("Bearer ", 421), ("", 421)):
+            headers = {"Host": host, **({"Authorization": given} if given else {})}
+            async with session.get(f"{url}metrics", headers=headers) as answer:
+                assert answer.status == status, given
 
 
 TOKEN = "a-token-for-prometheus"
@@ -136,7 +238,7 @@ async def test_metrics_are_for_this_machine_and_for_the_token(
     name: str, headers: dict[str, str], status: int, token: str
 ) -> None:
     """With a public address, nobody from elsewhere reads how much is said here; without a token none is right."""
-    route = metrics_route(PrometheusRecorder(), FillingJournal().depth, token=token)
+    route = metrics_route(PrometheusRecorder(), token=token)
     async with (
         served(route, public_url="https://chat.example.org") as url,
         aiohttp.ClientSession() as session,
