@@ -62,7 +62,8 @@ class CommandRouter:
     async def run(self, parsed: ParsedCommand, context: CommandContext) -> CommandReply:
         """Run the command, or return the reply that it is unknown or requires another role.
 
-        This is the only place where roles are checked. The reply of a decision has the label of its audit line.
+        Roles are checked here, except for a decision on a question, which names who may decide (`/tools`). The reply of
+        a decision has the label of its audit line.
         """
         command = self._commands.get(parsed.name)
         if command is None:

@@ -20,18 +20,12 @@ from gateway.i18n.formats import format_moment
 _LONGEST_ID = 20
 
 
-async def needs_no_role(context: CommandContext) -> bool:
-    """Return True if the sender requested the call, or if it waits no longer: then a press only removes the buttons."""
-    found = await context.services.approvals.find(context.key, _name(context), is_owners=_is_owners(context))
-    return found is None or found[0].sender == context.message.sender.id
-
-
 def _is_owners(context: CommandContext) -> bool:
     """Return True in the direct chat of an owner."""
     return context.turn.role is Role.OWNER and not context.turn.is_shared
 
 
-_DECIDES = CommandNeed(shared=Role.ADMIN, unless=needs_no_role, is_audited=True)
+_DECIDES = CommandNeed(is_audited=True)  # who may decide depends on the question: see `_decide`
 _SEES_CALLS = CommandNeed(others=Role.ADMIN, looks=True)
 
 
@@ -79,8 +73,8 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     approvals = context.services.approvals
     found = await approvals.find(context.key, _name(context), is_owners=_is_owners(context))
     settled = CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True, outcome="settled")
-    if found is not None and found[0].is_for_owner and context.turn.role is not Role.OWNER:
-        text = context.translate("commands.only_owner", command="tools")
+    if found is not None and (needed := _needed_role(context, found[0])) is not None:
+        text = context.translate(f"commands.only_{needed}", command=f"tools {first_word(context.args)}")
         return CommandReply(text=text, is_private=True, outcome="refused", tool=found[0].tool)
     if found is None or not approvals.claim(found[0], context.turn.id):
         return settled
@@ -110,6 +104,17 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
         text += "\n" + decision.text(context.services.chats.locales.zone(context.scope), context.language)
         ends, jobs = [*ends, lasting.id], [*jobs, lasting]
     return CommandReply(text=text, settles=True, ends=tuple(ends), jobs=tuple(jobs), tool=question.tool)
+
+
+def _needed_role(context: CommandContext, question: ToolQuestion) -> Role | None:
+    """Return the role that the sender lacks to decide *question*; None if they may, as the one who requested it may."""
+    if question.is_for_owner:
+        needed = Role.OWNER
+    elif context.turn.is_shared and question.sender != context.message.sender.id:
+        needed = Role.ADMIN
+    else:
+        return None
+    return None if context.turn.role.covers(needed) else needed
 
 
 def _is_offered(question: ToolQuestion, extra: list[str], *, is_allowed: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,27 @@ MOST_FILES = 10  # with one answer
 _NAMED = 10  # files that the model is told of when it names one that is not there
 _PICTURES = frozenset({"png", "jpg", "jpeg", "gif", "webp"})
 # What systems disagree about, or do not know.
+_ALWAYS_INERT = frozenset({"txt", "log", "json", "yaml", "yml"})
+_TABLES = frozenset({"csv", "tsv"})
+_FORMULA = re.compile(r"""(?:^|[,;|\t\r\n"'])[ "']*(?:[=@\t\r＝＠]|[-+－＋](?![\d.,\s%]*(?:$|[,;|\t\r\n"'])))""")
 _TYPES = {"md": "text/markdown", "csv": "text/csv", "json": "application/json", "yaml": "application/yaml"}
+
+
+def can_load(name: str, text: str) -> bool:
+    """Return True if a file *name* with *text* may load something from elsewhere when a person opens it.
+
+    Text files cannot, nor can a table without formulas, or Markdown without pictures and HTML.
+    """
+    last = extension(safe_name(name))
+    if last in _TABLES:
+        return _FORMULA.search(text) is not None
+    return last not in _ALWAYS_INERT and not (last == "md" and "![" not in text and "<" not in text)
+
+
+def is_medium(name: str) -> bool:
+    """Return True if programs show a file *name* as a picture, sound or video, which loads nothing."""
+    media_type = mimetypes.types_map.get(f".{extension(safe_name(name))}", "")
+    return media_type.partition("/")[0] in ("image", "audio", "video") and not media_type.endswith("xml")
 
 
 class OutgoingFiles:
@@ -65,9 +86,20 @@ class OutgoingFiles:
         """Return a stored file of *data*."""
         return await self._store(scope, safe_name(name), data, limit)
 
-    async def stage_existing(self, scope: str, name: str, lines: Iterable[Line], limit: int) -> Attachment:
-        """Return the workspace's file *name*, else the newest called so that was received."""
+    async def stage_existing(
+        self, scope: str, name: str, lines: Iterable[Line], limit: int, *, must_be_inert: bool = False
+    ) -> Attachment:
+        """Return the workspace's file *name*, else the newest called so that was received.
+
+        With *must_be_inert* a table with formulas and Markdown with pictures are refused, unless a person sent them.
+        """
         data = await self._read_workspace(scope, name, limit)
+        is_text = extension(safe_name(name)) in (*_TABLES, "md")
+        if data is not None and must_be_inert and is_text and can_load(name, data.decode("utf-8", "replace")):
+            raise ToolFailed(
+                f"{safe_name(name)} has formulas, pictures or HTML, which load something when it is opened; leave them"
+                " out, or give its text, and the person is asked"
+            )
         if data is not None:
             return await self._store(scope, safe_name(name), data, limit)
         fact = await self._received.find(scope, name.removeprefix(f"{RECEIVED}/"), lines)
@@ -132,12 +164,13 @@ class BoundFileSender:
     limit: int
     left: int
 
-    async def __call__(self, name: str, text: str = "") -> Attachment:
+    async def __call__(self, name: str, text: str = "", *, must_be_inert: bool = False) -> Attachment:
         """Stage a file of *text*, or without any the file *name* of this scope. Raises ToolFailed."""
         if text:
             return await self.send_bytes(name, text.encode("utf-8", "replace"))
         self._require_room()
-        return self._stage(await self.out.stage_existing(self.scope, name, self.lines(), self.limit))
+        found = await self.out.stage_existing(self.scope, name, self.lines(), self.limit, must_be_inert=must_be_inert)
+        return self._stage(found)
 
     async def send_bytes(self, name: str, data: bytes) -> Attachment:
         """Stage a file of *data*. Raises ToolFailed."""

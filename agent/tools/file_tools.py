@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from agent.attachments.file_facts import fence_text
 from agent.attachments.file_names import format_size
 from agent.files.file_workspace import FileChange
+from agent.files.outgoing_files import can_load, is_medium
 from agent.files.turn_files import FileEntry, WriteMode
-from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, CallFacts, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
 _MOST_LISTED = 200
@@ -17,12 +19,24 @@ PAGE = 11_000  # characters
 _DAYS = 7
 
 
+def review_send(arguments: Mapping[str, Any], facts: CallFacts) -> AskRule:
+    """Return when a file is asked about: in a tainted turn, if it may load something when it is opened.
+
+    Stored tables and Markdown are looked at when they are sent.
+    """
+    name, text = str(arguments["name"]), str(arguments.get("text") or "")
+    if not facts.is_tainted or not can_load(name, text) or (not text and is_medium(name)):
+        return AskRule.NEVER
+    return AskRule.TAINTED
+
+
 @tool(
     "Send a file with your answer: a new one of `text` (a table as CSV, a long text as Markdown), else one that exists"
     " here. Do not repeat its content.",
     kind=ToolKind.KEEP,
     is_for_untyped=True,
     ask=AskRule.NEVER,
+    review=review_send,
     gives=["files"],
 )
 async def send_file(
@@ -33,7 +47,7 @@ async def send_file(
     """Stage the file; it is sent with the turn's commit, once, however often the turn is tried."""
     if not name.strip():
         raise ToolFailed("a file needs a name")
-    attachment = await context.send(name.strip(), text)
+    attachment = await context.send(name.strip(), text, must_be_inert=context.is_tainted)
     return f"{attachment.name} ({format_size(attachment.size)}) will be sent with your answer"
 
 

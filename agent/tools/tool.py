@@ -113,10 +113,10 @@ FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope,
 class FileSender(Protocol):
     """Files for the chat it was bound to, out of its scope alone."""
 
-    async def __call__(self, name: str, text: str = "") -> Attachment:
+    async def __call__(self, name: str, text: str = "", *, must_be_inert: bool = False) -> Attachment:
         """Stage a file of *text*, or without any the file *name* of the scope; it is sent with the answer.
 
-        Raises ToolFailed.
+        With *must_be_inert* a stored table with formulas, and Markdown with pictures, is refused. Raises ToolFailed.
         """
 
 

@@ -133,3 +133,17 @@ async def test_the_menu_offers_what_the_role_allows(chromium: Browser, isolation
                 offered[name] += await page.get_by_role("option").locator("code").all_inner_texts()
     own = ["/export"] if isolation == "strict" else []
     assert offered == {"": ["/people", "/share", "/memory", "/export"], "ann": ["/memory", *own]}
+
+
+async def test_a_link_says_as_whom_one_is_logged_in(chromium: Browser) -> None:
+    """The code of a link may be another person's: the page names who they are now, until they write."""
+    async with gateway(model=HeldScriptModel("Hello."), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+        (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({"as": "mallory"})]
+        page = await open_page(chromium)
+        await page.goto(f"{up.app.web.url}#code={issued['code']}")
+        await expect(page.locator("#as-whom")).to_be_hidden()
+        await page.locator("#code").press("Enter")
+        await expect(page.locator("#as-whom")).to_have_text(translate("web.logged_in").replace("{who}", "mallory"))
+        await page.locator("#text").fill("hello")
+        await page.locator("#text").press("Enter")
+        await expect(page.locator("#as-whom")).to_be_hidden()

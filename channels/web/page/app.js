@@ -31,6 +31,7 @@ const recorder = new Recorder(words, {
   ended: () => text.focus(),
 });
 let brought = codeInAddress();
+let isLoggedIn = false; // just now: people are told as whom, because a link may bring somebody else's code
 let pending = null;
 let again = 0;
 let isLanguageChanged = false; // the page is in another language once the answer is there
@@ -48,6 +49,9 @@ const wire = new Wire({
     card.allow(session);
     conversations.load();
     by("leave").hidden = !session.can_leave;
+    by("leave").title = session.who;
+    by("as-whom").textContent = words.logged_in.replace("{who}", session.who);
+    by("as-whom").hidden = !isLoggedIn;
     if (by("login").open) by("login").close();
   },
   frame: (frame) => handlers[frame.type]?.(frame),
@@ -65,6 +69,8 @@ const handlers = {
     chat.prepend(lines, before);
   },
   accepted({ id, turn }) {
+    isLoggedIn = false;
+    by("as-whom").hidden = true;
     if (chat.pressTaken(id, turn)) return;
     pending.remove(id);
     chat.accepted(id);
@@ -311,6 +317,7 @@ by("login-form").addEventListener("submit", async (event) => {
     return;
   }
   brought = "";
+  isLoggedIn = true;
   by("code").value = "";
   by("login").close();
   wire.reset();
@@ -333,6 +340,8 @@ by("leave").addEventListener("click", async () => {
     return;
   }
   by("leave").hidden = true;
+  isLoggedIn = false;
+  by("as-whom").hidden = true;
   recorder.allow(false);
   card.allow({});
   pending?.write([]);

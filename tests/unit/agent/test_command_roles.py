@@ -85,11 +85,8 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "tools": (OPEN, OPEN),
     "tools last": (EVERY, OWN_SEEN),
     "tools revoke gabcdefgh12": (AUDITED, AUDITED),
-    "tools allow qabcdefgh12": (
-        AUDITED,
-        ADMIN,
-    ),  # its requester without a role, too: tests/e2e/agent/test_tool_questions.py
-    "tools deny qabcdefgh12": (AUDITED, ADMIN),
+    "tools allow qabcdefgh12": (AUDITED, AUDITED),  # by the question: `test_who_may_decide_on_a_call`
+    "tools deny qabcdefgh12": (AUDITED, AUDITED),
     "unlink": (OPEN, OPEN),  # as /export
     "unshare tea": (OWNER, OWNER),
     "usage": (OPEN, OPEN),
@@ -143,19 +140,10 @@ class NobodysStaging:
         return []
 
 
-class OthersApprovals:
-    """A question about a tool call of another person."""
-
-    async def find(self, key: SessionKey, name: str, *, is_owners: bool) -> tuple[SimpleNamespace, None]:
-        """Find it."""
-        return SimpleNamespace(sender="8"), None
-
-
 class NobodysServices:
     """All that a check of roles may ask."""
 
     memory = SimpleNamespace(staging=NobodysStaging())
-    approvals = OthersApprovals()
 
 
 def build_command(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
@@ -254,3 +242,42 @@ async def test_the_refusal_says_who_may() -> None:
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.ADMIN, typed.args))
     assert refused.text == "Only an owner of this bot can use /share."
+
+
+@dataclass(frozen=True, slots=True)
+class OneQuestion:
+    """Finds one question, and counts how often it is looked for."""
+
+    question: SimpleNamespace
+    looks: list[str]
+
+    async def find(self, key: SessionKey, name: str, *, is_owners: bool) -> tuple[SimpleNamespace, None]:
+        """Find it."""
+        self.looks.append(name)
+        return self.question, None
+
+    def claim(self, question: SimpleNamespace, turn: str) -> bool:
+        """Say that somebody else decides it already, so that nothing happens."""
+        return False
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+@pytest.mark.parametrize("word", ["allow", "deny"])
+async def test_who_may_decide_on_a_call(place: ChatCase, word: str) -> None:
+    """Its requester, else an admin; of an owner's question an owner. The question is looked for once."""
+    is_shared = place.kind is ChatKind.GROUP
+    for sender, is_for_owner, refused in (
+        ("7", False, ()),
+        ("8", False, (Role.MEMBER,) if is_shared else ()),
+        ("7", True, (Role.MEMBER, Role.ADMIN)),
+    ):
+        for role in ROLES:
+            approvals = OneQuestion(SimpleNamespace(sender=sender, is_for_owner=is_for_owner, tool="act"), [])
+            services: Any = SimpleNamespace(approvals=approvals)
+            typed = ROUTER.parse(build_command(f"tools {word} qabcdefgh12", place))
+            assert typed is not None
+            asked = context(build_command(f"tools {word} qabcdefgh12", place), role, typed.args)
+            reply = await ROUTER.run(typed, replace(asked, services=services))
+            assert reply.outcome == ("refused" if role in refused else "settled")
+            assert reply.audit
+            assert approvals.looks == ["qabcdefgh12"]
