@@ -9,19 +9,22 @@ from cachetools import LRUCache
 
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
+from gateway.i18n.languages import resolve_language
 from gateway.i18n.time_zones import is_zone
 from gateway.ports import ChatLocale, ChatOverride, MessageContext, PreferenceStore
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
-PROFILE_ZONE = "profile_timezone"  # of the platform's profile, unless the user chose one
+PROFILE_ZONE = "profile_timezone"  # of the platform's profile or the browser, unless the user chose one
+PROFILE_LANGUAGE = "profile_language"  # of the browser, unless the user or the operator chose one
 _CACHED = 50_000  # chats
 
 
 class ChatLocales:
     """The effective language and time zone of chats and scopes.
 
-    The user's choice has precedence over the operator's setting for the chat, that over the platform's profile, and
-    that over the default of the installation.
+    The user's choice has precedence over the operator's setting for the chat, that over the profile of the platform or
+    browser, and that over the default of the installation. A language that the operator set for the installation has
+    precedence over a browser's.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class ChatLocales:
         people: PreferenceStore,
         *,
         language: str,
+        is_language_set: bool = False,
         zone: str,
         overrides: Callable[[SessionKey, str], ChatOverride],
         scopes: Callable[[SessionKey], Sequence[str]],
@@ -44,6 +48,7 @@ class ChatLocales:
         """
         self._people = people
         self._language = language
+        self._is_language_set = is_language_set
         self._zone = zone
         self._overrides = overrides
         self._guess = scopes
@@ -65,7 +70,8 @@ class ChatLocales:
         # A thread may have a language of its own; the clock is the scope's.
         is_whole_chat = (self._chat(scope) or key) == key
         zone = self._zone_of(chosen, context.overrides if is_whole_chat else context.parent_overrides)
-        return ChatLocale(self._language_of(key, chosen.get(LANGUAGE, "") or context.overrides.language), zone)
+        choice = chosen.get(LANGUAGE, "") or context.overrides.language or self._profile_language(scope)
+        return ChatLocale(self._language_of(key, choice), zone)
 
     async def observe_language(self, message: InboundMessage, context: MessageContext) -> str:
         """Note the scope of an admitted *message*, and return the language of its chat.
@@ -82,10 +88,32 @@ class ChatLocales:
         if is_news and await asyncio.to_thread(is_zone, zone):  # which reads a file
             await self._people.prefer(scope, PROFILE_ZONE, zone)
 
+    def has_profile(self, scope: str) -> bool:
+        """Return True if language and time zone of *scope* were chosen or are known from a profile."""
+        names = self._people.preferences(scope).keys()
+        return bool({LANGUAGE, PROFILE_LANGUAGE} & names and {ZONE, PROFILE_ZONE} & names)
+
+    async def note_profile(self, scope: str, *, languages: Sequence[str], zone: str) -> None:
+        """Store the first supported of a browser's *languages*, and its time zone, where nothing is known of *scope*.
+
+        Raises StoreUnavailable.
+        """
+        known = self._people.preferences(scope).keys()
+        language = next(filter(None, map(resolve_language, languages)), "")
+        if language and not {LANGUAGE, PROFILE_LANGUAGE} & known:
+            await self._people.prefer(scope, PROFILE_LANGUAGE, language)
+        if not {ZONE, PROFILE_ZONE} & known:
+            await self._keep_zone(scope, zone)
+
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat, with the prefix of commands there."""
-        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._scopes_of(key))
-        return self._language_of(key, next(filter(None, chosen), "") or self._overrides_of(key).language)
+        scopes = self._scopes_of(key)
+        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in scopes)
+        choice = next(filter(None, chosen), "") or self._overrides_of(key).language
+        return self._language_of(key, choice or next(filter(None, map(self._profile_language, scopes)), ""))
+
+    def _profile_language(self, scope: str) -> str:
+        return "" if self._is_language_set else self._people.preferences(scope).get(PROFILE_LANGUAGE, "")
 
     def _language_of(self, key: SessionKey, choice: str | None) -> str:
         language = choice or self._language

@@ -29,6 +29,8 @@ LONGEST_CHANGE = 4_096  # bytes
 LONGEST_QUERY = 200  # characters
 MOST_HITS = 30
 _CHANGES: Mapping[str, type[object]] = {"title": str, "pinned": bool, "deleted": bool}
+MOST_LANGUAGES = 20
+LONGEST_ZONE = 64  # characters
 LONGEST_LINE = 4_000  # characters of a remembered line that is asked about
 _FRESH = {"Cache-Control": "no-store"}
 
@@ -118,6 +120,24 @@ async def _apply(store: ConversationStore, key: SessionKey, name: str, value: An
         await store.delete(key)
     else:
         await store.restore(key)
+
+
+async def note_locale(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
+    """Store the languages and the time zone of the visitor's browser; return the language of the page from now on."""
+    try:
+        told = json.loads(await read_body(request, limit=LONGEST_CHANGE) or b"")
+        languages, zone = told["languages"], told["zone"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return JSONResponse({}, 400)
+    is_list = isinstance(languages, list) and all(isinstance(each, str) for each in languages)
+    if not is_list or not isinstance(zone, str) or len(zone) > LONGEST_ZONE or channel.panels is None:
+        return JSONResponse({}, 400)
+    key = _chat(channel, visitor)
+    try:
+        await channel.panels.note_locale(key, languages=languages[:MOST_LANGUAGES], zone=zone)
+    except StoreUnavailable:
+        return JSONResponse({}, 503)
+    return JSONResponse({"language": channel.language(visitor)})
 
 
 async def list_remembered_lines(panels: PersonPanels, key: SessionKey) -> JSONResponse:

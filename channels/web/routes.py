@@ -35,6 +35,7 @@ from channels.web.panels import (
     list_models,
     list_remembered_lines,
     list_reminders,
+    note_locale,
     search_conversations,
     show_line_source,
 )
@@ -110,6 +111,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/session", _for_visitor(_session, channel), methods=["GET"]),
         Route(f"{prefix}/conversations", _for_visitor(list_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/conversations/{{id}}", _for_visitor(change_conversation, channel), methods=["POST"]),
+        Route(f"{prefix}/locale", _for_visitor(note_locale, channel), methods=["POST"]),
         Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
         Route(f"{prefix}/models", _for_visitor(_for_panel(list_models), channel), methods=["GET"]),
@@ -226,6 +228,7 @@ async def _session(channel: WebChannel, visitor: WebVisitor, _: Request) -> Resp
             "can_leave": visitor.login is not None,
             "can_record": channel.can_record,
             "commands": commands,
+            "needs_locale": channel.panels is not None and not channel.panels.has_locale(key),
         }
     )
 

@@ -81,6 +81,7 @@ def build_locales(
     return ChatLocales(
         people,
         language=settings.language,
+        is_language_set="language" in settings.model_fields_set,
         zone=settings.timezone,
         overrides=override,
         scopes=build_scope_guess(settings.memory.isolation, store.links, platforms),

@@ -69,6 +69,16 @@ class GatewayPersonPanels:
         effort = profile.effort if profile.has_chosen_effort else ""
         return ModelOffer(name, offered, is_offline(name), chosen_effort=effort)
 
+    def has_locale(self, key: SessionKey) -> bool:
+        """Return True if language and time zone of the person are known, or one scope is everybody's."""
+        scope = self._scope(key)
+        return not scope or self._locales.has_profile(scope)
+
+    async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
+        """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""
+        if scope := self._scope(key):
+            await self._locales.note_profile(scope, languages=languages, zone=zone)
+
     def _scope(self, key: SessionKey) -> str:
         return self._scopes(key)[0]
 

@@ -1,4 +1,4 @@
-"""Memory and reminders of a person, for channels that show them in panels; commands change them."""
+"""Memory, reminders and locale of a person, for channels that show them in panels; commands change the first two."""
 
 from __future__ import annotations
 
@@ -55,3 +55,9 @@ class PersonPanels(Protocol):
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the models of the chat."""
+
+    def has_locale(self, key: SessionKey) -> bool:
+        """Return True if language and time zone of the person are known."""
+
+    async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
+        """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""

@@ -159,3 +159,27 @@ async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
             await button(page, "settings").click()
         await expect(effort).to_have_value("low")
         await take_pictures(page, "page-settings")
+
+
+async def test_the_browser_s_language_and_zone_are_taken_until_others_are_chosen(chromium: Browser) -> None:
+    """At the first visit, also of people who have written before; a choice of theirs, made elsewhere or later, wins."""
+    async with gateway(model=HeldScriptModel()) as up:
+        before = await open_chat(chromium, up.app.web.url, locale="fr-FR", timezone_id="Asia/Tokyo")
+        await send_text(before, "good evening")
+        await expect(before.locator(".line.assistant .body")).to_have_text("answer 1")
+        await expect(before.locator("html")).to_have_attribute("lang", "en")
+        stored = up.app.store.people.preferences
+        assert stored(SCOPE)["profile_timezone"] == "Asia/Tokyo"
+        page = await open_chat(chromium, up.app.web.url, locale="de-AT", timezone_id="Europe/Vienna")
+        await expect(page.locator("html")).to_have_attribute("lang", "de")
+        await expect(page.locator("#text")).to_have_attribute("placeholder", translate("web.placeholder", "de"))
+        assert stored(SCOPE)["profile_timezone"] == "Asia/Tokyo"  # the first visit's
+        await send_text(page, "/language es")
+        await send_text(page, "/timezone Lisbon")
+        await expect(page.locator(".line.command, .line.notice")).to_have_count(2)
+        again = await open_chat(chromium, up.app.web.url, locale="zh-CN", timezone_id="Asia/Shanghai")
+        await expect(again.locator("html")).to_have_attribute("lang", "es")
+        assert stored(SCOPE)["timezone"] == "Europe/Lisbon"
+    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_LANGUAGE": "es"}) as up:
+        page = await open_chat(chromium, up.app.web.url, locale="de-AT", timezone_id="Europe/Vienna")
+        await expect(page.locator("html")).to_have_attribute("lang", "es")

@@ -139,3 +139,22 @@ async def test_what_is_observed_is_what_is_looked_up_after() -> None:
         seen = here.observe(each, context)
         assert (seen.language, seen.zone) == (here.language(each.key), here.zone(scope))
     assert (seen.language, seen.zone) == ("de", "Asia/Shanghai")  # a scope's clock is that of its chat, not a thread's
+
+
+async def test_a_browser_s_profile_gives_way_to_every_choice() -> None:
+    """The first supported language and a real zone are stored once; a choice, and the operator's language, win."""
+    choices = StoredChoices()
+    them, key, scope = locales(choices), SessionKey("web", "ann"), "people/ann"
+    assert not them.has_profile(scope)
+    await them.note_profile(scope, languages=["fr", "de-AT", "es"], zone="Mars/Base")
+    assert (them.language(key), them.zone(scope)) == ("de", "UTC")
+    assert not them.has_profile(scope)
+    await them.note_profile(scope, languages=["es"], zone="Europe/Vienna")
+    assert (them.language(key), them.zone(scope)) == ("de", "Europe/Vienna")
+    assert them.has_profile(scope)
+    writes = choices.writes
+    await them.note_profile(scope, languages=["es"], zone="Asia/Tokyo")
+    assert choices.writes == writes
+    await choices.prefer(scope, "language", "zh")
+    await choices.prefer(scope, "timezone", "Asia/Tokyo")
+    assert (them.language(key), them.zone(scope)) == ("zh", "Asia/Tokyo")

@@ -34,6 +34,7 @@ let brought = codeInAddress();
 let isLoggedIn = false; // just now: people are told as whom, because a link may bring somebody else's code
 let pending = null;
 let again = 0;
+let isLocaleTold = false;
 let isLanguageChanged = false; // the page is in another language once the answer is there
 let replaced = ""; // the message that is being edited
 
@@ -48,6 +49,7 @@ const wire = new Wire({
     recorder.allow(session.can_record);
     card.allow(session);
     conversations.load();
+    if (session.needs_locale) tellLocale();
     by("leave").hidden = !session.can_leave;
     by("leave").title = session.who;
     by("as-whom").textContent = words.logged_in.replace("{who}", session.who);
@@ -355,6 +357,16 @@ by("leave").addEventListener("click", async () => {
   fit();
   wire.reset();
 });
+
+/** Tell the browser's languages and time zone, once: a person's own choices are kept. */
+async function tellLocale() {
+  if (isLocaleTold) return;
+  isLocaleTold = true;
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
+  const answer = await post("locale", { languages: [...navigator.languages], zone }).catch(() => null);
+  const { language } = answer?.ok ? await answer.json() : words;
+  if (language !== words.language) location.reload();
+}
 
 function post(path, body) {
   return fetch(path, {
