@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -31,7 +32,7 @@ from agent.turn import Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, ModelFailed, ToolFailed
-from gateway.events import SessionKey
+from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, JobQueue, Line, SearchIndex, TurnLease, TurnStep
@@ -47,6 +48,9 @@ _WRITTEN = (
 )
 _LONGEST_PROGRESS = 80  # characters
 _AT_ONCE = 4  # calls that only read
+_GROWS_FOR = 1.5  # seconds in which a turn takes in what its sender writes
+_PAUSE_IN_TYPING = 0.4  # seconds after which it is asked with what there is
+_MOST_TAKEN_IN = 100  # messages
 _SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
 MOST_PICTURES = 2  # of results that the model is shown in one turn
@@ -62,6 +66,9 @@ class StepStore(Protocol):
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""
+
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
+        """Call *notify* with each message that is accepted in *key* during the block."""
 
 
 class CallReview(Protocol):
@@ -142,6 +149,7 @@ class AgentLoop:
         *,
         max_calls: int,
         steer: bool,
+        merges: bool,
         store: StepStore,
         redact: Callable[[str], str],
         assembler: MessageRenderer,
@@ -156,12 +164,15 @@ class AgentLoop:
         reviewer: CallReview,
         now: Callable[[], datetime],
     ) -> None:
-        """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers.
+        """*steer* adds messages that arrive during a turn to it, *merges* those that arrive right behind its start.
+
+        *redact* removes our secrets from answers.
 
         *see* stores a picture of a result as the chat's model is shown it (`AttachmentLoader.see`).
         """
         self._max_calls = max_calls
         self._steer = steer
+        self._merges = merges
         self._store = store
         self._redact = redact
         self._assembler = assembler
@@ -205,7 +216,8 @@ class AgentLoop:
         is_last = await self._run_calls(context, detector) or is_last
         await self._add_messages(context, draft.unseen_rows)
         while True:
-            reply = await self._request(context)
+            is_first = self._merges and not draft.has_calls and turn.message.kind is InboundKind.MESSAGE
+            reply = await (self._request_while_growing(context) if is_first else self._request(context))
             if reply.written is not None:
                 reply = _take_written(context, reply) or await self._request(context, is_again=True)
                 reply = _take_written(context, reply) or reply
@@ -218,6 +230,51 @@ class AgentLoop:
             is_last = await self._run_calls(context, detector)
             if self._steer and not is_last:
                 await self._add_messages(context, await self._store.steer(turn.lease))
+
+    async def _request_while_growing(self, context: LoopContext) -> ChatReply:
+        """Ask, and ask again with what the sender writes within a moment of the turn's start.
+
+        A thought in three messages, or a comment and a forward, is one question. Nothing is waited for where one
+        message comes alone, and nothing is taken in once a part of the answer was shown.
+        """
+        turn, loop = context.turn, asyncio.get_running_loop()
+        until, arrived = loop.time() + _GROWS_FOR, asyncio.Event()
+        request: asyncio.Timeout | None = None  # that runs
+
+        def note(message: InboundMessage) -> None:
+            is_theirs = message.sender.id == turn.message.sender.id
+            if is_theirs and message.kind is InboundKind.MESSAGE and not message.replaces:
+                arrived.set()
+                if request is not None and loop.time() < until and not context.draft.streamed:
+                    request.reschedule(loop.time())
+
+        with self._store.watch_messages(turn.key, note):
+            while loop.time() < until:
+                try:
+                    async with asyncio.timeout(None) as request:
+                        return await self._request(context)
+                except TimeoutError:
+                    if request is None or not request.expired():
+                        raise
+                finally:
+                    request = None
+                await self._take_in(context, arrived, until)
+        return await self._request(context)
+
+    async def _take_in(self, context: LoopContext, arrived: asyncio.Event, until: float) -> None:
+        """Add the messages that the sender writes until they pause, or the time *until* comes."""
+        loop, rows = asyncio.get_running_loop(), list[InboxRow]()
+        while True:
+            arrived.clear()
+            rows += await self._store.steer(context.turn.lease)
+            if len(rows) >= _MOST_TAKEN_IN or (left := until - loop.time()) <= 0:
+                break
+            try:
+                async with asyncio.timeout(min(left, _PAUSE_IN_TYPING)):
+                    await arrived.wait()
+            except TimeoutError:
+                break
+        await self._add_messages(context, rows)
 
     async def _request(self, context: LoopContext, *, is_again: bool = False) -> ChatReply:
         """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times.
@@ -447,4 +504,4 @@ class AgentLoop:
         """Add messages of the sender to the running turn."""
         if rows:
             lines = await self._assembler.render_messages(context.draft, rows, context.turn, context.conversation)
-            await self._store.step(context.turn.lease, context.draft.steer(rows, lines))
+            await self._store.step(context.turn.lease, *context.draft.take_opening(), context.draft.steer(rows, lines))

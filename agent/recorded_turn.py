@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from agent.memory.stored_sessions import RecordedTurn
 from agent.turn import Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import UserError
+from gateway.events import InboundMessage, SessionKey
 from gateway.ports import InboxRow, Line, TraceSpan, TurnLease, TurnStep
 from gateway.ports.caps import ToolAllowance
 
@@ -149,6 +151,14 @@ class RecordedResults:
         if steps[-1].kind == "result" and trims:
             self.draft.shrink(trims)
             self._context.prompt.reload()
+
+    def watch_messages(
+        self,
+        key: SessionKey,  # noqa: ARG002
+        notify: Callable[[InboundMessage], None],  # noqa: ARG002 - what came then is in the opening
+    ) -> AbstractContextManager[None]:
+        """Nothing arrives."""
+        return nullcontext()
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Return the messages that arrived at this point of the turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -86,6 +86,10 @@ class RetryingJournal:
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""
         return await _until_stored(lambda: self._journal.steer(lease))
+
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
+        """Call *notify* with each message that is accepted in *key* during the block."""
+        return self._journal.watch_messages(key, notify)
 
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the turn."""

@@ -239,6 +239,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         loop=AgentLoop(
             max_calls=settings.agent.max_tool_calls,
             steer=settings.agent.overlap == "steer",
+            merges=settings.agent.merge == "burst",
             store=journal,
             redact=context.redactor.redact,
             assembler=assembler,

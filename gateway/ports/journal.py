@@ -7,7 +7,8 @@ method may be called again with the same arguments.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -332,6 +333,12 @@ class Journal(Protocol):
 
     async def acquit(self) -> None:
         """Give back the attempt that was running when the process before was killed: something else was in hand."""
+
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
+        """Call *notify* with each message for the queue of *key* that this gateway accepts during the block.
+
+        One block per session at a time. Messages that other gateways accept are not among them.
+        """
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Add the sender's new messages to the running turn, stamped as in `claim`.

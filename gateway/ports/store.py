@@ -29,7 +29,7 @@ class StoreLimits:
 
     queued_per_chat: int = 100
     queued: int = 10_000
-    merge: str = "split"  # split, burst or off
+    merge: str = "split"  # split, burst or off; a gateway has the setting's
     burst: int = 20  # rows that may merge under `burst`
     split_length: int = 4_000  # a message this long, followed by another within `split_seconds`, is half of a paste
     split_seconds: float = 2.0

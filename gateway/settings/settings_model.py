@@ -85,8 +85,8 @@ class AgentSettings(FrozenModel):
 
     workers: Annotated[int, Field(ge=1, le=1_024)] = 64  # turns at once, all chats together
     overlap: Literal["queue", "steer"] = "queue"  # what becomes of a message that comes during a turn
-    merge: Merge = "split"
-    queued_per_chat: Count = 100
+    merge: Merge = "burst"
+    queued_per_chat: Count = 300
     queued: Count = 10_000
     max_tool_calls: Annotated[int, Field(ge=1, le=1_000)] = 25
     max_tool_result_chars: Annotated[int, Field(ge=500, le=1_000_000)] = 16_000

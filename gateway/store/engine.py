@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeAlias, TypeVar
 
-from gateway.events import SessionKey
+from gateway.events import InboundMessage, SessionKey
 from gateway.ports.journal import InboxRow
 from gateway.ports.scope_files import SaveScopes
 from gateway.ports.store import StoreLimits
@@ -85,6 +85,8 @@ class StoreEngine:
     controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)
     chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
+    # Called with each message that is accepted behind the turn that runs in a session.
+    behind_turns: dict[SessionKey, Callable[[InboundMessage], None]] = field(default_factory=dict)
     offered_controls: set[int] = field(default_factory=set)  # open rows
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)

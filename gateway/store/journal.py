@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -70,22 +71,33 @@ class SqlJournal:
         new = inbox.encode(
             message, role=role, is_control=is_control, at=engine.now(), sent_at=sent_at, language=language
         )
-        accepted = await engine.writer.submit(
+        accepted: inbox.AcceptEffect = await engine.writer.submit(
             lambda database: inbox.accept(database, new, engine.limits.queued_per_chat, engine.backlog_limit),
-            self._accepted,
+            partial(self._accepted, message),
             group=message.key.parent,
         )
         return accepted.acceptance
 
-    def _accepted(self, accepted: inbox.AcceptEffect) -> None:
+    def _accepted(self, message: InboundMessage, accepted: inbox.AcceptEffect) -> None:
         if accepted.lane is not None:
             self._engine.wake_session(accepted.lane)
+            if (notify := self._engine.behind_turns.get(accepted.lane)) is not None:
+                notify(message)
         if accepted.control is not None:
             self._engine.offer_control(accepted.control)
         if accepted.chat is not None:
             self._engine.wake_chat(accepted.chat)
         if accepted.has_job:
             self._engine.queued_job.set()
+
+    @contextmanager
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> Iterator[None]:
+        """Call *notify* with each message that this worker accepts in *key* during the block."""
+        self._engine.behind_turns[key] = notify
+        try:
+            yield
+        finally:
+            del self._engine.behind_turns[key]
 
     def ready_sessions(self) -> AsyncIterator[SessionKey]:
         """Yield each key that has unclaimed lane rows."""

@@ -37,6 +37,7 @@ class GatewayProcess:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")} | {
             "PARLOUR_HOME": str(home),
             "PARLOUR_WEB__PORT": str(port),
+            "PARLOUR_AGENT__MERGE": "split",  # each message has an answer of its own
             "PYTHONUNBUFFERED": "1",
             **settings,
         }

@@ -337,6 +337,7 @@ async def gateway(
                 "PARLOUR_HOME": str(place),
                 "PARLOUR_WEB__PORT": "0",
                 "PARLOUR_LOG__LEVEL": "error",
+                "PARLOUR_AGENT__MERGE": "split",  # a held model is asked about each message by itself
                 **(environment or {}),
             },
             _installed(tools, kind.name),

@@ -280,12 +280,12 @@ async def run_and_die(backend: StoreBackend, limits: StoreLimits | None = None) 
 
 
 async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(backend: StoreBackend) -> None:
-    """Counted before the work: usual, usual, then alone for the first, second and third time."""
+    """Usual, usual, then on trial: each crash there is an attempt that the next claim knows of."""
     store = await backend.open()
     await accept(store, said())
     await backend.kill()
     runs = [await run_and_die(backend) for _ in range(5)]
-    assert [run[:2] for run in runs] == [(False, 0), (False, 0), (True, 1), (True, 2), (True, 3)]
+    assert [run[:2] for run in runs] == [(False, 0), (False, 0), (True, 0), (True, 1), (True, 2)]
     assert len({run[2] for run in runs}) == 1
 
 
@@ -303,8 +303,8 @@ async def test_a_row_that_was_not_in_flight_is_innocent(backend: StoreBackend) -
     assert (await store.journal.depth())["unclean_stops"] == 4
 
 
-async def test_a_chosen_stop_gives_the_attempt_back(backend: StoreBackend) -> None:
-    """A lone turn that was released by choice has the attempts it had before."""
+async def test_a_release_is_no_attempt(backend: StoreBackend) -> None:
+    """A turn on trial that was released by choice has the attempts it had before."""
     store = await backend.open()
     await accept(store, said())
     await backend.kill()
@@ -312,10 +312,7 @@ async def test_a_chosen_stop_gives_the_attempt_back(backend: StoreBackend) -> No
         await run_and_die(backend)
     store = await backend.open()
     await store.journal.release(await claim(store))
-    lease = await claim(store)
-    assert lease.rows[0].attempts == 1
-    await store.journal.release(lease)
-    assert (await claim(store)).rows[0].attempts == 2
+    assert (await claim(store)).rows[0].attempts == 0
 
 
 async def test_a_clean_close_counts_nothing_and_forgives(backend: StoreBackend) -> None:

@@ -1,0 +1,95 @@
+"""A thought in several messages is one question: what its sender writes right behind it is taken into the turn."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from gateway.settings.settings_model import AgentSettings
+from tests.fakes.held_model import HeldScriptModel, users
+from tests.fakes.inprocess_gateway import gateway
+
+BURST = {"PARLOUR_AGENT__MERGE": "burst"}
+
+
+def test_it_is_the_default() -> None:
+    """An installation merges, and has room for what one chat writes in a flood."""
+    assert (AgentSettings().merge, AgentSettings().queued_per_chat) == ("burst", 300)
+
+
+async def test_a_comment_and_what_it_is_about_are_one_question() -> None:
+    """The model is asked again, once, with all that came within a moment; the first request is in the usage."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "what do you think of this?")
+        await model.called(1)
+        await parlour.channel.say("c", "the first half")
+        await parlour.channel.say("c", "the second half")
+        (post,) = await parlour.channel.posted("c", 1)
+        assert post.text == "answer 2"
+        assert users(model.asked[1]) == ["what do you think of this?", "the first half", "the second half"]
+        await parlour.idle()
+        assert len(parlour.channel.posts["c"]) == 1
+        now = datetime.now(UTC)
+        used = await parlour.app.store.usage.by("purpose", since=now - timedelta(days=1), until=now, zone="UTC")
+        assert [row["calls"] for row in used if row["purpose"] == "answer"] == [2]
+
+
+async def test_one_message_alone_waits_for_nothing() -> None:
+    """Its model is asked once, at once."""
+    model = HeldScriptModel()
+    async with gateway(model=model, environment=BURST) as parlour:
+        assert await parlour.channel.ask("c", "hello") == "answer 1"
+        assert len(model.asked) == 1
+
+
+async def test_another_sender_is_another_turn() -> None:
+    """In a group nobody's words are taken into the question of somebody else."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "mine", group=True, sender="ann")
+        await model.called(1)
+        _, answer = await parlour.channel.say("c", "yours", group=True, sender="bob")
+        model.go(1)
+        await answer
+        assert [users(request)[-1] for request in model.asked] == ["mine", "yours"]
+
+
+async def test_a_command_behind_it_is_no_part_of_it() -> None:
+    """It runs behind the turn, as it was typed."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "hello")
+        await model.called(1)
+        await parlour.channel.say("c", "/new")
+        model.go(1)
+        await parlour.idle()
+        assert len(model.asked) == 1
+
+
+async def test_after_a_moment_a_message_waits_for_its_own_turn() -> None:
+    """Later ones are answered together behind the running turn, and the running request is not repeated."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "hello")
+        await model.called(1)
+        await asyncio.sleep(1.6)  # the time that is promised
+        for text in ("one more thing", "and another"):
+            _, answer = await parlour.channel.say("c", text)
+        model.go(1)
+        await answer
+        assert [users(request)[-2:] for request in model.asked] == [["hello"], ["one more thing", "and another"]]
+
+
+async def test_two_hundred_messages_at_once_are_a_few_turns() -> None:
+    """None is refused, and the model is asked twelve times at most."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await asyncio.gather(*(parlour.channel.say("c", f"m{n}") for n in range(200)))
+        model.go(1)
+        await parlour.idle()
+        asked = [request for request in model.asked if request.purpose == "answer"]
+        assert len(asked) <= 12
+        read = {text for request in asked for text in users(request)}
+        assert read >= {f"m{n}" for n in range(200)}
+        assert all(post.text.startswith("answer ") for post in parlour.channel.posts["c"])
