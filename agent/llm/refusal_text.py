@@ -156,7 +156,7 @@ def _to_int(text: str) -> int:
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _LONGEST_DURATION = 40  # characters
 _DURATION = re.compile(
-    r"(\d+(?:\.\d+)?) ?(ms|milliseconds?|s(?:ec(?:onds?)?)?|m(?:in(?:utes?)?)?|h(?:ours?)?"
+    r"(?<![\d.])(\d+(?:\.\d+)?) ?(ms|milliseconds?|s(?:ec(?:onds?)?)?|m(?:in(?:utes?)?)?|h(?:ours?)?"
     r"|d(?:ays?)?)(?![a-z]) ?",
     re.IGNORECASE,
 )

@@ -17,6 +17,7 @@ from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig,
 from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
+from agent.llm.provider_model import ProviderModel
 from agent.memory.storage.disk import Disk
 from agent.recorded_turn import UnrecordedCalls
 from gateway.app.model_servers import list_models_at
@@ -188,7 +189,8 @@ async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial
     client = ModelClient([model], attempts=1, recorder=unrecorded, meter=unrecorded, facts=facts)
     first = await _complete(client, _QUESTION)
     seconds = time.monotonic() - started
-    is_known = first is not None and not first.is_cut  # otherwise it was still thinking when its tokens were used up
+    # Otherwise it was still thinking when its tokens were used up, or it is a model without network.
+    is_judged = first is not None and not first.is_cut and isinstance(model, ProviderModel)
     calls = first.tool_calls if first is not None else ()
     if not client.lacks(ModelAbility.TOOLS):
         try:
@@ -208,9 +210,9 @@ async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial
         text += f". Chats work, but not {_TOOL_USES}. {_BETTER_MODEL}"
     elif is_written:
         text += f", but wrote its tool call as text: only tools that look something up will run. {_BETTER_MODEL}"
-    elif is_known and not calls:
+    elif is_judged and not calls:
         text += f", but called no tool when it was asked to: {_TOOL_USES} may not work. {_BETTER_MODEL}"
-    is_good = not missing and bool(calls or not (is_known or is_written))
+    is_good = not missing and bool(calls or not (is_judged or is_written))
     level = SetupLevel.GOOD if is_good else SetupLevel.WARNING
     return ModelTrial(SetupFinding(level=level, text=text, id="model"), client.names()[0][1], learned)
 

@@ -9,7 +9,7 @@ from gateway.ports import Channel, ChannelContext, IntakeVerdict
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, InstantModel, gateway
 
 FLOOD = 2_000
-SHARE = 50  # of the 100 that may wait in a chat, one member has half
+SHARE = 150  # of the 300 that may wait in a chat, one member has half
 
 
 class SlowChat(InProcessChannel):

@@ -23,7 +23,7 @@ from gateway.preflight import require_startable
 from gateway.settings import load_settings
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.gateway import free_port
-from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, chatter, open_server, with_calls
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
@@ -60,7 +60,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         open_telegram() as telegram,
         open_discord() as discord,
         slack_server() as slack,
-        open_server() as model,
+        open_server(with_calls(chatter)) as model,
         AsyncExitStack() as undo,
     ):
         telegram.privacy = False

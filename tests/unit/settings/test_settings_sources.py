@@ -28,7 +28,7 @@ def test_nothing_set_gives_the_documented_defaults(tmp_path: Path) -> None:
     """A fresh machine needs no configuration: the page on loopback, the offline model, the console."""
     settings = load(tmp_path)
     assert (settings.web.host, settings.web.port, settings.llm.model) == ("127.0.0.1", 8787, "")
-    assert (settings.agent.workers, settings.agent.queued_per_chat, settings.agent.queued) == (64, 100, 10_000)
+    assert (settings.agent.workers, settings.agent.queued_per_chat, settings.agent.queued) == (64, 300, 10_000)
     assert (settings.llm.timeout_seconds, settings.llm.stream_silence_seconds, settings.llm.attempts) == (120, 30, 2)
     assert (settings.agent.max_tool_calls, settings.agent.shutdown_grace_seconds) == (25, 25)
     assert settings.agents.defaults.memory_window == 100
