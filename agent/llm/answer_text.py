@@ -5,23 +5,39 @@ from __future__ import annotations
 import re
 
 # A model's thinking where its server leaves it in the text: most models, Magistral, Kimi.
-_THINKING = r"(?:[a-z]{1,8}:)?(?:think|thinking|thought|reasoning)\s?>"
+_THINKING = r"(?:[a-z]{1,8}:)?(?:think|thinking|thoughts?|reasoning)\s?>"
+_OPENING = rf"<{_THINKING}|\[THINK\]|◁think▷|<\|START_THINKING\|>|<\|begin_of_thought\|>|<\|channel>"
+_CLOSINGS = rf"</{_THINKING}|\[/THINK\]|◁/think▷|<\|END_THINKING\|>|<\|end_of_thought\|>|<channel\|>|final<\|message\|>"
+# gpt-oss's header of a message: thinking, unless it is called final.
+_HEADER = r"<\|channel\|>|<\|start\|>"
+_AROUND = r"<\|(?:START|END)_RESPONSE\|>|<\|(?:begin|end)_of_solution\|>"  # an answer: Cohere's and Sky-T1's
+# Ends of messages that a server did not know as such.
+_END_MARKS = re.compile(
+    r"(?:\s*(?:<\|(?:im_end|end|return|eot_id|eom_id|end_of_text|endoftext|end_of_turn|user|observation)\|>|</s>"
+    r"|<end_of_turn>|<turn\|>|<｜end▁of▁sentence｜>))+\s*\Z"
+)
 # What begins a tool call that a model writes into its answer: Hermes and Qwen, Mistral, Llama, Kimi, DeepSeek, MiniMax.
 _CALL = (
-    r"<(?:[a-z]{1,10}:)?(?:tool_calls?|function_calls?)>|<function=|<(?:[a-z]{1,10}:)?invoke name="
-    r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls?(?:_section)?(?:_begin)?\|>|<[|｜](?:DSML|tool▁calls?▁begin)[|｜]"
+    r"<(?:[a-z]{1,10}:)?(?:tool_?calls?|function_?calls?|tool_use)>|<function=|<(?:[a-z]{1,10}:)?invoke name="
+    r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls?(?:_section)?(?:_begin)?\|?>|<\|START_ACTION\|>"
+    r"|<[|｜](?:DSML|tool[▁_]calls?[▁_]begin)[|｜]"
 )
 _TOKEN = re.compile(
-    rf"(?P<close></{_THINKING}|\[/THINK\]|◁/think▷)|(?P<open><{_THINKING}|\[THINK\]|◁think▷)|(?P<call>{_CALL})"
+    rf"(?P<close>{_CLOSINGS})|(?P<open>{_OPENING})|(?P<header>{_HEADER})|(?P<around>{_AROUND})|(?P<call>{_CALL})"
     r"|(?P<tick>`+|~~~+)|(?P<line>\n)",
     re.IGNORECASE,
 )
-_CLOSING = re.compile(rf"</{_THINKING}|\[/THINK\]|◁/think▷", re.IGNORECASE)
+_CLOSING = re.compile(_CLOSINGS, re.IGNORECASE)
 _SPECIAL = re.compile(r"[<\[◁`~\n]")
 _ENDED = re.compile(r"[>\]▷\n]")
 _LONGEST_TAG = 32  # characters: what may begin a tag waits for the rest
-# A call without a mark around it: an object that begins with the name of a tool.
-BARE_CALL = re.compile(r'\{\s*"(?:(?:name|function|tool|tool_name)"\s*:|type"\s*:\s*"function")')
+# A call without a mark around it: an object that begins with the name of a tool, also in a list or a code block.
+BARE_CALL = re.compile(
+    r'(?:```\w{0,10}\s*)?\[?\s*\{\s*"(?:(?:name|function|tool|tool_name)"\s*:|type"\s*:\s*"function"|tool_calls"\s*:)'
+)
+_BARE_START = re.compile(r"(?:```\w{0,10}\s*)?\[?\s*\{")
+_LONGEST_FENCED = 1_000  # characters of a code block that may be such a call; a longer one is one for people
+_LONGEST_START = 40  # characters of what may begin such a call
 
 _BLOCK = 200  # characters
 _COPIES = 8  # as many times in a row they end the answer
@@ -37,6 +53,7 @@ class AnswerText:
         self._length = 0
         self._held = ""  # the last characters, which may begin a tag
         self._is_hidden = is_hidden
+        self._is_closed = False
         self._is_thinking = False
         self._has_thought = False
         self._dropped = ""  # what stood before a tag that ended thinking a second time
@@ -65,7 +82,12 @@ class AnswerText:
         if self._is_hidden:
             return ""
         text = self.text if self.call_at is None else self.text[: self.call_at]
-        return "" if text.startswith("{") and BARE_CALL.match(text) else text
+        text = _without_end_mark(text)
+        if text[:1] not in ("{", "[", "`"):
+            return text
+        is_start = not self._is_closed and len(text) < _LONGEST_START and _BARE_START.match(text)
+        is_call = BARE_CALL.match(text) and (text[0] != "`" or len(text) < _LONGEST_FENCED)
+        return "" if is_start or is_call else text
 
     def add(self, piece: str) -> bool:
         """Take the next characters; True when the text grew."""
@@ -87,7 +109,9 @@ class AnswerText:
             self._keep(held)
         if self._dropped and not self.text.strip():
             self._replace(self._dropped)  # nothing followed: the tag was a stray one
-        self._is_hidden = False
+        self._is_hidden, self._is_closed = False, True
+        if (text := _without_end_mark(self.text)) != self.text:
+            self._replace(text)
 
     def _scan(self, text: str) -> None:
         at, self._held = 0, ""
@@ -122,8 +146,12 @@ class AnswerText:
             self._take_ticks(word)
         elif self._fence or self._ticks:
             self._keep(word)
-        elif token["open"]:
+        elif token["open"] or (token["header"] and (not self._length or word[2] == "s")):
             self._is_thinking = True
+        elif token["around"]:
+            return
+        elif token["header"]:
+            self._keep(word)
         elif token["close"]:
             self._end_unopened()
         else:
@@ -173,6 +201,14 @@ class AnswerText:
         self.is_repeated = True
         self._held = ""
         self._replace(text[: start + period].rstrip())
+
+
+def _without_end_mark(text: str) -> str:
+    if not text.endswith((">", "\n")):
+        return text
+    start = max(len(text) - 2 * _LONGEST_TAG, 0)
+    found = _END_MARKS.search(text, start)
+    return text if found is None or (found[0].strip() == "</s>" and "<s>" in text) else text[: found.start()]
 
 
 def _unfinished(text: str, at: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -32,6 +33,7 @@ _CAUSES = {
     RefusalMeaning.KEY: FailureCause.KEY,
     RefusalMeaning.MODEL: FailureCause.MODEL,
     RefusalMeaning.FILTERED: FailureCause.FILTERED,
+    RefusalMeaning.RIGHTS: FailureCause.RIGHTS,
 }
 # True of every request: the key, its rights, payment, and an address or a model that is not there.
 _STATUS_CAUSES = {
@@ -171,18 +173,8 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> timedelta | None:
     """
     known = {name.lower(): value.strip() for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(known[name]) * unit
-        except (KeyError, ValueError):
-            continue
-        return _span(seconds)
-    if "retry-after" in known:
-        if (span := parse_duration(known["retry-after"])) is not None:
-            return _span(span)
-        try:
-            return _until(parsedate_to_datetime(known["retry-after"]), now)
-        except ValueError:
-            return None
+        if name in known and (span := _reset(known[name], now, unit)) is not None:
+            return span
     resets = [_reset(value, now) for name, value in known.items() if _is_spent(name, known)]
     return max((each for each in resets if each is not None), default=None)
 
@@ -199,13 +191,23 @@ def _is_spent(name: str, headers: Mapping[str, str]) -> bool:
     return headers[rest] in ("0", "0.0") if rest in headers else only or found[1] is None
 
 
-def _reset(value: str, now: datetime) -> timedelta | None:
-    """Return the time until *value*: a span, seconds, a time of day zero of Unix in seconds or ms, or a date."""
+def _reset(value: str, now: datetime, unit: float = 1.0) -> timedelta | None:
+    """Return the time until *value*: a span, seconds times *unit*, a Unix time in seconds or ms, or a date."""
+    if (seconds := _seconds(value)) is not None:
+        if not 1e9 < seconds < 1e14:
+            return _span(seconds * unit)
+        return _span(max((seconds / 1000 if seconds > 1e11 else seconds) - now.timestamp(), 0.0))
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError):
+            return _until(read(value), now)
+    return None
+
+
+def _seconds(value: str) -> float | None:
     if (seconds := parse_duration(value)) is not None:
-        at = seconds / 1000 if seconds > 1e11 else seconds
-        return _span(at - now.timestamp() if at > 1e9 else at)
+        return seconds
     try:
-        return _until(datetime.fromisoformat(value), now)
+        return float(value)
     except ValueError:
         return None
 

@@ -95,7 +95,7 @@ ABILITY_ROWS = (
     ),
     RefusalRow(
         ModelAbility.EFFORT,
-        r"reasoning is mandatory|only works in thinking mode|think value .{0,20}not supported",
+        r"reasoning is mandatory|only (?:works in|supports) thinking mode|think value .{0,20}not supported",
         "OpenRouter; Gemini 2.5 Pro; Ollama's gpt-oss",
     ),
     RefusalRow(
@@ -125,6 +125,7 @@ ABILITY_ROWS = (
         r"(?:unexpected|invalid|unknown|unsupported|illegal)(?: message)? role:? ?[`'\"(]?(?:system|developer)\b",
         "Anthropic; MiniMax 2013",
     ),
+    RefusalRow(ModelAbility.SYSTEM, r"input should be 'user' or 'assistant'", "servers whose requests pydantic checks"),
     RefusalRow(ModelAbility.SYSTEM, r"system message must be (?:at the beginning|first)", "Qwen's templates"),
     RefusalRow(
         ModelAbility.SYSTEM,
@@ -144,7 +145,7 @@ ABILITY_ROWS = (
     RefusalRow(ModelAbility.PICTURES, r"missing data required for image|\bmmproj\b", "Ollama; llama.cpp"),
     RefusalRow(
         ModelAbility.PICTURES,
-        rf"content{_QUOTE}? must be a string|content\.type .{{0,30}}\[?['\"]text['\"]\]?"
+        rf"content{_QUOTE}?(?: : value)? must be a string|content\.type .{{0,30}}\[?['\"]text['\"]\]?"
         rf"|/content{_QUOTE}?, {_QUOTE}array{_QUOTE} not in {_QUOTE}string",
         "Groq; Cerebras; GLM 1210; Workers AI 5006: opencode.school#174",
     ),
@@ -184,7 +185,7 @@ _ABILITY_FIELDS = (
         r"|(?:.*\.)?reasoning_?effort",
     ),
     (ModelAbility.TOOLS, r"(?:body\.)?(?:tools|functions|parallel_tool_calls)"),
-    (ModelAbility.PICTURES, r"messages?\b.*\bimage(?:_url)?\b.*"),
+    (ModelAbility.PICTURES, r"messages?\b.*\bimage(?:_url)?\b.*|body\.messages\.\d+\.content(?:\.str)?"),
 )
 # A name in the text counts as a field where it is quoted, or follows the word for one.
 _QUOTED_FIELD = re.compile(
@@ -261,6 +262,7 @@ class RefusalMeaning(StrEnum):
     KEY = "key"
     MODEL = "model"  # there is none of this name
     FILTERED = "filtered"  # the content is refused
+    RIGHTS = "rights"  # the account must not use it, or not from here
 
 
 _NOT_FOUND = (
@@ -284,7 +286,8 @@ REFUSAL_ROWS = (
     ),
     RefusalRow(
         RefusalMeaning.ACCOUNT,
-        r"used all available credits|monthly (?:spending limit|included credits)|exceeded_current_quota_error"
+        r"used all available credits|allocationquota|free tier of the model has been exhausted"
+        r"|monthly (?:spending limit|included credits)|exceeded_current_quota_error"
         r"|please recharge"
         r"|account is suspended|account is in good standing|budget has been exceeded|free allocated quota exceeded",
         "xAI; Hugging Face; Moonshot; GLM 1113; DashScope; LiteLLM",
@@ -347,6 +350,12 @@ REFUSAL_ROWS = (
     ),
     RefusalRow(
         RefusalMeaning.OVERFLOW,
+        r"expected maxlength: \d+, actual|(?:prompt|input)(?: length)? is longer than|should not exceed max_num_tokens"
+        r"|kv cache (?:is full|slot)",
+        "Bedrock: Claude 2, Titan; NVIDIA's TensorRT-LLM; llama.cpp; Ollama",
+    ),
+    RefusalRow(
+        RefusalMeaning.OVERFLOW,
         r"long context requests|body (?:is )?too large|payload too large|entity too large",
         "Anthropic; proxies",
     ),
@@ -375,6 +384,11 @@ REFUSAL_ROWS = (
         r"|authentication_error|invalid x-api-key|invalid (?:bearer )?token\b|身份验证失败|api key 无效"
         r"|no auth credentials",
         "OpenAI; Gemini (HTTP 400); xAI (HTTP 400); Anthropic; OpenRouter; GLM 1000; MiniMax 1004",
+    ),
+    RefusalRow(
+        RefusalMeaning.RIGHTS,
+        r"(?:user )?location is not supported|unsupported_country_region_territory",
+        "Gemini (HTTP 400); OpenAI",
     ),
     RefusalRow(
         RefusalMeaning.MODEL,
@@ -407,7 +421,8 @@ REFUSAL_ROWS = (
     ),
     RefusalRow(
         RefusalMeaning.RATE_LIMIT,
-        r"rate[_ -]?limit|too many requests|resource_exhausted|throttl|requests? per (?:minute|day|second)"
+        r"rate[_ -]?limit|\b[rt]pm limit"
+        r"|too many requests|resource_exhausted|throttl|requests? per (?:minute|day|second)"
         r"|tokens per|quota exceeded"
         r"|并发|速率限制|请求过于频繁|访问量过大",
         "OpenAI; Groq; Gemini; Bedrock; DashScope; GLM 1302; GitHub Models; MiniMax 1002",

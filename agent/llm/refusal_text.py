@@ -103,6 +103,8 @@ _LIMITS = tuple(
     re.compile(pattern.replace("N", _NUMBER), re.IGNORECASE)
     for pattern in (
         r"n_ctx\W{1,4}N",
+        r"(?:length|count|size) of [\d,]+ exceeds N",
+        r"limit for this model is N",
         r"(?:max_seq_len|max_model_len|max_position_embeddings)[ (:=of]{1,6}N",
         r"(?<!maximum )context length (?:is|of) only N",
         r"(?:exceed context limit|context limit): [\d,+ ]+> ?N",
@@ -160,11 +162,14 @@ _DURATION = re.compile(
     r"|d(?:ays?)?)(?![a-z]) ?",
     re.IGNORECASE,
 )
+_WAIT_AFTERWARDS = re.compile(r"(\d+) ?秒(?:钟)?后")
 _WAIT = re.compile(
-    r"(?:(?:try again|retry|retry after|available|reset|resets|wait)(?: (?:in|after|for))?|retrydelay[\"':]*"
+    r"(?:(?:try again|retry|retry after|available|reset|resets|wait)(?: (?:in|after|for))?"
+    r"(?: (?:about|approximately|another))?"
+    r"|retrydelay[\"':]*"
     r"|retry_after[\"':]*"
     r"|estimated_time[\"':]*)[: ]{0,3}(?=\d)((?:\d+(?:\.\d+)?(?: ?(?:ms|milliseconds?|seconds?|secs?|s|minutes?"
-    r"|mins?|m|hours?|h|days?|d)(?![a-z]))? ?)+)",
+    r"|mins?|m|hours?|h|days?|d)(?![a-z]))? ?)+)(?![:\d])",
     re.IGNORECASE,
 )
 
@@ -188,6 +193,6 @@ def parse_duration(text: str) -> float | None:
 
 def named_wait(refusal: RefusalText) -> float | None:
     """Return the seconds after which *refusal* says to try again; None where it does not."""
-    waits = [parse_duration(found[1]) for found in _WAIT.finditer(refusal.words)]
+    waits = [parse_duration(found[1]) for each in (_WAIT, _WAIT_AFTERWARDS) for found in each.finditer(refusal.words)]
     known = [each for each in (*waits, *refusal.waits) if each is not None]
     return max(known, default=None)

@@ -14,7 +14,8 @@ _MOST = 8  # calls of one answer
 _MOST_CHARS = 20_000  # of an answer with calls in it; a longer one is not read
 # Marks in and around calls: special tokens, and tags with nothing in them but a name.
 _MARKS = re.compile(
-    r"</?(?:[a-z]{1,10}:)?(?:tool_calls?|function_calls?|function|invoke|parameter|tools)>|\[/?TOOL_CALLS\]|\[ARGS\]"
+    r"</?(?:[a-z]{1,10}:)?(?:tool_?calls?|function_?calls?|tool_use|function|invoke|parameter|tools)>|\[/?TOOL_CALLS\]"
+    r"|\[ARGS\]"
     r"|<[|｜][^<>|｜]{1,40}[|｜]>|```(?:json)?",
     re.IGNORECASE,
 )
@@ -25,7 +26,10 @@ _NAMED = re.compile(
 _PARAMETER = re.compile(
     r"<parameter(?:=| name=)[\"']?([\w.-]{1,64})[\"']?[^<>]{0,40}>\n?(.*?)\n?</parameter>", re.DOTALL
 )
-_STARTS = re.compile(r"\s*(?:[\[{<]|\Z)")
+# What follows a mark of a call, if it is not a word about the mark: an object, a tag, or the name of a tool alone.
+_STARTS = re.compile(r"\s*(?:[\[{<]|\Z|\w[\w-]{0,63}(?:[<({]|[ \t]*(?:\n|\Z)))")
+# Calls as code: Llama 4, OLMo, Gemma.
+_CODE = re.compile(r"(?:```\w{0,10}\s*)?(?:print\()?\[?\s*(\w{1,64})\([^\n]*\)\]?\s*(?:```)?\s*", re.ASCII)
 _DECODER = json.JSONDecoder()
 
 
@@ -38,6 +42,8 @@ def find_written_calls(
     model wrote its calls so when it was tried.
     """
     if call_at is None:
+        if (code := _CODE.fullmatch(text.strip()[:_MOST_CHARS])) is not None and code[1] in tools:
+            return WrittenCalls((), is_whole=False, is_expected=is_expected)
         if BARE_CALL.match(text.lstrip()) is None or len(text) > _MOST_CHARS:
             return None
         calls, rest = _read(text)
@@ -100,6 +106,8 @@ def _objects(text: str, at: int) -> tuple[list[ToolCall], int] | None:
         found, end = _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError):
         return None
+    if isinstance(found, Mapping) and isinstance(found.get("tool_calls"), list):
+        found = found["tool_calls"]
     calls = [_call_of(each) for each in (found if isinstance(found, list) else [found])]
     known = [each for each in calls if each is not None]
     return (known, end) if known and len(known) == len(calls) else None

@@ -31,6 +31,14 @@ THINKING = {
     "several": ("<think>secret</think>Hel<think>secret</think>lo!", "Hello!"),
     "nested": ("<think>secret <think>secret</think> secret</think>Hello!", "Hello!"),
     "closed twice": ("<think>secret</think>Hello!</think>", "Hello!"),
+    "thoughts": ("<thoughts>secret</thoughts>Hello!", "Hello!"),
+    "gpt-oss": (
+        "<|channel|>analysis<|message|>secret<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|return|>",
+        "Hello!",
+    ),
+    "gpt-oss, a call": ('<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"secret": 1}<|call|>', ""),
+    "cohere": ("<|START_THINKING|>secret<|END_THINKING|><|START_RESPONSE|>Hello!<|END_RESPONSE|>", "Hello!"),
+    "gemma": ("<|channel>thought\nsecret<channel|>Hello!", "Hello!"),
     "code block": ("```html\n<think>x</think>\n```\nHello!", "```html\n<think>x</think>\n```\nHello!"),
     "code span": ("Write `<think>` here and `</think>` there.", "Write `<think>` here and `</think>` there."),
     "code in thinking": ("<think>```\nsecret</think>Hello!", "Hello!"),
@@ -43,6 +51,20 @@ THINKING = {
 def test_thinking_is_no_part_of_the_answer(text: str, answer: str, size: int) -> None:
     """Tags in any case, split anywhere, unclosed or unopened; in code they are text."""
     assert read(text, size).text == answer
+
+
+@pytest.mark.parametrize("mark", ["<|im_end|>", "</s>", "<|eot_id|>", "<end_of_turn>\n", "<|return|>", "<|endoftext|>"])
+def test_the_mark_of_an_end_is_no_part_of_the_answer(mark: str) -> None:
+    """Where the server does not know it as such; in the middle, and in HTML, it is text."""
+    for size in (0, 1, 5):
+        assert read(f"Hello!{mark}", size).text == "Hello!"
+    assert read(f"{mark} ends it.").text == f"{mark} ends it."
+    assert read("<s>gone</s>").text == "<s>gone</s>"
+
+
+def test_words_about_a_header_are_words() -> None:
+    """Behind the first words it begins no thinking."""
+    assert read("gpt-oss writes <|channel|> first.", 3).text == "gpt-oss writes <|channel|> first."
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -97,6 +119,11 @@ def test_an_object_that_names_a_tool_is_not_shown() -> None:
     """It may be a call; the whole answer tells."""
     assert read('{"name": "memory_search", "argu').visible_text == ""
     assert read('{"answer": 42}').visible_text == '{"answer": 42}'
+    for text in ('{"name": "memory_search"}', '[{"type": "function", "name": "x"}]', '{"tool_calls": []}'):
+        answer = AnswerText()
+        for each in text:
+            answer.add(each)
+            assert answer.visible_text in ("", "[")
 
 
 @pytest.mark.parametrize("period", [1, 7, 37, 200, 290, 1_001, 3_999])

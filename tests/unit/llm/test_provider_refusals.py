@@ -166,6 +166,10 @@ ABILITIES: list[tuple[str, int | None, str, ModelAbility | None]] = [
         openai("The `reasoning_content` in the thinking mode must be passed back to the API."),
         ModelAbility.FOREIGN_CALLS,
     ),
+    ("pydantic's roles", 422, '{"detail":[{"type":"literal_error","loc":["body","messages",0,"role"],"msg":"Input should be \'user\' or \'assistant\'","input":"system"}]}', ModelAbility.SYSTEM),
+    ("pydantic's text", 422, fastapi("string_type", "body", "messages", "1", "content", "str"), ModelAbility.PICTURES),
+    ("groq's text", 400, openai("'messages.1' : for 'role:user' the following must be satisfied[('messages.1.content' : value must be a string)]"), ModelAbility.PICTURES),
+    ("gemini always thinks", 400, openai("Budget 0 is invalid. This model only supports thinking mode."), ModelAbility.EFFORT),
     ("tool choice", 404, openai("No endpoints found that support the provided 'tool_choice' value"), None),
     ("tool choice field", 400, openai("Invalid value: 'required'", param="tool_choice"), None),
     ("a wrong schema", 400, openai("Invalid schema for function 'x'", param="tools[0].function.parameters"), None),
@@ -210,6 +214,12 @@ def test_a_huge_refusal_is_read_in_part() -> None:
 
 # An error in a stream without a code is HTTP 500 to us.
 OVERFLOWS: list[tuple[str, int, str, int]] = [
+    ("bedrock, titan", 400, '{"message":"Expected maxLength: 50000, actual: 60000, please reformat your input and try again."}', 0),
+    ("longer than", 400, openai("Prompt length is longer than 8192. Please shorten it"), 8_192),
+    ("tensorrt", 400, openai("The sum of prompt length (9000.0), query length (0) should not exceed max_num_tokens (8192)"), 0),
+    ("total length", 400, '{"detail":"Request\'s total context length of 9000 exceeds 8192"}', 8_192),
+    ("no slot", 500, '{"error":"llama runner: failed to decode batch: could not find a kv cache slot"}', 0),
+    ("size limit", 400, '{"message":"too many tokens: size limit exceeded by 1200 tokens. The limit for this model is 128000 tokens."}', 128_000),
     ("openai", 400, openai("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", code="context_length_exceeded"), 8_192),
     ("openai completion", 400, openai("This model's maximum context length is 4097 tokens, however you requested 4130 tokens (130 in your prompt; 4000 for the completion). Please reduce your prompt."), 4_097),
     ("openai limit", 400, openai("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens."), 272_000),
@@ -290,6 +300,9 @@ def test_a_prompt_that_is_too_long_is_recognised(status: int, body: str, limit: 
 
 
 MEANINGS: list[tuple[str, int, str, type[ModelFailed], FailureCause | None]] = [
+    ("siliconflow 403", 403, openai("RPM limit exceeded. Please complete identity verification"), ModelRateLimited, None),
+    ("free tier", 403, '{"code":"AllocationQuota.FreeTierOnly","message":"The free tier of the model has been exhausted."}', ModelRefused, FailureCause.ACCOUNT),
+    ("gemini's countries", 400, openai("User location is not supported for the API use."), ModelRefused, FailureCause.RIGHTS),
     ("quota", 429, openai("You exceeded your current quota, please check your plan and billing details.", code="insufficient_quota"), ModelRefused, FailureCause.ACCOUNT),
     ("quota without a code", 429, openai("You exceeded your current quota, please check your plan and billing details."), ModelRefused, FailureCause.ACCOUNT),
     ("gemini never", 429, '[{"error":{"code":429,"message":"You exceeded your current quota. \\n* Quota exceeded for metric: x/free_tier_requests, limit: 0, model: m\\nPlease retry in 1.5s.","status":"RESOURCE_EXHAUSTED"}}]', ModelRefused, FailureCause.ACCOUNT),
@@ -348,6 +361,14 @@ def test_the_meaning_of_a_refusal(status: int, body: str, error: type[ModelFaile
 
 
 WAITS: list[tuple[str, dict[str, str], str, float | None]] = [
+    ("a negative one before", {"retry-after-ms": "-5", "Retry-After": "3"}, "", 3),
+    ("a date of ISO", {"Retry-After": (NOW + timedelta(seconds=30)).isoformat()}, "", 30),
+    ("a time of Unix", {"Retry-After": str(int(NOW.timestamp()) + 30)}, "", 30),
+    ("a time that is over", {"Retry-After": "1100000000"}, "", 0),
+    ("no number", {"Retry-After": "NaN"}, "", None),
+    ("words behind a header that is none", {"Retry-After": "soon"}, openai("Please try again in about 20 seconds."), 20),
+    ("a time of day", {}, openai("Your limit resets in 00:05:00"), None),
+    ("chinese", {}, openai("请在 30 秒后重试"), 30),
     ("header", {"Retry-After": "2"}, openai("try again in 7s"), 2),
     ("milliseconds", {"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
     ("date", {"Retry-After": "Sat, 21 Nov 2026 21:01:00 GMT"}, "", 60),

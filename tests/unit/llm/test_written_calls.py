@@ -32,7 +32,14 @@ FORMS = {
     "</tool_call>",
     "claude": '<function_calls>\n<invoke name="memory_search">\n<parameter name="query">cats</parameter>\n</invoke>\n'
     "</function_calls>",
+    "granite": f"<|tool_call|>[{CALL}]",
+    "nemotron": f"<TOOLCALL>[{CALL}]</TOOLCALL>",
+    "cherry": f"<tool_use>{CALL}</tool_use>",
+    "cohere": '<|START_ACTION|>[{"tool_name": "memory_search", "parameters": {"query": "cats"}}]<|END_ACTION|>',
     "bare": CALL,
+    "bare, in a list": f"[{CALL}]",
+    "bare, in a code block": f"```json\n{CALL}\n```",
+    "bare, as OpenAI has it": f'{{"tool_calls": [{{"function": {CALL}}}]}}',
     "wrapped": '{"type": "function", "function": {"name": "memory_search", "arguments": "{\\"query\\": \\"cats\\"}"}}',
 }
 
@@ -53,6 +60,11 @@ def test_each_form_is_a_call(text: str) -> None:
         f"<tool_call>{CALL}</tool_call>\nThere are no cats.",
         '<tool_call>{"name": "memory_search", "argum',
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>memory_search",
+        "<tool_call>memory_search\n<arg_key>query</arg_key>\n<arg_value>cats</arg_value>\n</tool_call>",
+        "<function_calls>memory_search(query='cats')</function_calls>",
+        "<|tool_call>call:memory_search{query:cats}<tool_call|>",
+        "[memory_search(query='cats')]",
+        "```tool_code\nprint(memory_search(query='cats'))\n```",
     ],
 )
 def test_a_call_beside_words_or_in_pieces_is_not_the_whole_answer(text: str) -> None:
@@ -82,6 +94,8 @@ def test_a_long_call_costs_little(inside: str) -> None:
         f"```\n<tool_call>{CALL}</tool_call>\n```",
         '{"name": "Ann", "arguments": "none"}',
         '{"name": "memory_search", "arguments": {}} is what it writes.',
+        '```json\n{"name": "Ann"}\n```',
+        "print('cats')",
         "[1] A footnote, a <b>bold</b> word and 2 < 3.",
     ],
 )
