@@ -23,6 +23,7 @@ _DESCRIPTION_LIMIT = 100  # characters
 _COMMAND_LIMIT = 100
 _NOTE = "commands"
 _EVERYWHERE = ""
+_IN_GUILDS_AND_OWN_CHATS = {"integration_types": [0], "contexts": [0, 1]}  # not in chats of people without the bot
 # Our languages as Discord's apps name them (docs.discord.com/developers/reference, locales).
 _LOCALES = {"en": ("en-US", "en-GB"), "de": ("de",), "es": ("es-ES", "es-419"), "zh": ("zh-CN",)}
 _NONE: tuple[dict[str, Any], ...] = ()
@@ -79,6 +80,8 @@ class DiscordCommands:
         commands = definition(self._language)
         for place in (*places, *(set(registered) - set(places))):
             definitions = commands if place in places else _NONE
+            if place == _EVERYWHERE:  # the commands of a guild have no contexts
+                definitions = [{**each, **_IN_GUILDS_AND_OWN_CHATS} for each in definitions]
             text = json.dumps([self._api.me, *definitions])
             mark = hashlib.sha256(text.encode()).hexdigest()[:16] if definitions else ""
             if registered.get(place, "") != mark and await self._put(place, definitions):

@@ -219,9 +219,12 @@ class DiscordInbound:
 
     async def parse(self, chat: str, event: SequencedEvent, client: DiscordGatewayClient) -> _ParsedMessage | None:
         """Return the message of *event*, or None if it has none for the bot. Raises KeyError and the like."""
-        if event.kind is SequencedEventKind.USED:
-            return self._parse_interaction(event, client)
         payload = event.payload
+        if event.kind is SequencedEventKind.USED:
+            if codec.is_among_others(payload):
+                await self._interactions.refuse(payload)
+                return None
+            return self._parse_interaction(event, client)
         if event.kind is SequencedEventKind.EDITED and self._is_no_edit(payload):
             return None
         place = await self._members.chat(chat, payload, client)

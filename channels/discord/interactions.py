@@ -21,7 +21,8 @@ from channels.discord.reactions import DiscordReactions
 from channels.kit.pending_responses import PendingPresses, PendingResponses
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import ChatKind, InboundMessage, MessagePart
-from gateway.ports import ChannelContext
+from gateway.i18n import translate
+from gateway.ports import ChannelContext, channel_wide_key
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +45,7 @@ class DiscordInteractions:
     def __init__(self, context: ChannelContext, api: DiscordApi) -> None:
         self._name = context.name
         self._api = api
+        self._language = context.language(channel_wide_key(context.name))
         self._pending = PendingResponses(context, _PendingCommand, _PREFIX, lifetime=LIFETIME)
 
     async def defer(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
@@ -51,6 +53,13 @@ class DiscordInteractions:
         token = str(payload["token"])
         await self._pending.hold(message, _PendingCommand(token, message.chat_kind is not ChatKind.DIRECT))
         await acknowledge(self._api, self._name, payload, message)
+
+    async def refuse(self, payload: Mapping[str, Any]) -> None:
+        """Tell the sender where the bot answers; failures are logged."""
+        try:
+            await self.respond_once(payload, translate("discord.not_among_others", self._language))
+        except SendFailed as error:
+            log.info("discord.interaction_not_refused", channel=self._name, reason=str(error))
 
     async def respond_once(self, payload: Mapping[str, Any], line: str) -> None:
         """Respond with *line*, which only the sender sees."""

@@ -6,6 +6,7 @@ A first answer within three seconds, or the token is worth nothing; then fifteen
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -56,12 +57,14 @@ class FakeInteractions:
 
     # What people do.
 
-    def use(self, channel: str, user: str, name: str, text: str = "") -> FakeInteraction:
-        """Let *user* choose a command, which must be registered."""
+    def use(
+        self, channel: str, user: str, name: str, text: str = "", among: Mapping[str, Any] | None = None
+    ) -> FakeInteraction:
+        """Let *user* choose a command, which must be registered; *among* others has the fields of such a chat."""
         known = [*self.registered.get("", ()), *self.registered.get(GUILD, ())]
         command = next(each for each in known if each["name"] == name)
         options = [{"name": command["options"][0]["name"], "type": 3, "value": text}] if text else []
-        return self._make(channel, user, 2, {"id": "1", "name": name, "type": 1, "options": options})
+        return self._make(channel, user, 2, {"id": "1", "name": name, "type": 1, "options": options}, among=among)
 
     def press(self, message: str, user: str, value: str) -> FakeInteraction:
         """Let *user* press a button of one of our messages."""
@@ -72,14 +75,23 @@ class FakeInteractions:
         """Deliver it once more, as a resumed session does."""
         self._discord.gateway.dispatch("INTERACTION_CREATE", self._payloads[interaction.id], guild=True, needs=0)
 
-    def _make(self, channel: str, user: str, kind: int, data: dict[str, Any], message: str = "") -> FakeInteraction:
+    def _make(
+        self,
+        channel: str,
+        user: str,
+        kind: int,
+        data: dict[str, Any],
+        message: str = "",
+        *,
+        among: Mapping[str, Any] | None = None,
+    ) -> FakeInteraction:
         discord = self._discord
         made = FakeInteraction(
             discord.snowflake(), f"aW50ZXJhY3Rpb24-{discord.snowflake()}", discord.now(), channel, user
         )
         made.message = message
         self.made.append(made)
-        place = discord.channels[channel]
+        place = (among or {}).get("channel") or discord.channels[channel]
         who: dict[str, Any] = {"user": discord.users[user]}
         if "guild_id" in place:
             member = discord.members[user]
@@ -89,7 +101,8 @@ class FakeInteractions:
             who["message"] = discord.find(message)[1]
         payload = {
             "id": made.id, "application_id": BOT, "type": kind, "data": data, "token": made.token, "version": 1,
-            "channel": place, "channel_id": channel, "locale": "en-US", "app_permissions": "0", **who,
+            "channel": place, "channel_id": channel, "locale": "en-US", "app_permissions": "0",
+            "context": 0 if "guild_id" in place else 1, **who, **(among or {}),
         }  # fmt: skip
         self._payloads[made.id] = payload
         discord.gateway.dispatch("INTERACTION_CREATE", payload, guild="guild_id" in place, needs=0)

@@ -6,6 +6,7 @@ from channels.discord.codec.buttons import render_buttons as render_buttons
 from channels.discord.codec.content import snapshots as snapshots
 from channels.discord.codec.interactions import final_response as final_response
 from channels.discord.codec.interactions import initial_response as initial_response
+from channels.discord.codec.interactions import is_among_others as is_among_others
 from channels.discord.codec.interactions import parse_interaction as parse_interaction
 from channels.discord.codec.parse import DiscordBotIdentity as DiscordBotIdentity
 from channels.discord.codec.parse import DiscordChat as DiscordChat

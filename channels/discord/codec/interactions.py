@@ -17,6 +17,7 @@ _CHAT_INPUT = 1
 _ADMINISTRATOR, _MANAGE_CHANNELS, _MANAGE_GUILD = 1 << 3, 1 << 4, 1 << 5
 _ANSWER, _DEFERRED_ANSWER, _DEFERRED_UPDATE = 4, 5, 6  # callback types
 _EPHEMERAL = 1 << 6
+_DIRECT, _OWN_CHAT = 1, 1  # a channel type, and the context of a direct chat with the bot
 
 
 def parse_interaction(channel: str, payload: Mapping[str, Any], bot: DiscordBotIdentity) -> InboundMessage | None:
@@ -48,6 +49,17 @@ def parse_interaction(channel: str, payload: Mapping[str, Any], bot: DiscordBotI
         is_private=place.is_private,
         reply_to=str(payload["message"]["id"]) if of_kind is InboundKind.BUTTON else "",
     )
+
+
+def is_among_others(payload: Mapping[str, Any]) -> bool:
+    """Return True if an interaction comes from a chat of people that the bot is not in: a group or a direct one.
+
+    All of them would see the answer, although the bot takes such a chat for the sender's own.
+    """
+    if payload.get("guild_id"):
+        return False
+    kind = (payload.get("channel") or {}).get("type", _DIRECT)
+    return bool(kind != _DIRECT or payload.get("context", _OWN_CHAT) != _OWN_CHAT)
 
 
 def initial_response(message: InboundMessage) -> Mapping[str, Any]:

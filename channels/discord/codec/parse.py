@@ -20,7 +20,7 @@ Payload: TypeAlias = Mapping[str, Any]
 
 _EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
 _WORDS = (0, 19)  # message types that a person writes: default and reply
-_DIRECT = (1, 3)  # channel types: a person, a group of people
+_DIRECT = 1  # channel type; a group of people (3) is no direct chat
 _THREADS = (10, 11, 12)
 _TEXTS = (0, 5)  # text and announcement channels
 _PRIVATE_THREAD = 12
@@ -113,7 +113,7 @@ def place_of(payload: Payload) -> DiscordChat:
         id=str(int(payload["id"])),
         guild=str(payload.get("guild_id") or ""),
         parent=str(payload.get("parent_id") or "") if is_thread else "",
-        is_direct=kind in _DIRECT,
+        is_direct=kind == _DIRECT,
         is_private=kind == _PRIVATE_THREAD,
         has_threads=kind in _TEXTS,
     )

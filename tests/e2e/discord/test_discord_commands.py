@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -232,3 +233,38 @@ async def test_a_refused_command_can_be_told_why(discord: DiscordServer, service
         await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))
     body = discord.requests[-1].body
     assert (body["type"], body["data"]["content"], body["data"]["flags"]) == (4, "Ask Ann to let you in.", 64)
+
+
+AMONG = {
+    "a group of people": {"channel": {"id": "77002", "type": 3}, "context": 2},
+    "two others": {"channel": {"id": "77001", "type": 1}, "context": 2},
+    "a group without a context": {"channel": {"id": "77002", "type": 3}, "context": None},
+}
+
+
+@pytest.mark.parametrize("among", AMONG.values(), ids=AMONG)
+async def test_a_chat_of_other_people_shows_nothing_of_anybody(
+    discord: DiscordServer, services: FakePageServices, among: dict[str, Any]
+) -> None:
+    """A command there is refused, to its sender alone: the bot is no part of the chat, and all would read memory."""
+    fields = {name: value for name, value in among.items() if value is not None}
+    async with registered(services, discord):
+        used = discord.interactions.use(discord.direct(ANN), ANN, "memory", among=fields)
+        await discord.until(lambda: used.acknowledged)
+        own = discord.interactions.use(discord.direct(ANN), ANN, "memory")
+        message = await wait_command(services, discord, own)
+    (line,) = [each.body["data"]["content"] for each in discord.requests if (each.body or {}).get("type") == 4]
+    assert (line, used.is_ephemeral) == (translate("discord.not_among_others"), True)
+    assert [each.event_ids for each in services.accepted] == [(own.id,)] == [message.event_ids]
+
+
+async def test_commands_are_offered_in_guilds_and_in_chats_with_the_bot(
+    discord: DiscordServer, services: FakePageServices
+) -> None:
+    """Not in the chats of people with each other (context 2), and not by apps that a person installs for themselves."""
+    async with registered(services, discord):
+        commands = discord.interactions.registered[""]
+    assert all((each["contexts"], each["integration_types"]) == ([0, 1], [0]) for each in commands)
+    async with registered(services, discord, "guild"):
+        await discord.until(lambda: GUILD in discord.interactions.registered)
+        assert not any("contexts" in each for each in discord.interactions.registered[GUILD])
