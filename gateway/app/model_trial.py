@@ -44,9 +44,10 @@ from gateway.settings.llm import LlmSettings
 
 log = structlog.get_logger(__name__)
 
-_SECONDS = 30.0
+_SECONDS = 30.0  # of one request
+SECONDS_TO_LOAD = 120.0  # the same where a server may have to load the model first
 _MOST_TRIALS = 200  # that another process hands over
-_MOST_SECONDS = 90.0  # for all requests of a trial
+_MOST_TIMES = 3.0  # as long may all requests of a trial take
 _TOKENS = 256  # of an answer: enough for a call, after a thought
 _TOOL_NAME = "current_time"
 _TOOL = {
@@ -141,8 +142,13 @@ async def keep_trials(trials: object, models: LearnedModels) -> None:
         await ModelTrial(_KEPT, model, known).keep(models)
 
 
-async def try_model(llm: LlmSettings, *, proxy: str = "") -> ModelTrial:
-    """Ask *llm* as a turn does: streamed, with a tool, then with its result. It costs some 300 tokens. Never raises."""
+async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float | None = None) -> ModelTrial:
+    """Ask *llm* as a turn does: streamed, with a tool, then with its result. It costs some 300 tokens. Never raises.
+
+    A request may take *seconds*, 30 by default, and the trial three times as long.
+    """
+    seconds = _SECONDS if seconds is None else seconds
+    most_seconds = _MOST_TIMES * seconds
     llm = llm.asking()
     base = str(llm.api_base or "").rstrip("/")
     if base.endswith(_ADDED):
@@ -152,8 +158,8 @@ async def try_model(llm: LlmSettings, *, proxy: str = "") -> ModelTrial:
         model=llm.model,
         api_base=str(llm.api_base or ""),
         api_key=llm.api_key.get_secret_value() if llm.api_key else "",
-        timeout=_SECONDS,
-        stream_silence=_SECONDS,
+        timeout=seconds,
+        stream_silence=seconds,
         context_window=llm.context_window,
         proxy=proxy,
         client=llm.client,
@@ -166,15 +172,15 @@ async def try_model(llm: LlmSettings, *, proxy: str = "") -> ModelTrial:
     try:
         await model.warm()
         started = time.monotonic()
-        async with asyncio.timeout(_MOST_SECONDS):
+        async with asyncio.timeout(most_seconds):
             return await _ask(model, llm, started)
     except TimeoutError:
-        return _failed(f"{llm.model}: no complete answer {_where(llm)} within {_MOST_SECONDS:.0f} s")
+        return _failed(f"{llm.model}: no complete answer {_where(llm)} within {most_seconds:.0f} s")
     except ModelRateLimited:
         text = f"{llm.model} is reachable, but too busy to answer right now"
         return ModelTrial(SetupFinding(level=SetupLevel.WARNING, text=text, id="model"))
     except ModelFailed as failed:
-        return _failed(_in_words(failed, llm))
+        return _failed(_in_words(failed, llm, seconds))
     finally:
         await model.close()
 
@@ -259,7 +265,7 @@ def _where(llm: LlmSettings) -> str:
     return f"at {hide_password(str(llm.api_base))}" if llm.api_base else "at its provider"
 
 
-def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
+def _in_words(failed: ModelFailed, llm: LlmSettings, seconds: float) -> str:
     where = _where(llm)
     if isinstance(failed, ContextOverflow):
         size = f" ({failed.window:,} tokens)" if failed.window else ""
@@ -271,10 +277,18 @@ def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
     if isinstance(failed, ModelUnreachable):
         if found := _STATUS.search(str(failed)):
             return f"{llm.model}: the server {where} fails (HTTP {found[1]}); see its log"
-        what = "nothing answers" if failed.cause is not None else "nothing answers, or not to the end,"
-        return f"{llm.model}: {what} {where}; check that the address is correct and reachable from this machine"
+        if failed.cause is None:
+            return (
+                f"{llm.model}: the server {where} broke off before its answer was complete; see its log, and try again"
+            )
+        return (
+            f"{llm.model}: nothing answers {where}; check that the address is correct and reachable from this machine"
+        )
     if isinstance(failed, ModelTimeout):
-        return f"{llm.model}: no answer {where} within {_SECONDS:.0f} s; check that the address is correct"
+        hint = (
+            "if it is still loading the model, try again; otherwise see its log" if llm.api_base else "try again later"
+        )
+        return f"{llm.model}: no answer {where} within {seconds:.0f} s; {hint}"
     if isinstance(failed, ModelRefused):
         return f"{llm.model}: {_error_finding(str(failed), llm, where)}"
     return f"{llm.model}: the server {where} does not answer as a model API does; check that the address is correct"

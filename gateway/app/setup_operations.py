@@ -135,7 +135,7 @@ class SetupOperations(OperationGroup):
         """Call the model once and save it if it answers; `api_key` gets a secret file."""
         from pydantic import ValidationError
 
-        from gateway.app.model_trial import OWN_SERVER, find_name_at_address, try_model
+        from gateway.app.model_trial import OWN_SERVER, SECONDS_TO_LOAD, find_name_at_address, try_model
         from gateway.settings_writer import changes_of, error_lines
 
         answers = {name: _answer(arguments, name) for name in ("model", "api_base", "api_key")}
@@ -160,7 +160,7 @@ class SetupOperations(OperationGroup):
             llm = LlmSettings.model_validate(given)
         except ValidationError as error:
             raise _user_error(error_lines(error, {**given, "api_key": ""}), [key]) from None
-        trial = await try_model(llm, proxy=self._app.settings.proxy_address)
+        trial = await try_model(llm, proxy=self._app.settings.proxy_address, seconds=SECONDS_TO_LOAD)
         finding = trial.finding
         _require([finding], [key])
         await trial.keep(self._app.model.facts)
@@ -171,7 +171,8 @@ class SetupOperations(OperationGroup):
             await self._write(changes)
         except UserError as error:
             raise UserError(f"{finding.text}, but {error}\n{_environment_lines(changes)}") from None
-        yield {"findings": [finding.text], "needs_restart": True}
+        warnings = [finding.text] if finding.level is SetupLevel.WARNING else []
+        yield {"findings": [finding.text], "warnings": warnings, "needs_restart": True}
 
     @operation("setup learned")
     async def keep_trials(self, arguments: Line) -> AsyncIterator[Line]:

@@ -111,11 +111,11 @@ class ModelStep:
         return f"{OWN_SERVER}{self._prompter.ask('Which model', default=others[0]).removeprefix(OWN_SERVER)}"
 
     def _try_model(self, answers: Mapping[str, str]) -> tuple[str, ModelTrial | None]:
-        from gateway.app.model_trial import try_model
+        from gateway.app.model_trial import SECONDS_TO_LOAD, try_model
 
         try:
             llm = LlmSettings.model_validate({name: value for name, value in answers.items() if value})
         except ValidationError as error:
             return error_lines(error, answers)[0], None
         self._prompter.say("  calling the model with a short test …", look="hint")
-        return "", asyncio.run(try_model(llm, proxy=self._config.proxy))
+        return "", asyncio.run(try_model(llm, proxy=self._config.proxy, seconds=SECONDS_TO_LOAD))

@@ -74,7 +74,7 @@ def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, 
     tokens = tokens_in + sum(line["tokens_out"] for line in lines)
     cached = round(100 * sum(line["tokens_cached"] for line in lines) / tokens_in) if tokens_in else 0
     known, unpriced = sum(line["known_cost"] for line in lines), sum(line["unpriced_calls"] for line in lines)
-    if calls and unpriced == calls:
+    if unpriced and not known:  # calls that failed cost nothing
         return calls, tokens, cached, "unknown"
     return (
         calls,

@@ -15,6 +15,7 @@ from gateway.ports.message_context import NO_CAPS, CapOverrides
 T = TypeVar("T")
 
 MICROS = 1_000_000  # micro-dollars of a dollar: sums of integers do not drift
+_CENT = 10_000
 
 
 def micro_dollars(usd: float) -> int:
@@ -23,8 +24,9 @@ def micro_dollars(usd: float) -> int:
 
 
 def format_micro_dollars(amount: int) -> str:
-    """Return micro-dollars as people read them: at least cents, and no more digits than it has."""
-    whole, rest = divmod(max(amount, 0), MICROS)
+    """Return micro-dollars as people read them: at least cents, and from a cent on at most four decimals."""
+    amount = max(amount, 0)
+    whole, rest = divmod(amount if amount < _CENT else amount // 100 * 100, MICROS)
     return f"${whole:,}.{f'{rest:06}'.rstrip('0'):0<2}"
 
 

@@ -97,11 +97,16 @@ async def test_from_an_empty_home_to_an_answer_in_two_clicks(chromium: Browser, 
             await expect(card.get_by_role("list").get_by_role("button")).to_have_count(1)
             await card.get_by_role("button", name="qwen3:4b").press("Enter")
             await expect(card.get_by_role("status")).to_contain_text("restarting", timeout=SOON)
+            await expect(card.get_by_role("alert")).to_contain_text("called no tool")
             await page.keyboard.press("Escape")
             await send_text(page, "Hello?")
             answer = page.get_by_role("list", name="Conversation").get_by_text("Here I am.")
             await expect(answer).to_have_count(1, timeout=SOON)
             await expect(page.locator("#no-model")).to_be_hidden(timeout=SOON)
+            await page.evaluate("location.hash = 'connect'")
+            await expect(page.get_by_role("dialog").get_by_role("button", name="Ollama")).to_be_focused()
+            await page.keyboard.press("Escape")
+            await expect(page.locator("#text")).to_be_focused()
             assert await process.stop() == 0
         finally:
             await process.close()
@@ -227,13 +232,35 @@ async def test_a_provider_s_wrong_key_is_said_and_the_right_one_lists_its_models
         await expect(card.get_by_role("link")).to_have_attribute("href", "https://example.org/keys")
         await card.get_by_label("Key").fill("sk-wrong")
         await page.keyboard.press("Enter")
-        await expect(card.get_by_role("alert")).to_have_text("OpenAI did not accept the key.")
+        await expect(card.get_by_role("alert")).to_have_text(
+            "OpenAI did not accept the key. Check that all of it was copied."
+        )
         await expect(card.get_by_label("Key")).to_be_focused()
         await card.get_by_label("Key").fill(KEY)
         await page.keyboard.press("Enter")
         await expect(card.get_by_role("list").get_by_role("button")).to_have_text(["gpt-9", "gpt-8"])
         assert KEY not in await page.content()
     assert guarded.asked == ["sk-wrong", KEY]
+
+
+async def test_a_server_that_does_not_list_says_what_to_do(
+    chromium: Browser, people: ConsolePeople, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server wants a key, an address or a provider is not reached: each has its own remedy."""
+    away = KnownProvider("openai", "OpenAI", f"http://127.0.0.1:{free_port()}/v1", "https://example.org/keys")
+    monkeypatch.setattr(model_servers, "PROVIDERS", {"openai": away, **model_servers.PROVIDERS})
+    guarded = GuardedList(KEY)
+    async with serve_app(guarded.answer) as place:
+        page = await log_in(chromium, people, "owner")
+        card = await show_card(page)
+        for address, said in ((place, "needs a key"), (f"127.0.0.1:{free_port()}", "that the server runs")):
+            await card.get_by_label("Address of the server").fill(address)
+            await page.keyboard.press("Enter")
+            await expect(card.get_by_role("alert")).to_contain_text(said)
+        await card.get_by_role("button", name="OpenAI").press("Enter")
+        await card.get_by_label("Key").fill("sk-any")
+        await page.keyboard.press("Enter")
+        await expect(card.get_by_role("alert")).to_contain_text("PARLOUR_PROXY")
 
 
 @pytest.mark.parametrize("role", ["member", "admin of the chat"])

@@ -126,7 +126,7 @@ async def test_a_server_that_refuses_the_result_of_a_tool_is_found() -> None:
 
 async def test_a_trial_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slowly pieces come."""
-    monkeypatch.setattr(model_trial, "_MOST_SECONDS", 0.3)
+    monkeypatch.setattr(model_trial, "_MOST_TIMES", 0.01)
     trial, _ = await trial_of(lambda *_: ScriptedAnswer(text="word " * 500, gap=0.05))
     assert "no complete answer" in trial.finding.text
     assert "within 0 s" in trial.finding.text
@@ -140,6 +140,7 @@ async def test_what_a_trial_has_shown_is_there_for_the_gateway(tmp_path: Path) -
 
         async def run_doctor() -> list[str]:
             found = [each async for each in collect_findings(environment, is_offline=False, asks_model=True)]
+            assert not [each for each in found if each.id == "model.lacks"], "what was believed before the trial"
             return [each.text for each in found if each.id == "model.answers"]
 
         home.mkdir(mode=0o700)
@@ -213,6 +214,16 @@ async def hang(_: web.Request) -> web.StreamResponse:
     raise AssertionError("unreachable")
 
 
+async def break_off(request: web.Request) -> web.StreamResponse:
+    """Begin an answer, and close the connection in the middle of it."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b'data: {"choices": [{"index": 0, "delta": {"content": "It is"}}]}\n\n')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
 def refusing(status: int, message: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """Return a server that refuses every request with *message*, in which it quotes the key."""
 
@@ -279,7 +290,8 @@ BROKEN = {
     ),
     "a tiny window": (lambda: answering(refusing(400, OVERFLOW)), FindingLevel.FAIL, "its context window"),
     "rate limited": (lambda: answering(refusing(429, "Slow down")), FindingLevel.WARN, "too busy to answer"),
-    "hangs": (lambda: answering(hang), FindingLevel.FAIL, "no answer"),
+    "hangs": (lambda: answering(hang), FindingLevel.FAIL, "if it is still loading the model, try again"),
+    "breaks off": (lambda: answering(break_off), FindingLevel.FAIL, "broke off before its answer was complete"),
     "everything lacks": (
         lambda: scripted(StrictServer(*REFUSALS)),
         FindingLevel.WARN,

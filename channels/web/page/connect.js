@@ -23,6 +23,10 @@ export class ModelCard {
       this.show();
     });
     this.close.addEventListener("click", () => this.dialog.close());
+    this.dialog.addEventListener("close", () => {
+      // The line that opened the card is gone once a model is connected: the focus must not go with it.
+      if (this.banner.hidden) document.getElementById("text").focus();
+    });
     this.back.addEventListener("click", () => this.showServers());
     addEventListener("hashchange", () => this.showForAddress());
     document.addEventListener("click", (event) => {
@@ -153,7 +157,10 @@ export class ModelCard {
     try {
       const [found] = await this.call("setup models", sent);
       if (!isCurrent()) return;
-      if (found.problem && found.problem !== "no_list") this.tell("", [this.problem(found.problem, server)]);
+      const hasKey = sent.api_key || server.has_key;
+      const isOffline = found.problem === "unreachable" && server.provider;
+      const problem = isOffline ? "offline" : found.problem === "key" && !hasKey ? "no_key" : found.problem;
+      if (problem && problem !== "no_list") this.tell("", [this.problem(problem, server)]);
       else this.showModels({ ...server, api_base: found.api_base, api_key: sent.api_key }, found.models, found.problem);
     } catch (error) {
       if (isCurrent()) this.fail(error);
@@ -209,18 +216,18 @@ export class ModelCard {
     this.enable(false);
     this.back.hidden = true;
     this.isBusy = true;
-    this.tell(filled(words.connect_trying));
+    this.tell([filled(words.connect_trying), ...(server.provider ? [] : [words.connect_loading])].join(" "));
     const key = server.api_key || (server.provider || !this.status.has_key || server.api_base === this.status.api_base ? "" : NO_KEY);
     try {
-      await this.call("setup model", { model, api_base: server.api_base ?? "", api_key: key });
+      const [tried] = await this.call("setup model", { model, api_base: server.api_base ?? "", api_key: key });
       this.step.replaceChildren();
       if (!this.status.can_restart) {
-        this.tell(filled(words.connect_by_hand));
+        this.tell(filled(words.connect_by_hand), warnings(tried));
         return;
       }
-      this.tell(filled(words.connect_restarting));
+      this.tell(filled(words.connect_restarting), warnings(tried));
       await this.operations.restart(this.status.run);
-      this.tell(filled(words.connect_done));
+      this.tell(filled(words.connect_done), warnings(tried));
       this.onConnected();
     } catch (error) {
       this.back.hidden = false;
@@ -238,9 +245,7 @@ export class ModelCard {
       this.tell("", [this.words.connect_lost]);
       return;
     }
-    const line = element("span", error.message);
-    line.lang = "en";
-    this.tell("", [this.words.connect_failed, " ", line]);
+    this.tell("", [this.words.connect_failed, " ", english(error.message)]);
   }
 
   /** Let the step be used or not; the focus comes back to where it was. */
@@ -272,6 +277,16 @@ function element(tag, text) {
   const made = document.createElement(tag);
   made.textContent = text;
   return made;
+}
+
+/** A line of the gateway itself. */
+function english(text) {
+  return Object.assign(element("span", text), { lang: "en" });
+}
+
+/** What a model that answered lacks. */
+function warnings({ warnings: lines }) {
+  return lines.map(english);
 }
 
 function heading(text) {

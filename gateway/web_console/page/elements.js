@@ -103,7 +103,6 @@ export function seconds(number) {
 export function cost(lines) {
   const known = lines.reduce((sum, line) => sum + line.known_cost, 0);
   const unpriced = lines.reduce((sum, line) => sum + line.unpriced_calls, 0);
-  const calls = lines.reduce((sum, line) => sum + line.calls, 0);
-  if (calls && unpriced === calls) return "unknown";
+  if (unpriced && !known) return "unknown"; // calls that failed cost nothing
   return `$${known.toFixed(4)}${unpriced ? ` and ${count(unpriced)} calls of unknown cost` : ""}`;
 }

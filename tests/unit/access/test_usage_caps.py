@@ -22,6 +22,7 @@ from gateway.ports.caps import (
     ExceededCap,
     SpentTokens,
     StartedTurn,
+    format_micro_dollars,
     micro_dollars,
 )
 from tests.fakes.clock import at_once
@@ -339,6 +340,24 @@ def test_sums_of_money_do_not_drift() -> None:
     assert scene.stands()[CapKind.HOUSE_COST].used == 100_000_000
     with pytest.raises(CapReached):
         at_once(scene.ledger.reserve("t", 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "$0.00"),
+        (150, "$0.00015"),
+        (9_999, "$0.009999"),
+        (55_950, "$0.0559"),
+        (992_130, "$0.9921"),
+        (2_500_000, "$2.50"),
+        (1_234_567_891, "$1,234.5678"),
+        (-5, "$0.00"),
+    ],
+)
+def test_money_is_written_with_at_most_four_decimals(amount: int, text: str) -> None:
+    """As /usage writes it; only less than a cent has more, so that no small cap reads as nothing."""
+    assert format_micro_dollars(amount) == text
 
 
 def test_a_quota_in_dollars_replaces_the_cap_of_persons() -> None:
