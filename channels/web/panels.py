@@ -43,6 +43,14 @@ async def list_conversations(channel: WebChannel, visitor: WebVisitor, _: Reques
     return JSONResponse({"conversations": [_entry(each) for each in found]}, headers={"Cache-Control": "no-store"})
 
 
+async def latest_conversation(channel: WebChannel, visitor: WebVisitor) -> str:
+    """Return the id of the visitor's conversation that was used last."""
+    if channel.conversations is None:
+        return FIRST
+    found = await channel.conversations.list_conversations(_chat(channel, visitor))
+    return next((_id(each.key) for each in found if each.deleted_at is None), FIRST)
+
+
 async def change_conversation(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
     """Rename, pin, delete or restore one of the visitor's conversations; the body has the one thing to change."""
     key, store = channel.key_of(visitor, request.path_params["id"]), channel.conversations

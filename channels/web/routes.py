@@ -31,6 +31,7 @@ from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.panels import (
     change_conversation,
+    latest_conversation,
     list_conversations,
     list_models,
     list_remembered_lines,
@@ -228,6 +229,7 @@ async def _session(channel: WebChannel, visitor: WebVisitor, _: Request) -> Resp
             "can_leave": visitor.login is not None,
             "can_record": channel.can_record,
             "commands": commands,
+            "latest": await latest_conversation(channel, visitor),
             "needs_locale": channel.panels is not None and not channel.panels.has_locale(key),
         }
     )

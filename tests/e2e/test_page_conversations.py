@@ -233,6 +233,28 @@ async def test_who_leaves_leaves_nothing_on_the_page(chromium: Browser) -> None:
         await expect(page.locator("#text")).to_have_value("")
 
 
+async def test_a_visit_opens_the_conversation_that_was_used_last(chromium: Browser, up: InProcessGateway) -> None:
+    """Not the oldest one, and none that is deleted; an address that names one opens that one."""
+    page = await visit(chromium, up)
+    for words in ("first words", "second words", "third words"):
+        await say(page, words)
+        await page.keyboard.press("Control+Shift+O")
+    await titles(page).filter(has_text="second words").click()
+    await expect(page.locator(".line.user .body")).to_have_text(["second words"])
+    await say(page, "second again")
+    again = await visit(chromium, up)
+    await expect(again.locator(".line.user .body")).to_have_text(["second words", "second again"])
+    await expect(titles(again).and_(again.locator("[aria-current]"))).to_have_text("second words")
+    await expect(titles(again)).to_have_count(3)
+    named = await visit(chromium, up, "#c=main")
+    await expect(named.locator(".line.user .body")).to_have_text(["first words"])
+    await again.get_by_label(translate("web.options", title="second words")).click()
+    await again.get_by_role("button", name=translate("web.delete")).click()
+    await expect(titles(again)).to_have_count(2)
+    last = await visit(chromium, up)
+    await expect(last.locator(".line.user .body")).to_have_text(["third words"])
+
+
 async def test_a_draft_outlives_a_reload(chromium: Browser) -> None:
     """Each conversation has its own, an edited message too; what was sent is none, and who logs out leaves none."""
     async with gateway(model=InstantModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:

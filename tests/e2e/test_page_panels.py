@@ -174,6 +174,7 @@ async def test_the_browser_s_language_and_zone_are_taken_until_others_are_chosen
         await expect(page.locator("html")).to_have_attribute("lang", "de")
         await expect(page.locator("#text")).to_have_attribute("placeholder", translate("web.placeholder", "de"))
         assert stored(SCOPE)["profile_timezone"] == "Asia/Tokyo"  # the first visit's
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await send_text(page, "/language es")
         await send_text(page, "/timezone Lisbon")
         await expect(page.locator(".line.command, .line.notice")).to_have_count(2)

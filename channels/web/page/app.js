@@ -42,7 +42,8 @@ const wire = new Wire({
   state: showState,
   session(session) {
     pending = new Pending(session.who);
-    pending.conversation = conversations.current;
+    conversations.start(session.latest);
+    pending.conversation = wire.conversation = conversations.current;
     if (!drafts.open(session.who)) text.value = "";
     if (text.value === "") showDraft();
     menu.allow(session.commands);

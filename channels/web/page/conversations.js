@@ -1,5 +1,5 @@
 // The sidebar: a person's conversations, what can be done with each, and the search over what was said in them.
-// The conversation that is open stands in the address, behind "#c="; without one it is the first.
+// The conversation that is open stands in the address, behind "#c="; without one it is the one that was used last.
 
 import { LOCALE } from "./chat.js";
 
@@ -22,6 +22,7 @@ export class Conversations {
     this.known = [];
     this.unread = new Set();
     this.current = inAddress();
+    this.isChosen = location.hash.startsWith("#c=");
     this.sought = "";
     this.searches = 0;
     this.loads = 0;
@@ -71,7 +72,17 @@ export class Conversations {
     document.getElementById("text").focus();
   }
 
+  /** Begin with the conversation *latest*, unless another one was chosen. */
+  start(latest) {
+    if (!this.isChosen && latest !== this.current) {
+      history.replaceState(null, "", `#c=${latest}`);
+      this.current = latest;
+    }
+    this.isChosen = true;
+  }
+
   open(id, turn = "") {
+    this.isChosen = true;
     this.sought = turn;
     if (id === this.current) {
       if (turn) this.onSeek(this.takeSought());
@@ -111,6 +122,7 @@ export class Conversations {
     this.hits.querySelector("ol").replaceChildren();
     this.showHits(null);
     this.open(FIRST);
+    this.isChosen = false; // by whoever comes next
     this.draw();
   }
 
