@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 from gateway.app import build_operations
 from gateway.i18n import HELP, command_names, translate
 from gateway.text import render_plain
-from tests.e2e.browser import open_chat, open_page, send_text
+from tests.e2e.browser import open_chat, open_page, open_page, send_text
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.web_services import FakePageServices, serve_page
@@ -147,3 +147,30 @@ async def test_a_link_says_as_whom_one_is_logged_in(chromium: Browser) -> None:
         await page.locator("#text").fill("hello")
         await page.locator("#text").press("Enter")
         await expect(page.locator("#as-whom")).to_be_hidden()
+
+
+async def test_copying_works_over_plain_http(chromium: Browser) -> None:
+    """There a page has no clipboard of its own; where nothing can be copied, no button says that it was."""
+    markdown = "Run **this**:\n\n```sh\nparlour doctor\n```"
+    services = FakePageServices(answer=lambda _: markdown)
+    async with serve_page(services) as served:
+        page = await open_page(chromium)
+        await page.add_init_script("Object.defineProperty(Navigator.prototype, 'clipboard', { value: undefined })")
+        await page.goto(served.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await send_text(page, "how?")
+        answer = page.get_by_role("button", name=translate("web.copy_answer"))
+        code = page.locator(".code").get_by_role("button")
+        text = page.locator("#text")
+        for button, copied in ((answer, markdown), (code, "parlour doctor")):
+            await button.click()
+            await expect(button).to_have_text(translate("web.copied"))
+            await expect(button).to_be_focused()
+            await text.fill("")
+            await text.press("Control+V")
+            await expect(text).to_have_value(copied)
+            await expect(button).to_have_text(translate("web.copy"))
+        await page.evaluate("document.execCommand = () => false")
+        for button in (answer, code):
+            await button.click()
+            await expect(button).to_have_text(translate("web.copy_failed"))

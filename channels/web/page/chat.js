@@ -1,6 +1,6 @@
 // The conversation on the screen: one element per line, found again by its ids.
 
-import { show } from "./markdown.js";
+import { copyButton, show } from "./markdown.js";
 import { newId } from "./pending.js";
 import { Pictures } from "./pictures.js";
 import { showSources } from "./sources.js";
@@ -411,16 +411,8 @@ export class Chat {
 
   /** A button that copies an answer as the bot wrote it. */
   copyButton(line) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "copy";
-    button.textContent = this.words.copy;
+    const button = copyButton("copy", this.words, () => line.source);
     button.setAttribute("aria-label", this.words.copy_answer);
-    button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(line.source);
-      button.textContent = this.words.copied;
-      setTimeout(() => (button.textContent = this.words.copy), 1500);
-    });
     return button;
   }
 

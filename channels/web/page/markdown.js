@@ -192,17 +192,40 @@ export function finishLink(link) {
   if (!isPlain) link.after(element("bdi", "host", link.protocol === "mailto:" ? link.pathname : link.host));
 }
 
+/** A button that copies what *text* returns, and says whether it could. */
+export function copyButton(name, words, text) {
+  const button = element("button", name, words.copy);
+  button.type = "button";
+  button.addEventListener("click", async () => {
+    button.textContent = (await copy(text())) ? words.copied : words.copy_failed;
+    setTimeout(() => (button.textContent = words.copy), 1500);
+  });
+  return button;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Absent over plain HTTP: what is selected in a field can be copied there.
+    const focused = document.activeElement;
+    const field = element("textarea", "spoken");
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    focused?.focus();
+    return isCopied;
+  }
+}
+
 function finishCode(code, words) {
   const language = code.className.replace("language-", "").slice(0, 30);
   const text = code.textContent.replace(/\n$/, "");
   code.textContent = text;
-  const copy = element("button", "quiet", words.copy);
-  copy.type = "button";
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(text);
-    copy.textContent = words.copied;
-    setTimeout(() => (copy.textContent = words.copy), 1500);
-  });
+  const copy = copyButton("quiet", words, () => text);
   const bar = element("div", "bar");
   bar.append(element("span", "", language), copy);
   const pre = code.parentElement;
