@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, FilePayload, expect
+from playwright.async_api import Browser, FilePayload, WebSocketRoute, expect
 
 from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import load_catalogue, translate
 from gateway.ports import DisplayedMessage, DisplayedPage, IntakeResult, IntakeVerdict
-from tests.e2e.browser import open_chat, send_text, take_pictures
+from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
 from tests.fakes.platform_cases import load_case
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
@@ -746,3 +746,44 @@ async def test_the_page_speaks_the_language_of_the_chat(
     services.is_down = True
     await send_text(page, "keep this")
     await expect(page.locator("#trouble")).to_have_text(words["frames.later"])
+
+
+async def test_a_cut_network_is_told_at_once(chromium: Browser, served: ServedPage) -> None:
+    """The browser says that it is offline; back online, the page is connected and what was typed is sent."""
+    page = await open_chat(chromium, served.url)
+    await page.context.set_offline(True)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "offline", timeout=2_000)
+    await send_text(page, "typed while the network was cut")
+    await page.context.set_offline(False)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    await expect(page.locator(".line.user .mark")).to_have_text("✓")
+
+
+async def test_a_connection_that_is_silently_dead_is_noticed(chromium: Browser, served: ServedPage) -> None:
+    """Nothing arrives any more and nobody closes it: 12 seconds later, or 4 after something is said, it is replaced."""
+    page = await open_page(chromium)
+    connected: list[bool] = []  # by number: whether the connection is dead
+    is_new = asyncio.Event()
+
+    def connect(socket: WebSocketRoute) -> None:
+        server, n = socket.connect_to_server(), len(connected)
+        connected.append(False)
+        is_new.set()
+        socket.on_message(lambda message: None if connected[n] else server.send(message))
+        server.on_message(lambda message: None if connected[n] else socket.send(message))
+
+    await page.route_web_socket("**/ws?*", connect)
+    await page.clock.install()
+    for seconds, text in ((12, ""), (4, "are you there?")):
+        await page.goto("about:blank")
+        await page.goto(served.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        is_new.clear()
+        connected[-1] = True
+        if text:
+            await send_text(page, text)
+        await page.clock.run_for(seconds * 1_000)
+        async with asyncio.timeout(5):
+            await is_new.wait()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    await expect(page.locator(".line.user .mark")).to_have_text("✓")

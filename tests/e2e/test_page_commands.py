@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 from gateway.app import build_operations
 from gateway.i18n import HELP, command_names, translate
 from gateway.text import render_plain
-from tests.e2e.browser import open_chat, open_page, open_page, send_text
+from tests.e2e.browser import open_chat, open_page, send_text
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.web_services import FakePageServices, serve_page

@@ -148,6 +148,7 @@ function submit(saying, files = [], replaces = "") {
 
 function send({ id, text, files = [], replaces = "" }) {
   wire.send({ type: "say", id, text, files: files.map((file) => file.token), replaces });
+  wire.ping(); // a connection that has died is noticed now, and not at the next ping
 }
 
 /** Put a message into the composer; what is sent then replaces *replaces*, if there is any. */

@@ -2,8 +2,10 @@
 
 const FIRST_PAUSE = 400; // milliseconds
 const LONGEST_PAUSE = 15000;
-const PING_EVERY = 25000;
-const PONG_WITHIN = 8000;
+const PING_EVERY = 8000;
+const PONG_WITHIN = 4000;
+const CONNECTED_WITHIN = 10000;
+const HISTORY_WITHIN = 60000; // a page of it may be large, and the line slow
 
 /** Keep a connection; calls `on.frame(frame)`, `on.state("connecting" | "online" | "offline" | "login")`, `on.session(session)`. */
 export class Wire {
@@ -16,6 +18,8 @@ export class Wire {
     this.timer = 0;
     this.busy = false;
     addEventListener("online", () => this.hurry());
+    // A page of this machine is reached without a network, too: it is connected again at once.
+    addEventListener("offline", () => this.drop());
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) this.hurry();
     });
@@ -39,7 +43,7 @@ export class Wire {
     clearTimeout(this.timer);
     this.on.state("connecting");
     try {
-      const answer = await fetch("session", { cache: "no-store" });
+      const answer = await fetch("session", { cache: "no-store", signal: AbortSignal.timeout(CONNECTED_WITHIN) });
       if (answer.status === 401) {
         this.on.state("login");
         return;
@@ -80,6 +84,10 @@ export class Wire {
     const socket = new WebSocket(address);
     this.socket = socket;
     this.hasHistory = false;
+    this.expect(CONNECTED_WITHIN);
+    socket.addEventListener("open", () => {
+      if (socket === this.socket) this.expect(HISTORY_WITHIN);
+    });
     socket.addEventListener("message", (event) => {
       if (socket !== this.socket) return;
       clearTimeout(this.deadline);
@@ -96,6 +104,16 @@ export class Wire {
       this.socket = null;
       this.again();
     });
+  }
+
+  /** Give the connection up; another one is tried soon. */
+  drop() {
+    const { socket } = this;
+    if (!socket) return;
+    this.socket = null;
+    clearTimeout(this.deadline);
+    socket.close();
+    this.again();
   }
 
   again() {
@@ -117,8 +135,13 @@ export class Wire {
 
   /** A connection can be dead without anybody having said so, on phones above all. */
   ping() {
-    if (!this.send({ type: "ping" })) return;
+    if (!this.hasHistory || !this.send({ type: "ping" })) return;
+    this.expect(PONG_WITHIN + this.socket.bufferedAmount); // a thousand bytes a second are the slowest line
+  }
+
+  /** Make a new connection unless something arrives within *time* milliseconds. */
+  expect(time) {
     clearTimeout(this.deadline);
-    this.deadline = setTimeout(() => this.reset(), PONG_WITHIN);
+    this.deadline = setTimeout(() => this.reset(), time);
   }
 }
