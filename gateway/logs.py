@@ -49,6 +49,15 @@ _FLOODS = {
     "strangers.no_lines_left": 1,
     "admission.refused": 20,
 }
+# Written by each chat, turn or poll that waits for the store: one line says it for all.
+_WAITS_FOR_STORE = (
+    *("alerts.wait_for_store", "control.store_down", "delivery.waits_for_store", "discord.marks_wait"),
+    *("memory.not_settled", "memory.saved_later", "model.learned_not_stored", "pool.store_down"),
+    *("projector.store_down", "reactions.wait_for_store", "slack.marks_wait", "slack.not_taken", "strangers.not_told"),
+    *("telegram.waits_for_store", "turn.store_down", "turn.waits_for_store", "web.conversation_not_noted"),
+    *("store.still_down", "store.heartbeat_failed"),
+)
+_FLOODS |= dict.fromkeys(_WAITS_FOR_STORE, 3)
 _FLOOD_WINDOW = 60.0  # seconds
 _LONGEST_FIELD = 500  # characters of a field that is kept in memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -24,6 +25,7 @@ _CHECK_INTERVAL = timedelta(seconds=15)
 STALLED_AFTER = timedelta(minutes=5)  # longer than a platform library takes to reconnect
 _STABLE_AFTER = timedelta(minutes=5)  # connected; a later failure starts with the first pause again
 _END_TIMEOUT = timedelta(seconds=30)
+_FIRST_TRY = timedelta(seconds=10)  # then a channel that is not connected is degraded, also if it still tries
 _PRUNE_INTERVAL = timedelta(hours=6)
 _STAMP_INTERVAL = timedelta(seconds=30)
 
@@ -56,12 +58,14 @@ class Supervisor:
     _waiting: set[str] = field(default_factory=set, init=False)  # receivers whose connection another worker has
     _tried: set[str] = field(default_factory=set, init=False)
     _refused: dict[str, UserError] = field(default_factory=dict, init=False)  # by receiver
+    _tried_at: float = field(default=math.inf, init=False)  # by the loop's time; from then on each receiver was tried
 
     def __post_init__(self) -> None:
         self._receivers = {name: [_Receiver(name, name, channel)] for name, channel in self.channels.items()}
 
     async def run(self) -> None:
         """Run every channel until cancelled."""
+        self._tried_at = asyncio.get_running_loop().time() + _FIRST_TRY.total_seconds()
         async with asyncio.TaskGroup() as tasks:
             for name, channel in self.channels.items():
                 tasks.create_task(self._run_channel(name, channel), name=f"channel {name}")
@@ -81,9 +85,10 @@ class Supervisor:
     def shard_states(self) -> Mapping[str, bool | None]:
         """Return `states` with those of each shard, as "discord/1", in place of a channel that has several."""
         states: dict[str, bool | None] = {}
+        is_late = asyncio.get_running_loop().time() >= self._tried_at
         for each in (receiver for receivers in self._receivers.values() for receiver in receivers):
             is_ready = each.name in self._waiting or _is_ready(each)
-            states[each.name] = is_ready if is_ready or each.name in self._tried else None
+            states[each.name] = is_ready if is_ready or is_late or each.name in self._tried else None
             self.meter.gauge("channel_ready", float(is_ready), channel=each.name)
         return states
 

@@ -24,7 +24,7 @@ from gateway.alerts import alert_sources, store_notifier
 from gateway.store_watcher import DEADLINE
 from tests.e2e.alerts.test_alerts_wire import within
 from tests.e2e.test_postgres_gateway import settings
-from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.gateway import GatewayProcess, free_port, gateway
 from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.inprocess_gateway import gateway as inprocess
 from tests.fakes.loopback import serve_app
@@ -236,3 +236,59 @@ def fill(ballast: Path) -> None:
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(65_536))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda url: url.replace("user=parlour", "user=nobody_here"), 'role "nobody_here" does not exist'),
+        (
+            lambda url: re.sub(r"postgresql:///\w+", "postgresql:///none_such", url),
+            'database "none_such" does not exist',
+        ),
+    ],
+    ids=["role", "database"],
+)
+async def test_a_permanent_mistake_of_the_address_ends_with_2(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer, change: Callable[[str], str], told: str
+) -> None:
+    """A service manager must not start it again; a server that cannot be reached is another matter."""
+    process = GatewayProcess(tmp_path / "home", free_port(), zygote, PARLOUR_STORE__URL=change(server.address))
+    code, printed = await process.run_to_its_end("run")
+    assert (code, told in printed, "Traceback" in printed) == (2, True, False), printed
+    process.environment["PARLOUR_STORE__URL"] = "postgresql://127.0.0.1:1/none"
+    assert (await process.run_to_its_end("run"))[0] == 1
+
+
+async def test_a_changed_address_file_is_read_for_the_next_session(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """A password is rotated: after the sessions are cut, the gateway reconnects with what the file has now."""
+    for role in ("first_one", "second_one"):
+        server.query(f"DROP ROLE IF EXISTS {role}")
+        server.query(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    file = tmp_path / "url"
+    file.write_text(server.address.replace("user=parlour", "user=first_one"))
+    async with gateway(tmp_path / "home", zygote, PARLOUR_STORE__URL_FILE=str(file)) as process, asking(process) as ask:
+        server.query("ALTER ROLE first_one NOLOGIN")
+        file.write_text(server.address.replace("user=parlour", "user=second_one"))
+        server.cut()
+        await process.wait_logged("store.reopened")
+        await until(ask, "/readyz", lambda status, _: status == 200, 15)
+        assert await process.stop() == 0
+
+
+async def test_an_unreachable_platform_does_not_hold_the_others_up(tmp_path: Path, zygote: ForkServer) -> None:
+    """A platform that takes connections and never answers is degraded after ten seconds, and `/readyz` is 200."""
+
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.sleep(600)
+        return web.Response()
+
+    async with serve_app(hang) as place:
+        block = "PARLOUR_CHANNELS__TELEGRAM__"
+        environment = {f"{block}TOKEN": "123456789:" + "A" * 35, f"{block}BASE_URL": f"http://{place}/bot"}
+        async with gateway(tmp_path / "home", zygote, **environment) as process, asking(process) as ask:
+            assert (await ask("/readyz"))[0] == 503
+            assert await until(ask, "/readyz", lambda status, _: status == 200, 13) > 3
+            assert json.loads((await ask("/readyz"))[1])["degraded"] == ["telegram"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -17,11 +18,12 @@ from psycopg.conninfo import conninfo_to_dict
 from gateway.errors import SettingsError, WorkerReplaced
 from gateway.journal_file import JournalMove, misplaced_journal, read_move, write_move
 from gateway.ports.store import Store, StoreLimits
+from gateway.settings import check_settings
 from gateway.store.claims import ChatClaims
 from gateway.store.database import Database
 from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
-from gateway.store.postgres.cap_session import connect_caps
+from gateway.store.postgres.cap_session import CapConnection, connect_caps
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
@@ -45,9 +47,17 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     journal = home / FILE
     if mistake := misplaced_journal(journal, has_database=True):
         raise SettingsError(mistake)
-    store = await open_database(url, limits, clock=clock, shares=limits.is_shared)
+    store = await open_database(
+        url, limits, clock=clock, shares=limits.is_shared, read_address=partial(_read_address, url)
+    )
     await asyncio.to_thread(_note_database, journal, url, store.store_id, clock())
     return store
+
+
+def _read_address(url: str) -> str:
+    """Return the address that the settings have now: a password may have been changed in `store.url_file`. Blocks."""
+    settings = check_settings(os.environ).settings
+    return (settings.store.address if settings is not None else "") or url
 
 
 def _note_database(journal: Path, url: str, store_id: str, at: datetime) -> None:
@@ -75,11 +85,14 @@ async def open_database(
     clock: Clock = utc_now,
     wrap: Wrap = PostgresConnection,
     shares: bool = False,
+    read_address: Callable[[], str] | None = None,
 ) -> SqlStore:
     """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults.
 
-    With *shares*, other workers that share it may have it open too, and the chats are divided among them.
+    Each session uses the address that *read_address* returns, *url* without it. With *shares*, other workers that share
+    the database may have it open too, and the chats are divided among them.
     """
+    current_address = read_address or (lambda: url)
     last = 0  # the server's process of our last session
     worker = WorkerIdentity(shares=shares)
     held = ChatClaims(is_shared=shares)
@@ -98,7 +111,7 @@ async def open_database(
         # On the writer's thread; the tables are looked at the first time only.
         nonlocal last
         wait = schema.RELOCK_SECONDS if last else schema.LOCK_SECONDS
-        connection = schema.connect(url, worker, wrap=wrap, wait=wait, broken=last)
+        connection = schema.connect(current_address(), worker, wrap=wrap, wait=wait, broken=last)
         try:
             if not last:
                 schema.prepare(connection)
@@ -107,7 +120,7 @@ async def open_database(
             is_new, last = not last, connection.process
             schema.enlist(connection, worker, is_new=is_new)
             heartbeat = WorkerHeartbeat(
-                url,
+                current_address,
                 worker.name,
                 loop,
                 on_notify=dispatch if shares else None,
@@ -124,7 +137,11 @@ async def open_database(
 
     writer = BatchWriter(partial(PostgresThread.open, connector), longest_delay=RETRY.total_seconds())
     await writer.open()
-    cap_writer = BatchWriter(partial(PostgresThread.open, partial(connect_caps, url, worker.name))) if shares else None
+
+    def connect_cap_session() -> CapConnection:
+        return connect_caps(current_address(), worker.name)
+
+    cap_writer = BatchWriter(partial(PostgresThread.open, connect_cap_session)) if shares else None
     try:
         if cap_writer is not None:
             await cap_writer.open()
@@ -135,7 +152,7 @@ async def open_database(
         writer,
         limits,
         clock,
-        partial(copy_database, url),
+        lambda target: copy_database(current_address(), target),
         worker=worker,
         chat_claims=held,
         caches=caches,

@@ -33,19 +33,19 @@ class WorkerHeartbeat:
 
     def __init__(
         self,
-        url: str,
+        read_address: Callable[[], str],
         name: str,
         loop: asyncio.AbstractEventLoop,
         *,
         on_notify: Callable[[str], object] | None = None,
         has_started: Event | None = None,
     ) -> None:
-        """*on_notify* is called on the loop with each notification of another worker.
+        """*read_address* is called for each session, *on_notify* on the loop with each notification of another worker.
 
         Until *has_started* is set, for `START` at most, a loop that does not answer is no reason to be silent.
         """
         self._on_notify = on_notify
-        self._url = url
+        self._read_address = read_address
         self._name = name
         self._loop = loop
         self._session: psycopg.Connection[Any] | None = None
@@ -99,7 +99,7 @@ class WorkerHeartbeat:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._session is None:
-            self._session = open_session(self._url)
+            self._session = open_session(self._read_address())
             if self._on_notify is not None:
                 self._session.execute(b"LISTEN parlour")
         return self._session

@@ -79,6 +79,12 @@ _BAD_ADDRESS = (
     " postgresql://USER:PASSWORD@HOST/DATABASE?PARAMETER=VALUE, with each character of the password that is neither a"
     " letter nor a digit written as %XX (%40 for @), and with libpq's parameters only"
 )
+# As servers with English messages word it; libpq gives no SQLSTATE for a connection that was refused.
+_PERMANENT = re.compile(
+    r"password authentication failed|no password supplied|(role|database|user) \S+ does not exist|no pg_hba\.conf entry"
+    r"|certificate verify failed|root certificate file|does not support SSL|permission denied for database"
+    r"|is not permitted to log in"
+)
 _POOL_TRIES = 5
 _POOLER = (
     "store.url leads to a pooler in transaction mode (PgBouncer's default), which loses the session and its locks: name"
@@ -145,7 +151,9 @@ def open_session(url: str, *, connect_timeout: int = 10) -> psycopg.Connection[A
         defaults = _DEFAULTS | {"connect_timeout": str(connect_timeout)}
         return psycopg.connect("", autocommit=True, **{**defaults, **parameters})  # type: ignore[arg-type]
     except psycopg.Error as error:
-        raise StoreUnavailable(fault_line(error)) from None
+        line = fault_line(error)
+        # Where the server refuses the address itself, another start would meet the same.
+        raise (SettingsError if _PERMANENT.search(line) else StoreUnavailable)(line) from None
 
 
 def open_reader(url: str) -> psycopg.Connection[Any]:
@@ -266,9 +274,9 @@ def _require(raw: psycopg.Connection[Any], connection: Database) -> None:
     """Refuse a server that cannot keep the guarantees."""
     if raw.info.server_version < OLDEST:
         major = raw.info.server_version // 10_000
-        raise StoreUnavailable(f"PostgreSQL {OLDEST // 10_000} or newer is needed; the server of store.url is {major}")
+        raise SettingsError(f"PostgreSQL {OLDEST // 10_000} or newer is needed; the server of store.url is {major}")
     if (encoding := raw.info.parameter_status("server_encoding")) != "UTF8":
-        raise StoreUnavailable(f"the database of store.url has the encoding {encoding}; create it with UTF8")
+        raise SettingsError(f"the database of store.url has the encoding {encoding}; create it with UTF8")
     if raw.info.parameter_status("in_hot_standby") == "on":
         raise StoreUnavailable("the server of store.url is a standby, which cannot be written; name the primary")
     if raw.info.parameter_status("default_transaction_read_only") == "on":
@@ -285,7 +293,7 @@ def _require_rights(connection: Database) -> None:
     """Refuse a role that cannot make or change the tables."""
     role, name, is_allowed = connection.execute(_RIGHTS).fetchone()
     if not is_allowed:
-        raise StoreUnavailable(
+        raise SettingsError(
             f"the role {role} may not make tables in the database of store.url; make it the owner, with: ALTER DATABASE"
             f" {name} OWNER TO {role}"
         )
@@ -372,7 +380,10 @@ def schema_version(database: Database) -> int:
 
 
 def prepare(connection: PostgresConnection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the tables to this version. Raises SchemaTooNew for a newer one, StoreUnavailable when refused."""
+    """Bring the tables to this version.
+
+    Raises SchemaTooNew for a newer one, StoreUnavailable when refused, SettingsError for a role without the right.
+    """
     try:
         version = schema_version(connection)
         if version > len(migrations):

@@ -208,7 +208,7 @@ async def test_a_start_ends_when_the_gateway_says_so(server: PostgresServer, mon
 def test_a_worker_whose_loop_hangs_has_no_heartbeat() -> None:
     """A process that does nothing is not alive because one of its threads is."""
     loop = asyncio.new_event_loop()
-    heartbeat = WorkerHeartbeat("", "name", loop)
+    heartbeat = WorkerHeartbeat(str, "name", loop)
     assert [heartbeat._is_answered() for _ in range(3)] == [True, False, False]
     loop.call_soon(loop.stop)
     loop.run_forever()
