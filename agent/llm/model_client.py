@@ -27,7 +27,7 @@ from agent.llm.chat_model import (
     usage_of_error,
 )
 from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels, is_comparable, reduce_request
-from agent.llm.request_messages import is_foreign
+from agent.llm.request_messages import lacks_data
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import parse_time
 from gateway.backoff import exponential_delay
@@ -343,7 +343,7 @@ def _refused_ability(error: ModelRefused, request: ChatRequest, model: str) -> M
     if isinstance(error, AbilityMissing):
         return error.ability
     # A call without the server's own data is refused in words that say nothing: "Provider returned error".
-    is_possible = error.is_unexplained and any(is_foreign(each, model) for each in request.messages)
+    is_possible = error.is_unexplained and lacks_data(request.messages, model)
     return ModelAbility.FOREIGN_CALLS if is_possible else None
 
 

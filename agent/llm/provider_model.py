@@ -168,7 +168,7 @@ class ProviderModel(ABC):
         else:
             known = map_provider_error(error, self.name, self._now())
         log.info("model.failed", model=self.name, error=type(error).__name__, means=type(known).__name__)
-        if reply.text or isinstance(known, InvalidModelReply | ModelTimeout):
+        if not reply.is_empty or isinstance(known, InvalidModelReply | ModelTimeout):
             tokens = self._tokens(request, reply)
             cost = self._cost_of(reply, tokens)
             return attach_usage(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))

@@ -89,11 +89,15 @@ def _has_data(message: Mapping[str, Any], outgoing_message: Mapping[str, Any], m
     )
 
 
-def is_foreign(message: Mapping[str, Any], model: str) -> bool:
-    """Return True if *message* has calls that another model is known to have made."""
-    thinking = message.get("thinking")
-    is_known = isinstance(thinking, Mapping) and bool(thinking.get("model"))
-    return is_known and bool(message.get("tool_calls")) and not _is_by(message, model)
+def lacks_data(messages: Sequence[Mapping[str, Any]], model: str) -> bool:
+    """Return True if *messages* have calls without the data that *model* may want back with them.
+
+    These are calls that another model is known to have made, and own ones without data beside own ones with it.
+    """
+    callers = [each for each in messages if each.get("tool_calls") and isinstance(each.get("thinking"), Mapping)]
+    own = [_has_data(each, each, model) for each in callers if _is_by(each, model)]
+    is_foreign = any(each["thinking"].get("model") and not _is_by(each, model) for each in callers)
+    return is_foreign or (any(own) and not all(own))
 
 
 def _call_with_added(call: Mapping[str, Any], *, is_own: bool) -> dict[str, Any]:

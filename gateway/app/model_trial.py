@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, ToolCall
+from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, ToolCall, usage_of_error
 from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
@@ -227,7 +227,13 @@ async def _complete(client: ModelClient, messages: Sequence[Mapping[str, Any]]) 
     """Return the answer to *messages*, streamed; None if the model only thought. Raises ModelFailed."""
     request = ChatRequest(messages=messages, tools=[_TOOL], turn="t-setup", max_tokens=_TOKENS)
     try:
-        return await client.complete(request, sink=lambda _: None)
+        try:
+            return await client.complete(request, sink=lambda _: None)
+        except ModelUnreachable as error:
+            if usage_of_error(error) is None:
+                raise
+            # It broke off, or its server marks no ends: the second such answer is taken (agent/llm/provider_model.py).
+            return await client.complete(request, sink=lambda _: None)
     except EmptyModelReply:
         return None  # the model exists and accepts the key
 

@@ -124,6 +124,22 @@ async def test_a_server_that_refuses_the_result_of_a_tool_is_found() -> None:
     assert (trial.model, trial.facts) == ("", {})
 
 
+@pytest.mark.parametrize("is_call", [False, True], ids=["words", "a call"])
+async def test_a_server_that_marks_no_ends_passes_its_trial(is_call: bool) -> None:
+    """Neither [DONE] nor a finish reason: the first such end may be a broken one, so the question is asked again."""
+    call = {"index": 0, "id": "a", "function": {"name": "current_time", "arguments": "{}"}}
+    delta = {"tool_calls": [call]} if is_call else {"content": "It is noon."}
+
+    async def answer(_: web.Request) -> web.Response:
+        text = f"data: {json.dumps({'choices': [{'index': 0, 'delta': delta}]})}\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
+
+    async with answering(answer) as base:
+        trial = await try_model(LlmSettings.model_validate({"model": "openai/test", "api_base": base}))
+    assert "answered in" in trial.finding.text
+    assert trial.finding.level is (SetupLevel.GOOD if is_call else SetupLevel.WARNING)
+
+
 async def test_a_trial_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slowly pieces come."""
     monkeypatch.setattr(model_trial, "_MOST_TIMES", 0.01)

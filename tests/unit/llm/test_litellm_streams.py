@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from agent.llm.chat_model import ChatReply, ModelConfig
 from agent.llm.litellm_model import LitellmModel, close_litellm
+from agent.memory.prompt.turn_messages import turn_messages
 from gateway.errors import ModelFailed, ModelUnreachable
 from tests.fakes.llm_context import NOW, memory_tools, request
 from tests.fakes.loopback import serve_app
@@ -148,21 +149,27 @@ class Provider:
 
     model: LitellmModel
     paths: list[str] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
 
-    async def ask(self, *, tools: bool = True) -> ChatReply:
+    async def ask(self, *, tools: bool = True, after: Sequence[Mapping[str, Any]] = ()) -> ChatReply:
         """Ask as a turn that is watched does."""
         asked = request("hello", tools=memory_tools().schemas if tools else ())
+        asked = replace(asked, messages=[*asked.messages, *after])
         return await self.model.complete(asked, sink=lambda _text: None)
 
 
 @asynccontextmanager
-async def provider(name: str, *said: Said) -> AsyncIterator[Provider]:
-    """Serve what was *said* in the format of the provider, one answer a request; the last one repeats."""
-    write, kind, path = PROVIDERS[name]
+async def provider(like: str, *said: Said, name: str = "") -> AsyncIterator[Provider]:
+    """Serve what was *said* in the format of *like*, one answer a request; the last one repeats.
+
+    The model's *name* is that of *like* unless it is given.
+    """
+    write, kind, path = PROVIDERS[like]
     answers = list(said)
 
     async def answer(asked: web.Request) -> web.StreamResponse:
         to.paths.append(asked.path)
+        to.bodies.append(await asked.json())
         if asked.path == "/api/show":
             return web.json_response({"template": "{{ .Tools }}", "model_info": {"qwen3.context_length": 40_960}})
         response = web.StreamResponse(headers={"Content-Type": kind})
@@ -173,7 +180,9 @@ async def provider(name: str, *said: Said) -> AsyncIterator[Provider]:
         return response
 
     async with serve_app(answer) as place:
-        config = ModelConfig(model=name, api_base=f"http://{place}{path}", api_key="k", timeout=20, vision="off")
+        config = ModelConfig(
+            model=name or like, api_base=f"http://{place}{path}", api_key="k", timeout=20, vision="off"
+        )
         to = Provider(LitellmModel(config, now=lambda: NOW))
         await to.model.warm()
         try:
@@ -212,6 +221,24 @@ async def test_streamed_calls(name: str, count: int) -> None:
         reply = await to.ask()
     assert [(each.name, json.loads(each.arguments)) for each in reply.tool_calls] == [*CALLS[:count]]
     assert len({each.id for each in reply.tool_calls}) == count
+
+
+@pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "gemini/gemini-3-pro-preview"])
+@pytest.mark.parametrize("other", [False, True], ids=["own", "of another model"])
+async def test_a_signature_goes_back_with_its_call(name: str, other: bool) -> None:
+    """It is in data beside the call: the id in which litellm hides it is sent as another. Other models have none."""
+    async with provider("gemini/gemini-2.5-flash", Said(calls=CALLS), Said(("Found.",)), name=name) as to:
+        reply = await to.ask()
+        calls = [{"id": each.id, "type": "function", "function": asdict(each)} for each in reply.tool_calls]
+        thinking = {**(reply.thinking or {}), "model": "gemini/other" if other else name}
+        results = [{"role": "tool", "tool_call_id": each.id, "content": "nothing"} for each in reply.tool_calls]
+        said = {"role": "assistant", "content": "", "tool_calls": calls, "thinking": thinking}
+        lines: list[dict[str, Any]] = [said, *results]
+        await to.ask(after=turn_messages([{"i": n, **each} for n, each in enumerate(lines)], is_over=False)[1:])
+    parts = [part for each in to.bodies[-1]["contents"] for part in each["parts"] if "function_call" in part]
+    assert [part["function_call"]["args"]["query"] for part in parts] == ["cats", "dogs"]
+    assert (parts[0].get("thoughtSignature") == "c2lnbmF0dXJl") is not other
+    assert "thoughtSignature" not in parts[1]
 
 
 @EACH

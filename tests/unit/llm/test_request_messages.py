@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.llm.request_messages import outgoing
+from agent.llm.request_messages import lacks_data, outgoing
 from gateway.errors import ModelAbility
 from tests.fakes.strict_requests import RequestRule, violations
 
@@ -48,6 +48,15 @@ def test_data_of_a_call_goes_back_inside_the_call() -> None:
     assert all(
         "added" not in each["tool_calls"][0] for model in ("m", "other") for each in outgoing(history, model)[1:2]
     )
+
+
+def test_calls_that_lack_data_are_known() -> None:
+    """Those of another model, and own ones beside others that have it; a model that adds none lacks none."""
+    data = {"model": "m", "message": {"reasoning_details": [{"text": "hm"}]}}
+    assert not lacks_data([*called(1), *called(2, {"model": "m"}), *called(3, {"model": "m"})], "m")
+    assert not lacks_data([*called(1, data), *called(2, data)], "m")
+    assert lacks_data([*called(1, data), *called(2, {"model": "m"})], "m")
+    assert lacks_data(called(1, data), "other")
 
 
 def test_results_as_text_cannot_be_taken_for_messages() -> None:
