@@ -23,43 +23,56 @@ _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 _TCP_FROM, _SCOPES_FROM = 4, 6
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
-# Calls that reading a file never makes: sockets, programs, signals, other processes, namespaces, keys, kernel modules.
-_DENIED: dict[str, tuple[int, Sequence[int]]] = {
+# All that a process calls which reads files, computes and has threads. Anything else is refused: calls that a newer
+# kernel adds, that reach other processes (signals, priorities, limits, watches), or that change files by their path.
+# Facts of files (stat) stay readable by their path: imports need them, and seccomp sees no path.
+_ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
     "x86_64": (
         0xC000003E,
         (
-            *(41, 42, 43, 44, 46, 49, 50, 288),  # sockets
-            *(62, 129, 200, 297, 424, 434, 438),  # signals and pidfds
-            *(101, 310, 311),  # ptrace, memory of other processes
-            *(109, 112),  # setpgid, setsid: one kill must end all
-            *(135, 155, 161, 165, 166, 272, 308),  # personality, roots, mounts, namespaces
-            *(175, 176, 246, 298, 313, 320, 321, 323),  # modules, kexec, perf, bpf, userfaultfd
-            *(248, 249, 250),  # keys
-            *(29, 30, 31, 64, 68),  # shared memory, semaphores, message queues
-            *(303, 304, 425, 426, 427, 428, 429, 430, 442),  # file handles, io_uring, new mounts
-            *(90, 91, 92, 93, 94, 132, 235, 260, 261, 268, 280, 452),  # modes, owners and times, which Landlock leaves
-            *(188, 189, 190, 197, 198, 199),  # extended attributes
+            *(0, 1, 3, 5, 8, 17, 19, 20, 32, 33, 221, 292, 295, 436),  # read, write, close, dup
+            *(4, 6, 21, 78, 79, 80, 89, 137, 138, 217, 262, 267, 269, 332, 439),  # names and facts of files
+            *(9, 10, 11, 12, 25, 27, 28, 324),  # memory
+            *(13, 14, 15, 34, 36, 37, 38, 127, 128, 130, 131),  # its own signals and timers
+            *(7, 22, 23, 213, 228, 229, 230, 232, 233, 270, 271, 281, 290, 291, 293, 35, 96, 201),  # waiting, clocks
+            *(24, 39, 60, 63, 98, 99, 100, 102, 104, 107, 108, 110, 111, 186, 231),  # itself
+            *(157, 158, 202, 218, 219, 273, 317, 318, 334, 444, 445, 446),  # threads, and more confinement
         ),
     ),
     "aarch64": (
         0xC00000B7,
         (
-            *(198, 200, 201, 202, 203, 206, 211, 242),
-            *(129, 130, 138, 240, 424, 434, 438),
-            *(117, 270, 271),
-            *(154, 157),
-            *(39, 40, 41, 51, 92, 97, 268),
-            *(104, 105, 106, 241, 273, 280, 282, 294),
-            *(217, 218, 219),
-            *(186, 190, 194, 195, 196),
-            *(264, 265, 425, 426, 427, 428, 429, 430, 442),
-            *(52, 53, 54, 55, 88, 452),
-            *(5, 6, 7, 14, 15, 16),
+            *(62, 63, 64, 65, 66, 67, 69, 57, 80, 23, 24, 223, 436),
+            *(17, 43, 44, 48, 49, 61, 78, 79, 291, 439),
+            *(214, 215, 216, 222, 226, 232, 233, 283),
+            *(102, 103, 132, 133, 134, 135, 136, 137, 139),
+            *(19, 20, 21, 22, 59, 72, 73, 101, 113, 114, 115, 169),
+            *(93, 94, 124, 153, 160, 165, 172, 173, 174, 175, 176, 177, 178, 179),
+            *(96, 98, 99, 128, 167, 277, 278, 293, 444, 445, 446),
         ),
     ),
 }
-# Needed to start a program: socketpair, fork, vfork, execve, execveat.
-_STARTING: dict[str, Sequence[int]] = {"x86_64": (53, 57, 58, 59, 322), "aarch64": (199, 221, 281)}
+# Calls that are allowed for some values of one argument: its index and the values. The first two are about the process
+# itself (0), the third about descriptors: F_SETOWN would send signals to others.
+_BY_VALUE: dict[str, Sequence[tuple[int, int, Sequence[int]]]] = {
+    "x86_64": (
+        (302, 0, (0,)),  # prlimit64
+        (204, 0, (0,)),  # sched_getaffinity
+        (72, 1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),  # fcntl
+        (16, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # ioctl: terminals and flags
+    ),
+    "aarch64": (
+        (261, 0, (0,)),
+        (123, 0, (0,)),
+        (25, 1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),
+        (29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+    ),
+}
+# Calls that open files, and the index of their flags: files are opened for reading alone.
+_OPENING: dict[str, Sequence[tuple[int, int]]] = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
+_WRITES = 0o3 | 0o100 | 0o1000  # O_ACCMODE, O_CREAT, O_TRUNC
+# Needed to start a program: socketpair, fork, vfork, execve, execveat, and to wait for it.
+_STARTING: dict[str, Sequence[int]] = {"x86_64": (53, 57, 58, 59, 61, 247, 322), "aarch64": (199, 221, 281, 260, 95)}
 _LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")  # of programs
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3, _CLONE_THREAD = 435, 0x10000
@@ -80,7 +93,12 @@ def landlock_version() -> int:
 
 def can_confine() -> bool:
     """Return True if both mechanisms exist here."""
-    return landlock_version() > 0 and platform.machine() in _DENIED
+    return landlock_version() > 0 and platform.machine() in _ALLOWED
+
+
+def describe_confinement() -> str:
+    """Return which mechanisms hold here: "Landlock 6 and seccomp", or "none"."""
+    return f"Landlock {landlock_version()} and seccomp" if can_confine() else "none"
 
 
 def confine_process(readable: Iterable[str], programs: Sequence[str] = ()) -> bool:
@@ -125,8 +143,7 @@ def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str], programs: Sequen
 
 def _restrict_calls(libc: ctypes.CDLL, *, may_start: bool) -> None:
     machine = platform.machine()
-    architecture, denied = _DENIED[machine]
-    denied = denied if may_start else (*denied, *_STARTING[machine])
+    architecture, allowed = _ALLOWED[machine]
     program = [
         (_LOAD, 0, 0, 4),
         (_EQUAL, 1, 0, architecture),
@@ -135,13 +152,21 @@ def _restrict_calls(libc: ctypes.CDLL, *, may_start: bool) -> None:
         (_AT_LEAST, 0, 1, _X32),
         (_RETURN, 0, 0, _KILL),
     ]
-    for call in denied:
-        program += [(_EQUAL, 0, 1, call), (_RETURN, 0, 0, _EPERM)]
+    for call in (*allowed, *(_STARTING[machine] if may_start else ())):
+        program += [(_EQUAL, 0, 1, call), (_RETURN, 0, 0, _ALLOW)]
+    for call, index, values in _BY_VALUE[machine]:
+        program += [(_EQUAL, 0, 2 + 2 * len(values), call), (_LOAD, 0, 0, 16 + 8 * index)]
+        for value in values:
+            program += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
+        program += [(_RETURN, 0, 0, _EPERM)]
+    for call, index in _OPENING[machine]:
+        program += [(_EQUAL, 0, 4, call), (_LOAD, 0, 0, 16 + 8 * index)]
+        program += [(_ANY_BIT, 0, 1, _WRITES), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     # Threads are clones too. glibc falls back from clone3, whose flags no filter can see.
     program += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]
     program += [(_EQUAL, 0, 3, _CLONE[machine]), (_LOAD, 0, 0, 16)]
-    program += [(_ANY_BIT, 0, 1, _NAMESPACES) if may_start else (_ANY_BIT, 1, 0, _CLONE_THREAD)]
-    program += [(_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
+    program += [(_ANY_BIT, 1, 0, _NAMESPACES) if may_start else (_ANY_BIT, 0, 1, _CLONE_THREAD)]
+    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
     code = b"".join(struct.pack("HBBI", *each) for each in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_program = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(buffer))

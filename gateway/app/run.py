@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from agent.attachments.process_confinement import describe_confinement
 from gateway.app.app import GatewayApp
 from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
@@ -117,7 +118,12 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         await app.web.wait_started()
         await control.wait_listening()
         app.store.note_started()
-        log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
+        log.info(
+            "app.ready",
+            seconds=round(time.monotonic() - app.started_at, 3),
+            url=app.web.url,
+            confinement=describe_confinement(),  # of the processes that read files or calculate
+        )
         if ready is not None:
             ready(app)
         async with (

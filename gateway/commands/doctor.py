@@ -109,10 +109,11 @@ async def collect_findings(
 
 def _reader() -> DoctorFinding:
     """Return a warning if the processes that read untrusted files and pages, or calculate, are not confined."""
-    from agent.attachments.process_confinement import can_confine
+    from agent.attachments.process_confinement import can_confine, describe_confinement
 
     if can_confine():
-        text = "the kernel confines the processes that read files and web pages or calculate (Landlock and seccomp)"
+        tier = describe_confinement()
+        text = f"the kernel confines the processes that read files and web pages or calculate ({tier})"
         return DoctorFinding(FindingLevel.OK, "reader", text, "confined")
     text = (
         "this kernel does not confine the processes that read files and web pages or calculate; use Linux 5.13 or newer"

@@ -56,7 +56,7 @@ async def test_the_reader_is_confined_or_the_line_says_what_it_needs(
     """Both answers of the kernel."""
     monkeypatch.setattr(process_confinement, "landlock_version", lambda: 4)
     level, text = (await look(tmp_path))["reader.confined"]
-    assert (level, "Landlock and seccomp" in text) == (FindingLevel.OK, True)
+    assert (level, "(Landlock 4 and seccomp)" in text) == (FindingLevel.OK, True)
     monkeypatch.setattr(process_confinement, "landlock_version", lambda: 0)
     level, text = (await look(tmp_path))["reader.confined"]
     assert (level, "use Linux 5.13 or newer" in text) == (FindingLevel.WARN, True)
