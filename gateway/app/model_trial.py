@@ -213,7 +213,7 @@ async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial
         names = ", ".join(translate(f"commands.ability_{each}", FALLBACK) for each in missing)
         text += f", without {names}: its server refuses that"
     if ModelAbility.TOOLS in missing:
-        text += f". Chats work, but not {_TOOL_USES}. {_BETTER_MODEL}"
+        text += f". Chats work; {_TOOL_USES} do not. {_BETTER_MODEL}"
     elif is_written:
         text += f", but wrote its tool call as text: only tools that look something up will run. {_BETTER_MODEL}"
     elif is_judged and not calls:
