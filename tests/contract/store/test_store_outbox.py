@@ -324,3 +324,18 @@ async def test_pruning_blanks_then_forgets(backend: StoreBackend) -> None:
     story = await store.journal.trace(message.turn)
     assert story is not None
     assert story.parts == ()
+
+
+async def test_a_sent_message_is_found_by_its_id_in_its_chat(store: Store) -> None:
+    """In the chat and its threads, by the id of any part; another chat's message of the same id is another message."""
+    message, parts = await frozen(store, 2)
+    ids = ["900", "901"]
+    for part, id_ in zip(parts, ids, strict=True):
+        await store.outbox.mark_sent(receipt(part, id_))
+    thread = SessionKey(ANN.channel, f"{ANN.chat}/7")
+    for key in (ANN, thread):
+        for id_ in ids:
+            assert await store.outbox.sent_message(key, id_) == message
+    assert await store.outbox.sent_message(BOB, ids[0]) is None
+    assert await store.outbox.sent_message(ANN, "no such id") is None
+    assert await store.outbox.sent_message(ANN, "") is None

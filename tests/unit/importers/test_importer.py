@@ -227,6 +227,7 @@ async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
             "nanobot"
         }
         assert [line["origin"] for line in lines if line.get("role") == "tool"] == ["untrusted"]
+        assert all(line.get("tainted") for line in lines if line.get("role") == "assistant")  # another bot's answers
         before = path.read_bytes()
         (item,) = [
             each
