@@ -332,7 +332,7 @@ def parse_objects(data: bytes, model: str, *, is_error: bool = False) -> list[Js
         try:
             found = _decode(text)
         except ValueError:
-            if len(lines := text.splitlines()) < 2:
+            if len(lines := text.split("\n")) < 2:
                 raise
             found = [_decode(line) for line in lines if line.strip() and line.strip() != _DONE.decode()]
     except (ValueError, RecursionError):

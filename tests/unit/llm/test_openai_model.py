@@ -255,6 +255,26 @@ async def test_answers_that_are_none(
     assert not {"billing", "overloaded", "slow down"} & set(str(raised.value).split())
 
 
+async def test_a_stray_end_of_thinking_hides_one_answer_only() -> None:
+    """Nothing is shown before such a mark in the next answer; one without it shows that it was a stray one."""
+    said = ["secret</think>Hello!", "Hello again!", "Hello once more!"]
+
+    async def answer(_: web.Request) -> web.Response:
+        pieces = [delta(word) for word in said.pop(0)]
+        return web.Response(text=events(*pieces, delta("", "stop")).decode(), content_type="text/event-stream")
+
+    async with serve_app(answer) as place:
+        model = OpenAIModel(ModelConfig(model="openai/x", api_base=f"http://{place}"))
+        seen: list[list[str]] = []
+        for _ in range(3):
+            shown: list[str] = []
+            await model.complete(request("hello"), sink=shown.append)
+            seen.append(shown)
+        await model.close()
+    assert set(seen[1]) <= {"", "Hello again!"}
+    assert seen[2][0] == "H"
+
+
 async def test_a_body_has_a_limit() -> None:
     """An answer of more than 32 MB is not read to its end."""
     text = "x" * MOST_BYTES
