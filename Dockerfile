@@ -27,6 +27,10 @@ COPY gateway ./gateway
 COPY channels ./channels
 COPY agent ./agent
 COPY deploy/wheel ./deploy/wheel
+COPY deploy/systemd ./deploy/systemd
+COPY deploy/monitoring ./deploy/monitoring
+COPY docker-compose.yml ./
+COPY deploy/compose.ollama.yml deploy/compose.postgres.yml deploy/compose.scale.yml deploy/compose.secrets.yml ./deploy/
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /opt/wheel \
  && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --no-deps --no-index --prefix /opt/own \
       /opt/wheel/*.whl \
@@ -61,6 +65,7 @@ WORKDIR /data
 # Which commit this is. At the end, because it changes each time and nothing before it does.
 ARG COMMIT=unknown
 ARG VERSION=unknown
+ENV BUILD_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.title="parlour" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}" \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,15 @@ app.add_typer(quarantine, name="quarantine")
 store = typer.Typer(help="Where messages, people and usage are stored.", no_args_is_help=True)
 app.add_typer(store, name="store")
 
+
+class DeployKind(StrEnum):
+    """A kind of files for operators."""
+
+    SYSTEMD = "systemd"
+    COMPOSE = "compose"
+    MONITORING = "monitoring"
+
+
 OpenWorkChoice = Annotated[
     OpenChoice,
     typer.Option(
@@ -52,9 +62,9 @@ QuarantinedName = Annotated[str, typer.Argument(help="Its name in `parlour quara
 
 def _version(is_requested: bool) -> None:
     if is_requested:
-        from importlib.metadata import version
+        from gateway.ports.entry_points import program_version
 
-        typer.echo(f"parlour {version('parlour')}")
+        typer.echo(f"parlour {program_version()}")
         raise typer.Exit
 
 
@@ -221,6 +231,17 @@ def accept_loss(
     from gateway.commands.restore_backup import accept_loss as accept
 
     accept(open_work, is_sure=yes)
+
+
+@app.command()
+def deploy(
+    kind: Annotated[DeployKind, typer.Argument(help="systemd, compose or monitoring")],
+    file: Annotated[str, typer.Argument(help="One file's name; without it, all of them with their names.")] = "",
+) -> None:
+    """Print the units, compose files or monitoring files that belong to this version."""
+    from gateway.commands.deploy import print_files
+
+    print_files(kind, file)
 
 
 @store.command("migrate")

@@ -18,7 +18,7 @@ from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
-from gateway.ports.entry_points import package_version
+from gateway.ports.entry_points import program_version
 from gateway.quarantine import list_events
 from gateway.settings.channel_blocks import PAGE, TERMINAL
 from gateway.store_watcher import DEADLINE, one_line
@@ -60,7 +60,7 @@ class GatewayOperations(OperationGroup):
         While the store does not answer, the line has its cause and lacks all that is stored.
         """
         known = {
-            "version": package_version(),
+            "version": program_version(),
             "home": str(self._app.home.path),
             "gateway": "running" if self._app.channels else "not running",
             "since": plain(self._started_at),

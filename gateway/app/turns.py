@@ -72,7 +72,7 @@ from gateway.events import InboundMessage, Role, SessionKey
 from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports import MessageContext
-from gateway.ports.entry_points import package_version
+from gateway.ports.entry_points import program_version
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE
 from gateway.web.server import browser_address
@@ -165,7 +165,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
 
     def facts() -> Mapping[str, Any]:
         return {
-            "version": package_version(),
+            "version": program_version(),
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
             "by_words_alone": bool(parts.recall.last_error()),

@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.control import API, LONGEST_LINE, Conversation, Line, Operation, route_of
 from gateway.errors import ParlourError, UserError
 from gateway.home import full_disk, is_full_disk, short_socket_path
-from gateway.ports.entry_points import package_version, with_operator_commands
+from gateway.ports.entry_points import program_version, with_operator_commands
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits
 from gateway.web.server import build_server
 
@@ -92,7 +92,7 @@ class ControlServer:
         await self._started.wait()
 
     async def _describe(self, _: Request) -> Response:
-        return JSONResponse({"version": package_version(), "operations": self._names})
+        return JSONResponse({"version": program_version(), "operations": self._names})
 
     def _operation_route(self, name: str, run: Operation) -> Route:
         async def respond(request: Request) -> Response:
@@ -248,7 +248,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else _FAILED
     text = str(getattr(error, "detail", "")) or "the request was refused"
     if status == _NOT_FOUND:
-        text = f"the running gateway ({package_version()}) has no operation {request.url.path}; {_OTHER_VERSION}"
+        text = f"the running gateway ({program_version()}) has no operation {request.url.path}; {_OTHER_VERSION}"
     return JSONResponse({"error": text, "exit_code": 2}, status)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from importlib.metadata import version as version_of
 from pathlib import Path
 
 _WITHOUT_GATEWAY = ("accept-loss", "import", "init", "restore", "store")  # commands for when none runs
-_MAKEFILE = Path(__file__).parents[2] / "Makefile"  # of a checkout; a wheel has none
+_ROOT = Path(__file__).parents[2]
+_COMMIT = re.compile("[0-9a-f]{7,40}")
+_MAKEFILE = _ROOT / "Makefile"  # of a checkout; a wheel has none
 
 # Parlour is not published in a package registry: `pip install parlour` could install a stranger's package.
 HOW_TO_INSTALL = (
@@ -31,6 +34,27 @@ def load_entry_points(group: str) -> EntryPoints:
 def package_version() -> str:
     """Return Parlour's own version, read once a process: a reading parses a page of metadata."""
     return version_of("parlour")
+
+
+@cache
+def program_version() -> str:
+    """Return the version with its commit, such as ``0.3.0.dev0+1a2b3c4d``, where the build or the checkout says it."""
+    commit = _build_commit()
+    return f"{package_version()}+{commit}" if commit else package_version()
+
+
+def _build_commit() -> str:
+    """Return the commit that an image or wheel was built of, or of the checkout that runs; "" if unknown."""
+    if found := _COMMIT.fullmatch(os.environ.get("BUILD_COMMIT", "")):  # in our image
+        return found[0][:8]
+    for file in (_ROOT / "commit", _ROOT / ".git" / "HEAD"):
+        with suppress(OSError, ValueError):
+            text = file.read_text("ascii").strip()
+            if text.startswith("ref: "):
+                text = (_ROOT / ".git" / text.removeprefix("ref: ")).read_text("ascii").strip()
+            if found := _COMMIT.fullmatch(text):
+                return found[0][:8]
+    return ""
 
 
 def in_container(environment: Mapping[str, str]) -> bool:

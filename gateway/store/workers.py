@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gateway.ports.entry_points import package_version
+from gateway.ports.entry_points import program_version
 from gateway.store.database import Database
 from gateway.store.row_codec import moment, quote, sql, unquote
 
@@ -44,7 +44,7 @@ class WorkerIdentity:
     name: str = field(default_factory=lambda: secrets.token_hex(8))  # never used again
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=os.getpid)
-    version: str = field(default_factory=package_version)
+    version: str = field(default_factory=program_version)
     shares: bool = False  # the database, with others that share it; the work is divided by claims
 
 

@@ -115,3 +115,18 @@ async def test_a_model_that_needs_litellm_says_so_where_there_is_none(installed:
         code, printed = await process.run_to_its_end("run")
         assert code == 2, printed
         assert f"the model '{model}' is called with litellm, which is not installed" in printed
+
+
+def test_the_wheel_has_its_commit_and_the_files_for_operators(installed: Path, tmp_path: Path) -> None:
+    """`--version` names the commit, and `parlour deploy` prints units that start this installation."""
+    program = installed / "parlour"
+
+    def printed(*words: str) -> str:
+        run = subprocess.run((program, *words), capture_output=True, text=True, check=True, cwd=tmp_path)  # noqa: S603
+        return run.stdout
+
+    assert re.fullmatch(r"parlour \d+\.\d+\.\d+(\.dev\d+)?\+[0-9a-f]{8}\n", printed("--version"))
+    assert f"ExecStart={program} run\n" in printed("deploy", "systemd", "parlour.service")
+    assert "# ---- parlour-backup.timer\n" in printed("deploy", "systemd")
+    assert "services:" in printed("deploy", "compose", "docker-compose.yml")
+    assert "ParlourStoreUnwritable" in printed("deploy", "monitoring", "alerts.yml")

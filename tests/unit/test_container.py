@@ -92,7 +92,7 @@ def test_compose_names_the_version_and_builds_what_cannot_be_pulled(service: dic
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     name = "${IMAGE:-localhost/${COMPOSE_PROJECT_NAME:-parlour}}"
-    assert service["image"] == f"{name}:{version}${{COMMIT:+-$COMMIT}}"  # the image of another commit stays
+    assert service["image"] == f"{name}:{version}${{COMMIT:+-${{COMMIT:-}}}}"  # the image of another commit stays
     assert service["build"]["tags"] == [f"{name}:{version}"]  # for commands that name no commit
     assert service["build"]["args"] | {"PYTHON_IMAGE": ""} == {
         "PYTHON_IMAGE": "",
@@ -133,7 +133,7 @@ def test_two_checkouts_share_neither_container_nor_volume_nor_port() -> None:
 def filled_in(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the service with its variables filled in, as compose does (`${NAME:-default}`, nested)."""
     text = (ROOT / "docker-compose.yml").read_text("utf-8")
-    text = text.replace("${COMMIT:+-$COMMIT}", "")
+    text = text.replace("${COMMIT:+-${COMMIT:-}}", "")
     innermost = re.compile(r"\$\{(\w+):-([^{}$]*)\}")
     while innermost.search(text):
         text = innermost.sub(lambda found: environment.get(found[1]) or found[2], text)

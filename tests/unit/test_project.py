@@ -153,7 +153,14 @@ def test_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: zipfile.
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     tracked = links.tracked(ROOT)
     here = {f"parlour/packages/{name}" for name in tracked if name.split("/", 1)[0] in PACKAGES and "/" in name}
-    assert packed == here | {"parlour/__init__.py", "parlour/__main__.py", "parlour/py.typed"}
+    for_operators = {
+        f"parlour/packages/deploy/{name.removeprefix('deploy/') if kind != 'compose' else f'compose/{Path(name).name}'}"
+        for kind, pattern in (("", "deploy/systemd/*"), ("", "deploy/monitoring/*"), ("compose", "*compose*.yml"))
+        for name in tracked
+        if Path(name).match(pattern) and name.split("/")[0] in ("deploy", "docker-compose.yml")
+    }
+    own = {"parlour/__init__.py", "parlour/__main__.py", "parlour/py.typed", "parlour/packages/commit"}
+    assert packed == here | own | for_operators
     assert {f"parlour/packages/{package}/py.typed" for package in PACKAGES} <= packed
 
 
