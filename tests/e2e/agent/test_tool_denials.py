@@ -85,7 +85,7 @@ async def test_questions_and_decisions_leave_audit_lines() -> None:
         ("pocket:ann", "tools deny", "settled"),
         ("pocket:ann", "tools revoke send_letter", "done"),
         ("pocket:ann", "tools ask send_letter", "asked"),
-        ("pocket:eve", "tools allow", "refused"),
+        ("pocket:eve", "tools allow send_letter", "refused"),
         ("pocket:eve", "tools deny send_letter", "done"),
     ]
     assert "bob" not in str(found)
