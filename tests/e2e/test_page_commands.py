@@ -174,3 +174,27 @@ async def test_copying_works_over_plain_http(chromium: Browser) -> None:
         for button in (answer, code):
             await button.click()
             await expect(button).to_have_text(translate("web.copy_failed"))
+
+
+async def test_the_enter_that_ends_a_word_of_an_input_method_sends_nothing(chromium: Browser) -> None:
+    """Safari ends the composition before that key: only its code says so. The same in a title and in the menu."""
+    press = """(field) => field.dispatchEvent(
+        new KeyboardEvent("keydown", { key: "Enter", keyCode: 229, bubbles: true, cancelable: true }))"""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        text = page.locator("#text")
+        await text.fill("日本")
+        await text.evaluate(press)
+        await expect(text).to_have_value("日本")
+        await expect(page.locator(".line")).to_have_count(0)
+        await text.press("Enter")
+        await expect(page.locator(".line.user .body")).to_have_text("日本")
+        await text.fill("/st")
+        await text.press("ArrowDown")
+        await text.evaluate(press)
+        await expect(text).to_have_value("/st")
+        await page.get_by_label(translate("web.options", title="日本")).click()
+        await page.get_by_text(translate("web.rename"), exact=True).click()
+        title = page.get_by_role("textbox", name=translate("web.rename"))
+        await title.evaluate(press)
+        await expect(title).to_be_visible()

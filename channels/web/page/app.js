@@ -4,7 +4,7 @@ import { Attachments } from "./attachments.js";
 import { Chat, LOCALE } from "./chat.js";
 import { ModelCard } from "./connect.js";
 import { Conversations } from "./conversations.js";
-import { CommandMenu, listenForHelp } from "./help.js";
+import { CommandMenu, isComposing, listenForHelp } from "./help.js";
 import { Panels } from "./panels.js";
 import { Drafts, Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
@@ -226,10 +226,10 @@ by("form").addEventListener("submit", (event) => {
 });
 
 text.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && replaced) endEdit();
+  if (event.key === "Escape" && replaced && !isComposing(event)) endEdit();
   if (event.key === "ArrowUp" && text.value === "" && chat.editLast()) event.preventDefault();
   // While an input method composes, Enter chooses a word.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
   event.preventDefault();
   if (!by("send").disabled) by("form").requestSubmit();
 });

@@ -2,6 +2,7 @@
 // The conversation that is open stands in the address, behind "#c="; without one it is the one that was used last.
 
 import { LOCALE } from "./chat.js";
+import { isComposing } from "./help.js";
 
 export const FIRST = "main";
 const REACHABLE = "a, summary, button";
@@ -262,7 +263,7 @@ export class Conversations {
     field.addEventListener("blur", () => end(true));
     field.addEventListener("keydown", (event) => {
       event.stopPropagation();
-      if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
+      if (isComposing(event) || !["Enter", "Escape"].includes(event.key)) return;
       event.preventDefault(); // or the options, which get the focus, open
       end(event.key === "Enter");
     });

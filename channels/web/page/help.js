@@ -2,6 +2,11 @@
 
 const MOST = 8; // commands shown at once
 
+/** True for a key that an input method takes; Safari has ended the composition when Enter ends a word. */
+export function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
+}
+
 /** The menu that opens while a command is typed. Enter sends what was typed, unless an entry was chosen with the arrows. */
 export class CommandMenu {
   constructor(words, onChosen) {
@@ -49,7 +54,7 @@ export class CommandMenu {
   }
 
   key(event) {
-    if (!this.isOpen || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!this.isOpen || isComposing(event) || event.ctrlKey || event.metaKey || event.altKey) return;
     const count = this.menu.childElementCount;
     if (event.key === "ArrowDown") this.choose((this.chosen + 1) % count);
     else if (event.key === "ArrowUp") this.choose((this.chosen <= 0 ? count : this.chosen) - 1);

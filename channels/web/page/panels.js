@@ -1,6 +1,8 @@
 // The panels of what the bot keeps of a person: remembered lines with their source, and reminders.
 // They are read from the server; every change is the command that a person could type, sent in the open conversation.
 
+import { isComposing } from "./help.js";
+
 export class Panels {
   constructor(words, onSay) {
     this.words = words;
@@ -107,7 +109,7 @@ export class Panels {
       if (field.value.trim() && field.value !== value) keep(field.value.trim());
     });
     field.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
+      if (event.key !== "Escape" || isComposing(event)) return;
       event.preventDefault(); // or the panel closes
       form.remove();
       item.querySelector("button").focus();
