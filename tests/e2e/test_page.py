@@ -398,6 +398,8 @@ async def test_formulas_are_drawn_and_load_their_library_alone(
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")
     await send_text(page, "How long is the ladder?")
     await expect(page.locator(".line.assistant .formula.display math")).to_have_count(1)
+    fonts = "[...document.querySelectorAll('math, math *')].map((each) => getComputedStyle(each).fontFamily)"
+    assert {each.split(",")[0] for each in await page.evaluate(fonts)} == {"math"}
     await take_pictures(page, "page-formulas")
     await send_text(page, "yes")
     body = page.locator(".line.assistant .body").last

@@ -78,7 +78,7 @@ async def test_axe_finds_nothing_in_any_state(chromium: Browser) -> None:
         await page.keyboard.press("Control+Shift+O")
         await say(page, "to be deleted")
         await page.get_by_label(translate("web.options", title="to be deleted")).click()
-        await page.get_by_role("button", name=translate("web.delete")).click()
+        await page.get_by_role("menuitem", name=translate("web.delete")).click()
         await expect(page.locator("#welcome")).to_be_visible()  # another conversation is open
         await page.locator("#deleted summary").click()
         await say(page, "roses")

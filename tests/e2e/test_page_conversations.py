@@ -102,12 +102,11 @@ async def test_renamed_pinned_deleted_and_restored(chromium: Browser, up: InProc
     await expect(titles(page)).to_have_text(["second words", "first words"])
     first = page.locator("#conversations li", has_text="first words")
     await first.get_by_label(translate("web.options", title="first words")).click()
-    await first.get_by_role("button", name=translate("web.pin"), exact=True).click()
+    await page.get_by_role("menuitem", name=translate("web.pin"), exact=True).click()
     await expect(titles(page).first).to_have_text(re.compile("first words"))
     # Keys alone: from the options to the name, kept by Enter, and not by Escape.
     await page.get_by_label(translate("web.options", title="second words")).focus()
     await page.keyboard.press("Enter")
-    await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     field = page.get_by_role("textbox", name=translate("web.rename"))
     await expect(field).to_be_focused()
@@ -115,13 +114,12 @@ async def test_renamed_pinned_deleted_and_restored(chromium: Browser, up: InProc
     await page.keyboard.press("Escape")
     await expect(titles(page).nth(1)).to_have_text("second words")
     await page.keyboard.press("Enter")
-    await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     await field.fill("Wines")
     await page.keyboard.press("Enter")
     await expect(titles(page).nth(1)).to_have_text("Wines")
     await page.get_by_label(translate("web.options", title="Wines")).click()
-    await page.get_by_role("button", name=translate("web.delete")).click()
+    await page.get_by_role("menuitem", name=translate("web.delete")).click()
     await expect(page.locator("#spoken")).to_have_text(translate("web.deleted_note"))
     await expect(page.locator(".line.user .body")).to_have_text(["first words"])
     await expect(titles(page)).to_have_count(1)
@@ -147,7 +145,7 @@ async def test_what_is_typed_while_a_conversation_is_deleted_is_the_next_one_s(
     await page.route(f"**/conversations/{'d' * 16}", hold)
     options = translate("web.options", title="to be deleted")
     await page.get_by_label(options).click()
-    await page.get_by_role("button", name=translate("web.delete")).click()
+    await page.get_by_role("menuitem", name=translate("web.delete")).click()
     await expect(page).not_to_have_url(re.compile("d{16}"))
     await page.locator("#text").click()
     await page.keyboard.type("for the next")
@@ -159,7 +157,7 @@ async def test_what_is_typed_while_a_conversation_is_deleted_is_the_next_one_s(
     await say(page, "not to be deleted")
     await page.route(f"**/conversations/{'e' * 16}", lambda route: route.abort())
     await page.get_by_label(translate("web.options", title="not to be deleted")).click()
-    await page.get_by_role("button", name=translate("web.delete")).click()
+    await page.get_by_role("menuitem", name=translate("web.delete")).click()
     await expect(page.locator(".line.user .body")).to_have_text(["not to be deleted"])
     await expect(page).to_have_url(re.compile("e{16}"))
 
@@ -170,8 +168,7 @@ async def test_a_list_that_changes_leaves_an_open_menu_as_it_is(chromium: Browse
     await say(page, "first words")
     await page.get_by_label(translate("web.options", title="first words")).focus()
     await page.keyboard.press("Enter")
-    await page.keyboard.press("Tab")
-    rename = page.get_by_role("button", name=translate("web.rename"))
+    rename = page.get_by_role("menuitem", name=translate("web.rename"))
     await expect(rename).to_be_focused()
     await other.keyboard.press("Control+Shift+O")
     await say(other, "second words")
@@ -184,6 +181,59 @@ async def test_a_list_that_changes_leaves_an_open_menu_as_it_is(chromium: Browse
     await expect(page.get_by_role("textbox", name=translate("web.rename"))).to_have_value("Named")
     await page.keyboard.press("Enter")
     await expect(titles(page)).to_have_text([re.compile("third"), re.compile("second"), "Named"])
+
+
+async def test_the_options_are_a_menu(chromium: Browser, up: InProcessGateway) -> None:
+    """It lies over the list beside its button; arrows go through it, Escape and a click elsewhere close it."""
+    page = await visit(chromium, up, viewport={"width": 1100, "height": 720})
+    await say(page, "first words")
+    options = page.get_by_label(translate("web.options", title="first words"))
+    menu, entries = page.get_by_role("menu"), page.get_by_role("menuitem")
+    await options.focus()
+    row = await page.locator("#conversations li").bounding_box()
+    await page.keyboard.press("Enter")
+    await expect(options).to_have_attribute("aria-expanded", "true")
+    for key, n in (("", 0), ("ArrowDown", 1), ("End", 2), ("ArrowDown", 0), ("ArrowUp", 2), ("Home", 0)):
+        if key:
+            await page.keyboard.press(key)
+        await expect(entries.nth(n)).to_be_focused()
+    assert await page.locator("#conversations li").bounding_box() == row
+    at, box = await options.bounding_box(), await menu.bounding_box()
+    assert at is not None
+    assert box is not None
+    assert abs(box["y"] - at["y"] - at["height"]) < 8
+    for close in (page.keyboard.press("Escape"), page.keyboard.press("Tab")):
+        await close
+        await expect(menu).to_be_hidden()
+        await expect(options).to_be_focused()
+        await expect(options).to_have_attribute("aria-expanded", "false")
+        await page.keyboard.press("Enter")
+        await expect(menu).to_be_visible()
+    await page.locator("#lines").click(position={"x": 5, "y": 5})
+    await expect(menu).to_be_hidden()
+    for is_open in (True, False):
+        await options.click()
+        await expect(menu).to_be_visible(visible=is_open)
+
+
+async def test_everything_that_is_pressed_is_large_enough(chromium: Browser, up: InProcessGateway) -> None:
+    """On a phone, buttons and links of the page are at least 24 pixels high and wide."""
+    page = await visit(chromium, up, viewport=PHONE, has_touch=True)
+    await say(page, "first words")
+    await say(page, "/remember the roses are red")
+    await page.locator("#text").press("ArrowUp")
+    small = """() => [...document.querySelectorAll("button, summary, select, input, #sidebar a")]
+        .filter((each) => each.checkVisibility())
+        .map((each) => [each.outerHTML.slice(0, 80), each.getBoundingClientRect()])
+        .filter(([, { width, height }]) => width < 24 || height < 24).map(([html]) => html)"""
+    assert await page.evaluate(small) == []
+    await page.locator("#edit-cancel").click()
+    await page.locator("#sidebar-toggle").click()
+    await page.get_by_label(translate("web.options", title="first words")).click()
+    assert await page.evaluate(small) == []
+    await page.keyboard.press("Escape")
+    await page.locator("#settings-open").click()
+    assert await page.evaluate(small) == []
 
 
 async def test_a_search_leads_to_the_words(chromium: Browser, up: InProcessGateway) -> None:
@@ -249,7 +299,7 @@ async def test_a_visit_opens_the_conversation_that_was_used_last(chromium: Brows
     named = await visit(chromium, up, "#c=main")
     await expect(named.locator(".line.user .body")).to_have_text(["first words"])
     await again.get_by_label(translate("web.options", title="second words")).click()
-    await again.get_by_role("button", name=translate("web.delete")).click()
+    await again.get_by_role("menuitem", name=translate("web.delete")).click()
     await expect(titles(again)).to_have_count(2)
     last = await visit(chromium, up)
     await expect(last.locator(".line.user .body")).to_have_text(["third words"])

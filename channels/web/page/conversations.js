@@ -5,7 +5,7 @@ import { LOCALE } from "./chat.js";
 import { isComposing } from "./help.js";
 
 export const FIRST = "main";
-const REACHABLE = "a, summary, button";
+const REACHABLE = "a, button";
 const SEARCH_AFTER = 250; // milliseconds without a key
 const NARROW = matchMedia("(max-width: 720px)"); // where the sidebar lies over the conversation
 
@@ -20,6 +20,7 @@ export class Conversations {
     this.hits = document.getElementById("hits");
     this.bin = document.getElementById("deleted");
     this.find = document.getElementById("find");
+    this.menu = document.getElementById("options");
     this.known = [];
     this.unread = new Set();
     this.current = inAddress();
@@ -41,6 +42,14 @@ export class Conversations {
     document.getElementById("scrim").addEventListener("click", () => this.show(false));
     NARROW.addEventListener("change", () => this.show(!NARROW.matches));
     addEventListener("hashchange", () => this.follow());
+    this.menu.addEventListener("keydown", (event) => this.menuKey(event));
+    this.menu.addEventListener("toggle", (event) => {
+      const isOpen = event.newState === "open";
+      this.optionsOf(this.menu.dataset.id)?.setAttribute("aria-expanded", String(isOpen));
+      // The browser gives the focus back to a button that a list drawn anew has replaced.
+      if (!isOpen && [document.body, null].includes(document.activeElement)) this.optionsOf(this.menu.dataset.id)?.focus();
+    });
+    for (const moved of ["resize", "hashchange"]) addEventListener(moved, () => this.menu.hidePopover());
     this.find.addEventListener("input", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.search(), SEARCH_AFTER);
@@ -162,21 +171,31 @@ export class Conversations {
     document.title = open.title ? `${open.title} – ${brand}` : brand;
   }
 
-  /** Whose options are open, and what has the focus: the number of a link or button of an entry. */
+  /** What has the focus: the number of a link or button of an entry. */
   place() {
     const item = document.activeElement?.closest("#conversations li");
     return {
-      open: this.list.querySelector("details[open]")?.closest("li").dataset.id,
       id: item?.dataset.id,
       n: item ? [...item.querySelectorAll(REACHABLE)].indexOf(document.activeElement) : -1,
     };
   }
 
-  restorePlace({ open, id, n }) {
-    for (const item of this.list.children) {
-      if (item.dataset.id === open && item.querySelector("details")) item.querySelector("details").open = true;
-      if (item.dataset.id === id) item.querySelectorAll(REACHABLE)[n]?.focus();
-    }
+  restorePlace({ id, n }) {
+    for (const item of this.list.children) if (item.dataset.id === id) item.querySelectorAll(REACHABLE)[n]?.focus();
+    const { id: owner } = this.menu.dataset;
+    if (this.isMenuOf(owner)) this.optionsOf(owner)?.setAttribute("aria-expanded", "true");
+  }
+
+  isMenuOf(id) {
+    return this.menu.dataset.id === id && this.menu.matches(":popover-open");
+  }
+
+  itemOf(id) {
+    return [...this.list.children].find((each) => each.dataset.id === id);
+  }
+
+  optionsOf(id) {
+    return this.itemOf(id)?.querySelector("button");
   }
 
   entry(conversation) {
@@ -192,23 +211,54 @@ export class Conversations {
     if (this.unread.has(conversation.id)) link.append(this.sign("●", this.words.unread));
     item.append(link);
     if (conversation.isNew) return item;
-    const more = document.createElement("details");
-    const options = document.createElement("summary");
-    options.textContent = "⋯";
+    let wasOpen = false; // the press of the button that closes the menu does not open it again
+    const options = this.button("⋯", () => wasOpen || this.openMenu(conversation, options));
+    options.addEventListener("pointerdown", () => (wasOpen = this.isMenuOf(conversation.id)));
+    options.addEventListener("keydown", () => (wasOpen = false));
     options.setAttribute("aria-label", this.words.options.replace("{title}", this.titleOf(conversation)));
-    const { id, pinned } = conversation;
-    more.append(
-      options,
-      this.button(this.words.rename, () => this.rename(conversation, link, more)),
-      this.button(pinned ? this.words.unpin : this.words.pin, () => {
-        more.open = false;
-        options.focus();
-        this.change(id, { pinned: !pinned });
-      }),
-      this.button(this.words.delete, () => this.delete(id)),
-    );
-    item.append(more);
+    options.setAttribute("aria-haspopup", "menu");
+    options.setAttribute("aria-expanded", "false");
+    item.append(options);
     return item;
+  }
+
+  /** Open the menu of a conversation below its button, or above where there is no room. */
+  openMenu(conversation, options) {
+    const { id, pinned } = conversation;
+    this.menu.dataset.id = id;
+    this.menu.setAttribute("aria-label", this.titleOf(conversation));
+    const choices = [
+      [this.words.rename, () => this.rename(id)],
+      [pinned ? this.words.unpin : this.words.pin, () => this.change(id, { pinned: !pinned })],
+      [this.words.delete, () => this.delete(id)],
+    ];
+    const entries = choices.map(([label, action]) => {
+      const entry = this.button(label, () => {
+        this.menu.hidePopover();
+        action();
+      });
+      entry.setAttribute("role", "menuitem");
+      entry.tabIndex = -1;
+      return entry;
+    });
+    this.menu.replaceChildren(...entries);
+    this.menu.showPopover();
+    const [at, { height, width }] = [options.getBoundingClientRect(), this.menu.getBoundingClientRect()];
+    this.menu.style.left = `${Math.max(Math.min(at.right - width, innerWidth - width - 8), 8)}px`;
+    this.menu.style.top = `${at.bottom + height > innerHeight ? at.top - height : at.bottom}px`;
+    entries[0].focus();
+  }
+
+  /** Arrows, Home and End go through the menu; Tab leaves it. The browser closes it for Escape and a click outside. */
+  menuKey(event) {
+    const entries = [...this.menu.children];
+    const last = entries.length - 1;
+    const n = entries.indexOf(document.activeElement);
+    const next = { ArrowDown: n === last ? 0 : n + 1, ArrowUp: n <= 0 ? last : n - 1, Home: 0, End: last }[event.key];
+    if (next === undefined && event.key !== "Tab") return;
+    event.preventDefault();
+    if (event.key === "Tab") this.menu.hidePopover();
+    else entries[next].focus();
   }
 
   deletedEntry(conversation) {
@@ -241,12 +291,14 @@ export class Conversations {
   }
 
   /** Let the title be typed in its place: Enter and leaving keep it, Escape does not. */
-  rename(conversation, link, more) {
+  rename(id) {
+    const conversation = this.known.find((each) => each.id === id);
+    const link = this.itemOf(id)?.querySelector("a");
+    if (!conversation || !link) return;
     const field = document.createElement("input");
     field.value = this.titleOf(conversation);
     field.maxLength = 80;
     field.setAttribute("aria-label", this.words.rename);
-    more.open = false;
     link.replaceWith(field);
     field.select();
     field.focus();
@@ -255,7 +307,7 @@ export class Conversations {
       if (isOver) return;
       isOver = true;
       field.replaceWith(link);
-      more.querySelector("summary").focus();
+      this.optionsOf(id)?.focus();
       this.draw(); // what has changed meanwhile
       const title = field.value.trim();
       if (isKept && title && title !== conversation.title) this.change(conversation.id, { title });
