@@ -141,6 +141,11 @@ def _reached_limit(context: LoopContext, batch: Sequence[ToolCall], call: ToolCa
     return f"not run: the limit of {limit} calls of this kind for one answer is reached"
 
 
+def _may_grow(turn: Turn) -> bool:
+    """Return True if the turn may take in messages: not a job's, a suspect's, or another version of a message."""
+    return turn.message.kind is InboundKind.MESSAGE and not turn.message.replaces and not turn.lease.is_lone
+
+
 class AgentLoop:
     """The tool loop; holds no state between turns."""
 
@@ -216,8 +221,8 @@ class AgentLoop:
         is_last = await self._run_calls(context, detector) or is_last
         await self._add_messages(context, draft.unseen_rows)
         while True:
-            is_first = self._merges and not draft.has_calls and turn.message.kind is InboundKind.MESSAGE
-            reply = await (self._request_while_growing(context) if is_first else self._request(context))
+            is_growing = self._merges and not draft.has_calls and _may_grow(turn)
+            reply = await (self._request_while_growing(context) if is_growing else self._request(context))
             if reply.written is not None:
                 reply = _take_written(context, reply) or await self._request(context, is_again=True)
                 reply = _take_written(context, reply) or reply
