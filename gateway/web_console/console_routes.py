@@ -81,6 +81,7 @@ CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
     "status": _owner(),
     "people list": _owner("channel"),
     "people pending": _owner(),
+    "web logins": _owner(),
     "people approve": _owner("who", audit=_DECIDES),
     "people deny": _owner("who", audit=_DECIDES),
     "people allow": _owner("who", audit=_DECIDES),

@@ -13,8 +13,9 @@ const STANDINGS = {
 export async function people({ again, act, path }) {
   const one = new URLSearchParams(path.replace(/^\?/, "")).get("who");
   if (one) return person(one, { again, act });
-  const [pending, listed, quotas, audit] = await Promise.all([
+  const [pending, visitors, listed, quotas, audit] = await Promise.all([
     call("people pending"),
+    call("web logins"),
     call("people list"),
     call("people quotas"),
     call("people audit", { limit: 50 }),
@@ -81,7 +82,20 @@ export async function people({ again, act, path }) {
           ["Change", (each) => changes(each, name(each), decide)],
         ],
         listed,
-        "Nobody may write yet.",
+        "No account of a platform may write yet.",
+      ),
+    ),
+    section(
+      "On the page",
+      table(
+        "People who are logged in to the page",
+        [
+          ["Who", (each) => linkTo(`web:${each.who}`, `web:${each.who}`)],
+          ["Browsers", (each) => count(each.browsers), "number"],
+          ["Until", (each) => time(each.until)],
+        ],
+        visitors,
+        "Nobody is logged in to the page.",
       ),
     ),
     section(
