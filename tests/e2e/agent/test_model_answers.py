@@ -132,6 +132,65 @@ async def test_an_answer_is_seen_as_it_was_meant(name: str, seen: str) -> None:
         assert len(scene.parlour.channel.posts["c"]) == 1
 
 
+def chunk(finish: str | None = None, **message: Any) -> bytes:
+    """Return one event."""
+    return (
+        b"data: "
+        + json.dumps({"choices": [{"index": 0, "delta": message, "finish_reason": finish}]}).encode()
+        + b"\n\n"
+    )
+
+
+FORMS = {
+    "lines": (raw(words("Hel", "lo!", end=b"").replace(b"data: ", b"").replace(b"\n\n", b"\n")), "Hello!"),
+    "gpt-oss": (
+        raw(
+            words(
+                "<|channel|>analysis<|mes",
+                "sage|>secret<|end|><|start|>assistant<|channel|>final<|message|>Hi!<|return|>",
+            )
+        ),
+        "Hi!",
+    ),
+    "filtered, no words": (raw(chunk("content_filter") + b"data: [DONE]\n\n"), translate("failures.filtered")),
+    "refusal as the reason": (
+        raw(chunk(content="Half") + chunk("refusal")),
+        f"Half\n\n{translate('delivery.filtered')}",
+    ),
+    "out of resources": (
+        raw(chunk(content="Half") + chunk("insufficient_system_resource")),
+        f"Half\n\n{translate('delivery.broken')}",
+    ),
+    "MiniMax": (
+        raw(b'{"choices": null, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}', "application/json"),
+        translate("failures.busy"),
+    ),
+    "vLLM": (
+        raw(b'data: {"object": "error", "message": "maximum context length is 4096 tokens", "code": 400}\n\n'),
+        translate("failures.overflow"),
+    ),
+    "a call in a code block": (
+        raw(words('```json\n{"name": "memory_search", ', '"arguments": {"query": "secret"}}\n```')),
+        translate("failures.written_call"),
+    ),
+    "a call as GLM writes it": (
+        raw(
+            words("<tool_call>memory_search\n<arg_key>query</arg_key>\n", "<arg_value>secret</arg_value>\n</tool_call>")
+        ),
+        translate("failures.written_call"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "seen"), FORMS.values(), ids=FORMS)
+async def test_other_forms_of_answers_are_seen_as_they_were_meant(said: RawAnswer, seen: str) -> None:
+    """Of servers that nobody captured; what is hidden in them is in no preview."""
+    async with answering(said) as scene:
+        assert (await scene.ask()).replace(" \n", "\n") == seen
+        assert "secret" not in scene.ever_shown
+        assert "<|" not in scene.ever_shown
+
+
 CALLS = ["args-repeat", "id-per-chunk", "idx-none-split", "idx-str"]
 
 
