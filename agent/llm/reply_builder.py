@@ -82,11 +82,13 @@ class ReplyBuilder:
         if not self._is_result and not self._index and (words := plain_words(chunk)):
             self._has_delta = True
             return self.answer.add(words)
-        self.usage = getattr(chunk, "usage", None) or self.usage
+        groq = getattr(chunk, "x_groq", None)
+        self.usage = getattr(chunk, "usage", None) or getattr(groq, "usage", None) or self.usage
         self.error = getattr(chunk, "error", None) or self.error
         choice = self._choice_of(chunk)
         if choice is None:
             return False
+        self.usage = getattr(choice, "usage", None) or self.usage  # Moonshot's place for it
         finish = choice.finish_reason
         self.finish = finish[:_LONGEST_FINISH] if isinstance(finish, str) and finish else self.finish
         self.error = getattr(choice, "error", None) or self.error

@@ -137,3 +137,18 @@ async def test_an_error_in_place_of_an_answer_is_an_error(
 async def test_an_end_that_is_no_stop_is_known(reason: Any, ending: ReplyEnding) -> None:
     """Mistral's, GLM's, DeepSeek's, Gemini's and Anthropic's reasons, in any case."""
     assert (await read(events(HEL, delta(reason)), 7)).ending is ending
+
+
+@pytest.mark.parametrize("place", ["chunk", "choice", "x_groq"])
+@pytest.mark.parametrize("names", [("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")])
+async def test_figures_are_found_where_servers_put_them(place: str, names: tuple[str, str]) -> None:
+    """Beside the choices, in a choice as Moonshot has them, or in Groq's own field."""
+    figures = {"usage": dict(zip(names, (5, 2), strict=True))}
+    last = delta("stop")
+    if place == "choice":
+        last["choices"][0] |= figures
+    else:
+        last |= figures if place == "chunk" else {"x_groq": figures}
+    found = (await read(events(HEL, last), 9)).tokens()
+    assert found is not None
+    assert (found.input, found.output) == (5, 2)
