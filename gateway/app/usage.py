@@ -149,7 +149,8 @@ class JournalUsageRecorder:
     def _row(self, request: ChatRequest, model: str, weight: int) -> UsageRow:
         return UsageRow(
             turn=request.turn,
-            person=request.account.name if request.account else "",
+            # An account without an id, as of a job, has a file name too ("%"), and is no person.
+            person=request.account.name if request.account is not None and str(request.account) else "",
             chat=request.chat,
             purpose=request.purpose,
             model=model,
