@@ -170,7 +170,10 @@ async def show_line_source(channel: WebChannel, visitor: WebVisitor, request: Re
 
 async def list_reminders(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     """Return the visitor's reminders, the next one first."""
-    return JSONResponse({"reminders": [asdict(each) for each in await panels.reminders(key)]}, headers=_FRESH)
+    found = [
+        asdict(each) | {"key": str(each.key), "conversation": _id(each.key)} for each in await panels.reminders(key)
+    ]
+    return JSONResponse({"reminders": found}, headers=_FRESH)
 
 
 async def list_models(panels: PersonPanels, key: SessionKey) -> JSONResponse:

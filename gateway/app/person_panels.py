@@ -53,6 +53,7 @@ class GatewayPersonPanels:
         return [
             ReminderEntry(
                 id=each.id,
+                key=each.key,
                 text=each.text,
                 at=each.at,
                 when=f"{format_moment(each.due, each.zone, language)} {each.zone}",

@@ -24,6 +24,7 @@ class ReminderEntry:
     """A reminder that is still to come, or is paused."""
 
     id: str
+    key: SessionKey  # the conversation that it was set in
     text: str
     at: str  # local wall time of the next slot, ISO
     when: str  # the same in words, with its time zone

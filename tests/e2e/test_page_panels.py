@@ -184,3 +184,52 @@ async def test_the_browser_s_language_and_zone_are_taken_until_others_are_chosen
     async with gateway(model=HeldScriptModel(), environment={"PARLOUR_LANGUAGE": "es"}) as up:
         page = await open_chat(chromium, up.app.web.url, locale="de-AT", timezone_id="Europe/Vienna")
         await expect(page.locator("html")).to_have_attribute("lang", "es")
+
+
+async def test_deleting_a_conversation_with_reminders_asks(chromium: Browser) -> None:
+    """They stay and come in the first conversation, or are cancelled; without an answer nothing is deleted."""
+    async with gateway(model=HeldScriptModel()) as up:
+        now = datetime.now(UTC).replace(second=0, microsecond=0)
+        page = await open_chat(chromium, f"{up.app.web.url}#c=main")
+        await send_text(page, "first words")
+        await expect(page.locator(".line.assistant .body")).to_have_text("answer 1")
+        for n, conversation in enumerate(("c" * 16, "d" * 16)):
+            await page.goto(f"{up.app.web.url}#c={conversation}")
+            await expect(page.locator(".line")).to_have_count(0)
+            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+            await send_text(page, f"words of {conversation[0]}")
+            await expect(page.locator(".line.assistant .body")).to_have_text(f"answer {n + 2}")
+            reminder = Reminder(
+                id=f"r{conversation[:8]}",
+                key=SessionKey("web", f"owner/{conversation}"),
+                by="owner",
+                person="web%3aowner",
+                kind=SAY,
+                text=f"water of {conversation[0]}",
+                at=slot_of(now + timedelta(days=2), "UTC"),
+                zone="UTC",
+                set_at=now,
+                source="t.1",
+            )
+            await up.app.store.jobs.put(reminder.to_job(SCOPE))
+        titles = page.locator("#conversations a")
+        await expect(titles).to_have_count(3)
+
+        async def delete(title: str, answer: str) -> None:
+            await page.get_by_label(translate("web.options", title=title)).click()
+            await page.get_by_role("menuitem", name=translate("web.delete")).click()
+            await expect(page.locator("#deleting")).to_be_visible()
+            await button(page, answer).click()
+            await expect(page.locator("#deleting")).to_be_hidden()
+
+        await delete("words of c", "delete_keep")
+        await expect(titles).to_have_count(3)
+        await delete("words of c", "delete_move")
+        await expect(titles).to_have_count(2)
+        await delete("words of d", "delete_stop")
+        await expect(titles).to_have_count(1)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await up.idle()
+        left = [each.id for each in await up.app.store.jobs.pending_in(SCOPE) if each.kind == "remind"]
+        assert len(left) == 1
+        assert "rcccccccc" in left[0]

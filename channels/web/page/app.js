@@ -19,7 +19,7 @@ const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
 const chat = new Chat(words, submit, edit, (press) => wire.send({ type: "press", ...press }), (before) => wire.send({ type: "look", before }));
-const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
+const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn), run);
 const panels = new Panels(words, run);
 const drafts = new Drafts();
 const menu = new CommandMenu(words, typed);
@@ -195,7 +195,9 @@ by("edit-cancel").addEventListener("click", () => {
 
 /** Run a command of the page's own controls: it is no message, and only its result stands in the conversation. */
 function run(command) {
-  if (!chat.run(command)) showTrouble(words.state_offline);
+  const isSent = chat.run(command);
+  if (!isSent) showTrouble(words.state_offline);
+  return isSent;
 }
 
 /** Send what is not stored yet, in order; what the history shows is stored. */

@@ -10,9 +10,10 @@ const SEARCH_AFTER = 250; // milliseconds without a key
 const NARROW = matchMedia("(max-width: 720px)"); // where the sidebar lies over the conversation
 
 export class Conversations {
-  constructor(words, onOpen, onSeek) {
+  constructor(words, onOpen, onSeek, onRun) {
     this.words = words;
     this.onOpen = onOpen; // called when another conversation is opened
+    this.onRun = onRun; // called with a command; returns false when nobody can take it
     this.onSeek = onSeek; // called with the turn of a hit in the open conversation
     this.sidebar = document.getElementById("sidebar");
     this.toggle = document.getElementById("sidebar-toggle");
@@ -230,7 +231,7 @@ export class Conversations {
     const choices = [
       [this.words.rename, () => this.rename(id)],
       [pinned ? this.words.unpin : this.words.pin, () => this.change(id, { pinned: !pinned })],
-      [this.words.delete, () => this.delete(id)],
+      [this.words.delete, () => this.askToDelete(id)],
     ];
     const entries = choices.map(([label, action]) => {
       const entry = this.button(label, () => {
@@ -319,6 +320,31 @@ export class Conversations {
       event.preventDefault(); // or the options, which get the focus, open
       end(event.key === "Enter");
     });
+  }
+
+  /** Delete a conversation; where reminders were set in it, ask first what becomes of them. */
+  async askToDelete(id) {
+    const answer = await fetch("reminders", { cache: "no-store" }).catch(() => null);
+    const { reminders } = answer?.ok ? await answer.json() : { reminders: [] };
+    const set = reminders.filter(({ conversation }) => conversation === id);
+    if (set.length === 0) {
+      this.delete(id);
+      return;
+    }
+    const dialog = document.getElementById("deleting");
+    const choose = (name, act) => {
+      document.getElementById(`deleting-${name}`).onclick = () => {
+        dialog.close();
+        act();
+      };
+    };
+    choose("move", () => this.delete(id)); // when one is due, it comes in the first conversation
+    choose("stop", () => {
+      // Before the conversation is left, and with it its connection; what could not be sent deletes nothing.
+      if (set.every((each) => this.onRun(`/reminders stop ${each.id}`))) this.delete(id);
+    });
+    choose("keep", () => this.optionsOf(id)?.focus());
+    dialog.showModal();
   }
 
   async delete(id) {
