@@ -351,8 +351,10 @@ REFUSAL_ROWS = (
     RefusalRow(
         RefusalMeaning.OVERFLOW,
         r"expected maxlength: \d+, actual|(?:prompt|input)(?: length)? is longer than|should not exceed max_num_tokens"
-        r"|kv cache (?:is full|slot)",
-        "Bedrock: Claude 2, Titan; NVIDIA's TensorRT-LLM; llama.cpp; Ollama",
+        r"|kv cache (?:is full|slot)|but the (?:configured )?(?:context size|maximum) is \d"
+        r"|(?:input|prompt|context|maximum) token limit exceeded|tokens? \d+ exceeds? (?:the )?model limit"
+        r"|context exhausted",
+        "Bedrock: Claude 2, Titan; NVIDIA's TensorRT-LLM; llama.cpp; Ollama; DS4: earendil-works/pi",
     ),
     RefusalRow(
         RefusalMeaning.OVERFLOW,

@@ -105,6 +105,8 @@ _LIMITS = tuple(
         r"n_ctx\W{1,4}N",
         r"(?:length|count|size) of [\d,]+ exceeds N",
         r"limit for this model is N",
+        r"but the (?:configured )?(?:context size|maximum) is N",
+        r"exceeds? (?:the )?model limit N",
         r"(?:max_seq_len|max_model_len|max_position_embeddings)[ (:=of]{1,6}N",
         r"(?<!maximum )context length (?:is|of) only N",
         r"(?:exceed context limit|context limit): [\d,+ ]+> ?N",

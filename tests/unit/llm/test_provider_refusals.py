@@ -214,6 +214,9 @@ def test_a_huge_refusal_is_read_in_part() -> None:
 
 # An error in a stream without a code is HTTP 500 to us.
 OVERFLOWS: list[tuple[str, int, str, int]] = [
+    ("ds4", 400, openai("Prompt has 9,000 tokens, but the configured context size is 8,192 tokens"), 8_192),
+    ("a limit alone", 400, openai("Input token limit exceeded"), 0),
+    ("a model's limit", 400, openai("total tokens 9000 exceed model limit 8192"), 8_192),
     ("bedrock, titan", 400, '{"message":"Expected maxLength: 50000, actual: 60000, please reformat your input and try again."}', 0),
     ("longer than", 400, openai("Prompt length is longer than 8192. Please shorten it"), 8_192),
     ("tensorrt", 400, openai("The sum of prompt length (9000.0), query length (0) should not exceed max_num_tokens (8192)"), 0),
