@@ -26,7 +26,6 @@ app = typer.Typer(
     name="parlour",
     help="A self-hosted chat bot: one agent, many channels, memory per person.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

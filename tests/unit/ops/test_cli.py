@@ -193,3 +193,28 @@ def test_light_commands_import_nothing_heavy(arguments: list[str], monkeypatch: 
     command = [sys.executable, "-c", PROBE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - our own interpreter
     assert done.stdout.splitlines()[-1] == "HEAVY"
+
+
+def test_a_shell_completes_commands_and_their_choices(tmp_path: Path) -> None:
+    """What `parlour --install-completion` writes makes bash complete commands, subcommands, options and choices."""
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def bash(script: str) -> str:
+        command = ["bash", "--norc", "-c", script]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout  # noqa: S603
+
+    def complete(*words: str) -> set[str]:
+        quoted = " ".join(repr(word) for word in words)
+        position = f"COMP_WORDS=({quoted}) COMP_CWORD={len(words) - 1}"
+        script = (
+            '. ~/.bashrc; %s; $(complete -p parlour | grep -o "_[a-z_]*") parlour; printf "%%s\\n" "${COMPREPLY[@]}"'
+        )
+        return set(bash(script % position).split())
+
+    assert "_PARLOUR_COMPLETE" in bash("parlour --show-completion bash")
+    assert "bash completion installed" in bash("parlour --install-completion bash")
+    assert complete("parlour", "doc") == {"doctor"}
+    assert complete("parlour", "sessions", "") == {"list", "show"}
+    assert complete("parlour", "doctor", "--of") == {"--offline"}
+    assert complete("parlour", "deploy", "") == {"systemd", "compose", "monitoring"}
+    assert not Path(os.environ["PARLOUR_HOME"]).exists()
