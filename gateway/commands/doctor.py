@@ -32,7 +32,9 @@ from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.entry_points import HOW_TO_INSTALL, with_operator_commands
 from gateway.settings import Settings, check_settings, secret_values
+from gateway.settings.resolve import apply_rename, normalize_names
 from gateway.settings.settings_model import ObjectStoreSettings
+from gateway.settings.sources import read_environment
 
 _BELIEVED = "model.lacks"  # the finding of what the gateway has learned
 
@@ -82,7 +84,7 @@ async def collect_findings(
         _reader(),
     ):
         yield finding
-    port = (settings.web.published_port or settings.web.port) if settings else 0
+    port = _chosen_port(settings, environment) if settings else 0
     incidents = [each async for each in check_incidents(Home(report.home), port=port, url=url)]
     # A trial finds out again what the gateway believes that a model lacks.
     for finding in (each for each in incidents if not asks_model or each.id != _BELIEVED):
@@ -105,6 +107,13 @@ async def collect_findings(
             yield finding
     finally:
         model.cancel()
+
+
+def _chosen_port(settings: Settings, environment: Mapping[str, str]) -> int:
+    """Return the page's port if *environment* names it, else 0: the gateway's own environment may name another one."""
+    names = {apply_rename(normalize_names(leaf))[0].path for leaf in read_environment(environment)}
+    is_chosen = not names.isdisjoint({("web", "port"), ("web", "published_port")})
+    return (settings.web.published_port or settings.web.port) if is_chosen else 0
 
 
 def _reader() -> DoctorFinding:

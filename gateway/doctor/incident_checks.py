@@ -34,8 +34,8 @@ LATELY = timedelta(days=1)
 async def check_incidents(home: Home, *, port: int = 0, url: str = "") -> AsyncIterator[DoctorFinding]:
     """Yield findings from the status of the running gateway, or from the files of the home.
 
-    *port* is the page's port in the settings, 0 when unknown: a gateway with another port has other settings. *url* is
-    the address of a database that can be used; empty for the embedded store.
+    *port* is the page's port as this process's environment names it, 0 where it names none: a gateway with another
+    port has other settings. *url* is the address of a database that can be used; empty for the embedded store.
     """
     for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
         yield finding
@@ -62,7 +62,8 @@ def _holder(status: Mapping[str, Any], home: Home, port: int) -> DoctorFinding:
             f"another gateway uses this home: {in_use(home)}; its page is on port {theirs}, these settings say {port}"
         )
         return DoctorFinding(FindingLevel.FAIL, "lock", line)
-    return DoctorFinding(FindingLevel.OK, "lock", "a gateway is running on this home")
+    where = f"; its page is on port {theirs}" if theirs else ""
+    return DoctorFinding(FindingLevel.OK, "lock", f"a gateway is running on this home{where}")
 
 
 def _quarantine(home: Home) -> Iterator[DoctorFinding]:

@@ -236,6 +236,20 @@ async def test_a_planted_mistake_is_found(
     assert {each.id for each in found} == {ident}
 
 
+@pytest.mark.parametrize("file", ["", "web: {port: 8799}\n"], ids=["nowhere", "in the file"])
+async def test_a_shell_without_the_port_takes_the_running_gateway_for_well(scene: DoctorScene, file: str) -> None:
+    """The gateway's environment names the port, the shell's does not: the gateway says which one it has."""
+    await scene.undo.enter_async_context(_running(scene))
+    del scene.environment["PARLOUR_WEB__PORT"]
+    if file:
+        (scene.home / "parlour.yaml").write_text(file)
+        (scene.home / "parlour.yaml").chmod(0o600)
+    found = await scene.examine(is_offline=True)
+    assert [(each.id, each.text) for each in found if each.level is not FindingLevel.OK] == []
+    (line,) = [each.text for each in found if each.id == "lock"]
+    assert line.startswith("a gateway is running on this home; its page is on port ")
+
+
 @ROOT
 def test_a_start_prints_the_line_that_gives_a_file_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command run as root left its journal: the gateway's own user is told whose it is, and what to paste."""
