@@ -59,6 +59,12 @@ def _owners(home: Home, settings: Settings, url: str) -> Iterator[DoctorFinding]
     for owner in settings.owners:
         channel, _, who = owner.partition(":")
         block = settings.channels.get(channel)
+        if block is None or not block.enabled:
+            line = (
+                f"PARLOUR_OWNERS: {owner!r} is of {channel}, which is not {'enabled' if block else 'configured'}, so"
+                " this owner can neither write nor be alerted; set up the channel, or remove the owner"
+            )
+            yield DoctorFinding(FindingLevel.WARN, "owners", line, "channel")
         wrong = entry_error(who, block.entry_shapes) if block is not None else ""
         if wrong:
             yield DoctorFinding(

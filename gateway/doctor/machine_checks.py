@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gateway.alerts.alert_sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.doctor.access_checks import SEVERAL, check_access
+from gateway.doctor.deployment_checks import check_deployment
 from gateway.doctor.findings import DoctorFinding, FindingLevel
 from gateway.home import Home, is_held
 from gateway.journal_file import journal_fault, lost_journal
@@ -23,6 +24,7 @@ from gateway.settings.disabled_tools import disabled_tools
 
 _BEHIND = timedelta(hours=1)
 _MOST_FILES = 50_000  # that are looked at one by one
+_SMALL_WINDOW = 4_000  # tokens
 _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
 
@@ -39,11 +41,13 @@ def check_machine(report: SettingsReport, environment: Mapping[str, str], *, url
     if report.settings is not None:
         yield from _start(home, report.settings)
         yield from _model(report.settings)
+        yield from _windows(report.settings)
         yield from _meaning(report.settings)
         yield from _compute(report.settings)
         yield from check_access(home, report.settings, url)
         yield from _timezone(report.settings, environment)
         yield from _isolation(home, report.settings)
+        yield from check_deployment(home, report.settings, environment)
         yield from _channels(report.settings, environment)
     yield from _journal(home)
     yield from _disk(home)
@@ -164,6 +168,22 @@ def _model(settings: Settings) -> Iterator[DoctorFinding]:
         )
     else:
         yield DoctorFinding(FindingLevel.OK, "model", f"{llm.model} is set")
+
+
+def _windows(settings: Settings) -> Iterator[DoctorFinding]:
+    """Yield a warning for each context window that a prompt with its tools hardly fits."""
+    llm = settings.llm
+    windows = {
+        "PARLOUR_LLM__CONTEXT_WINDOW": llm.context_window,
+        **{f"llm.models.{name}.context_window": each.context_window for name, each in llm.models.items()},
+    }
+    for place, window in windows.items():
+        if window and window < _SMALL_WINDOW:
+            line = (
+                f"{place}={window} is too small for a prompt with memory and tools, so the bot forgets what was said;"
+                " set what the server is started with, 16384 or more, or remove it"
+            )
+            yield DoctorFinding(FindingLevel.WARN, "model", line, "window")
 
 
 def _meaning(settings: Settings) -> Iterator[DoctorFinding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,8 @@ import time_machine
 
 from gateway.app.model_trial import try_model
 from gateway.doctor import DoctorFinding, FindingLevel, check_machine
+from gateway.doctor.deployment_checks import STOP_SECONDS, open_file_limit
+from gateway.home import Home, hold_lock
 from gateway.ports import setup
 from gateway.settings import check_settings
 from gateway.settings.llm import LlmSettings
@@ -47,6 +50,8 @@ DISCORD = {"PARLOUR_CHANNELS__DISCORD__TOKEN": DISCORD_TOKEN}
 MANY = {**DISCORD, "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": "guild:123456789012345678"}
 ALL = {**DISCORD, "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": "*", "PARLOUR_ALLOW_EVERYONE": "true"}
 SWAPPED = {"PARLOUR_CHANNELS__SLACK__BOT_TOKEN": SLACK_APP, "PARLOUR_CHANNELS__SLACK__APP_TOKEN": SLACK_APP}
+PUBLIC = {"PARLOUR_WEB__PUBLIC_URL": "https://chat.example/", "PARLOUR_WEB__TRUSTED_PROXIES": "127.0.0.1"}
+EVERYWHERE = {"PARLOUR_WEB__HOST": "0.0.0.0"}  # noqa: S104 - the mistake
 SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
     ({}, FindingLevel.OK, "", ""),
     ({"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"{TELEGRAM} "}, FindingLevel.FAIL, "settings", "without spaces"),
@@ -67,6 +72,35 @@ SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
     (ALL, FindingLevel.WARN, "access", "set PARLOUR_CAPS__TOKENS_PER_DAY=2000000"),
     ({**ALL, "PARLOUR_CAPS__TOKENS_PER_DAY": "0"}, FindingLevel.WARN, "access", "* of discord"),
     ({**ALL, "PARLOUR_CAPS__TOKENS_PER_DAY": "2000000"}, FindingLevel.OK, "", ""),
+    ({"PARLOUR_OWNERS": "telegram:42,slack:U1"}, FindingLevel.WARN, "owners.channel", "set up the channel"),
+    (
+        {"PARLOUR_OWNERS": "telegram:42,discord:7", **DISCORD, "PARLOUR_CHANNELS__DISCORD__ENABLED": "false"},
+        FindingLevel.WARN,
+        "owners.channel",
+        "which is not enabled",
+    ),
+    ({"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "30"}, FindingLevel.WARN, "stop.grace", "TimeoutStopSec of the unit"),
+    ({"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "29"}, FindingLevel.OK, "", ""),
+    ({**PUBLIC, "PARLOUR_WEB__PUBLIC_URL": "http://chat.example/"}, FindingLevel.WARN, "web.plain", "write https://"),
+    ({"PARLOUR_WEB__PUBLIC_URL": "http://127.0.0.1:9000/"}, FindingLevel.OK, "", ""),
+    (
+        {"PARLOUR_WEB__PUBLIC_URL": "https://chat.example/"},
+        FindingLevel.WARN,
+        "web.proxies",
+        "set PARLOUR_WEB__TRUSTED_PROXIES",
+    ),
+    (PUBLIC, FindingLevel.OK, "", ""),
+    ({"PARLOUR_LLM__CONTEXT_WINDOW": "1000"}, FindingLevel.WARN, "model.window", "16384 or more"),
+    (
+        {"PARLOUR_LLM__MODELS": '{"small": {"model": "openai/s", "context_window": 2000}}'},
+        FindingLevel.WARN,
+        "model.window",
+        "llm.models.small.context_window=2000",
+    ),
+    ({"PARLOUR_LLM__CONTEXT_WINDOW": "16384"}, FindingLevel.OK, "", ""),
+    (EVERYWHERE, FindingLevel.WARN, "web.metrics", "set PARLOUR_WEB__METRICS_TOKEN"),
+    ({**EVERYWHERE, "PARLOUR_WEB__METRICS_TOKEN": "long-enough-to-be-one-token"}, FindingLevel.OK, "", ""),
+    ({**EVERYWHERE, "container": "oci", "PARLOUR_WEB__PUBLISHED_PORT": "8787"}, FindingLevel.OK, "", ""),
     ({"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "1000"}, FindingLevel.WARN, "caps", "set 100000 or more, or 0"),
 ]
 
@@ -79,6 +113,39 @@ def test_a_slip_is_one_line_that_says_how_to_mend_it(
     found = list(local_errors({**environment, **slip}))
     assert [(each.id, each.level) for each in found] == ([(ident, level)] if ident else [])
     assert mend in "".join(each.text for each in found)
+
+
+FILES = [(64, FindingLevel.FAIL), (127, FindingLevel.FAIL), (128, FindingLevel.WARN), (1_023, FindingLevel.WARN)]
+
+
+@pytest.mark.parametrize(("limit", "level"), [*FILES, (1_024, None)])
+def test_too_few_open_files_are_found(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, limit: int, level: FindingLevel | None
+) -> None:
+    """Below 128 nothing works for long, below 1,024 a busy gateway refuses connections; the hard limit counts."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, limit))
+    found = [(each.id, each.level, each.text) for each in local_errors(environment)]
+    assert [each[:2] for each in found] == ([("open.files", level)] if level else [])
+    assert not found or (f"only {limit} files" in found[0][2] and "LimitNOFILE=" in found[0][2])
+
+
+def test_the_stop_time_is_that_of_the_unit_and_of_compose() -> None:
+    """What doctor compares the grace with is what stands in the files."""
+    root = Path(__file__).parents[3]
+    assert f"TimeoutStopSec={STOP_SECONDS}\n" in (root / "deploy/systemd/parlour.service").read_text()
+    assert f"stop_grace_period: {STOP_SECONDS}s\n" in (root / "docker-compose.yml").read_text()
+
+
+def test_the_limit_of_a_running_gateway_counts_not_that_of_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read from the process that holds the home."""
+    home = Home(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, 64))
+    assert open_file_limit(home) == 64
+    with hold_lock(home):
+        assert open_file_limit(home) == limit
 
 
 @pytest.mark.parametrize("written", [b"%s\r\n", b"\xef\xbb\xbf%s\r\n", b"%s"])
