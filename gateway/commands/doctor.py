@@ -18,6 +18,7 @@ from gateway.doctor import (
     check_addresses,
     check_incidents,
     check_machine,
+    check_monitoring,
     check_objects,
     check_platforms,
     check_proxy,
@@ -103,7 +104,8 @@ async def collect_findings(
     try:
         async for finding in check_platforms(settings, environment):
             yield finding
-        for finding in (*await check_addresses(settings), *await _search(settings), *await model):
+        watchers = await check_monitoring(settings, environment)
+        for finding in (*watchers, *await check_addresses(settings), *await _search(settings), *await model):
             yield finding
     finally:
         model.cancel()

@@ -9,6 +9,7 @@ from gateway.doctor.incident_checks import LATELY as LATELY
 from gateway.doctor.incident_checks import check_incidents as check_incidents
 from gateway.doctor.incident_checks import last_answer as last_answer
 from gateway.doctor.machine_checks import check_machine as check_machine
+from gateway.doctor.monitoring_checks import check_monitoring as check_monitoring
 from gateway.doctor.platform_checks import check_platforms as check_platforms
 from gateway.doctor.platform_checks import check_proxy as check_proxy
 from gateway.doctor.platform_checks import from_platform as from_platform
