@@ -155,6 +155,13 @@ def unpriced_models(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in unpriced if each.partition(":")[0] != OFFLINE))
 
 
+def unknown_fallbacks(llm: LlmSettings) -> tuple[str, ...]:
+    """Return the fallbacks without a provider that are neither in `llm.models` nor in the table. Blocks a moment."""
+    known = (OFFLINE, llm.model, *llm.models)
+    bare = [name for name in llm.fallbacks if name not in known and "/" not in name and ":" not in name]
+    return tuple(name for name in bare if not is_priced(name))
+
+
 def _config(llm: LlmSettings, name: str, proxy: str) -> ModelConfig:
     entry = llm.entry(name)
     return ModelConfig(

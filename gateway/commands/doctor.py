@@ -33,6 +33,7 @@ from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.entry_points import HOW_TO_INSTALL, with_operator_commands
 from gateway.settings import Settings, check_settings, secret_values
+from gateway.settings.llm import LlmSettings
 from gateway.settings.resolve import apply_rename, normalize_names
 from gateway.settings.settings_model import ObjectStoreSettings
 from gateway.settings.sources import read_environment
@@ -82,6 +83,7 @@ async def collect_findings(
     for finding in (
         *await asyncio.to_thread(_transcripts, Home(report.home), url),
         *await asyncio.to_thread(_prices, settings),
+        *await asyncio.to_thread(_fallbacks, settings),
         _reader(),
     ):
         yield finding
@@ -152,6 +154,20 @@ def _prices(settings: Settings | None) -> list[DoctorFinding]:
     return [DoctorFinding(FindingLevel.WARN, "caps", line, "prices")] if unpriced else []
 
 
+def _fallbacks(settings: Settings | None) -> list[DoctorFinding]:
+    """Return a warning for fallbacks that are neither in `llm.models` nor known to be somebody's model. Blocks."""
+    if settings is None or not settings.llm.fallbacks:
+        return []
+    from gateway.app.models import unknown_fallbacks
+
+    unknown = ", ".join(unknown_fallbacks(settings.llm))
+    line = (
+        f"PARLOUR_LLM__FALLBACKS: {unknown} is no known model; write it with its provider, such as openai/<name>, or"
+        " add it to llm.models"
+    )
+    return [DoctorFinding(FindingLevel.WARN, "model", line, "fallbacks")] if unknown else []
+
+
 def _transcripts(home: Home, url: str) -> list[DoctorFinding]:
     """Compare the transcripts with the store, as a start does. Blocks."""
     if not url and (not home.journal.exists() or lost_journal(home.journal)):
@@ -217,20 +233,31 @@ async def _search(settings: Settings) -> list[DoctorFinding]:
 
 
 async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]:
-    """Ask the model, which costs a few tokens, unless it answered the running gateway within a day."""
-    llm = settings.llm.asking()
-    if not llm.model:
+    """Ask the model and its fallbacks, which costs a few tokens, but not what answered the gateway within a day."""
+    if not settings.llm.asking().model:
         return []
-    answered_at = None if asks_model else await last_answer(Home(settings.home), llm.model, settings.store.address)
-    if answered_at is not None and datetime.now(UTC) - answered_at < LATELY:
+    home = Home(settings.home)
+    tried: list[tuple[str, LlmSettings]] = []
+    found: list[DoctorFinding] = []
+    # The models of llm.models only with --model.
+    for name in dict.fromkeys(["", *settings.llm.fallbacks, *(settings.llm.models if asks_model else ())]):
+        llm = settings.llm.asking(name)
+        answered_at = None if asks_model else await last_answer(home, llm.model, settings.store.address)
+        if answered_at is None or datetime.now(UTC) - answered_at >= LATELY:
+            tried.append((name, llm))
+            continue
         minutes = max(0, int((datetime.now(UTC) - answered_at).total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` calls it now (costs a few tokens)"
-        return [DoctorFinding(FindingLevel.OK, "model", line, "answers")]
+        found.append(DoctorFinding(FindingLevel.OK, "model", line, "answers"))
+    if not tried:
+        return found
     from gateway.app.model_trial import hand_over_trials, try_model
 
-    names = {"": llm.model, **(settings.llm.models if asks_model else {})}  # the models of llm.models only with --model
-    calls = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in names]
-    trials = await asyncio.gather(*calls)
-    await hand_over_trials(Home(settings.home), trials)
-    results = [from_platform("model", each.finding) for each in trials]
-    return [DoctorFinding(each.level, each.name, each.text, "answers") for each in results]
+    trials = await asyncio.gather(*(try_model(llm, proxy=settings.proxy_address) for _, llm in tried))
+    await hand_over_trials(home, trials)
+    for (name, _), trial in zip(tried, trials, strict=True):
+        result = from_platform("model", trial.finding)
+        is_fallback = name in settings.llm.fallbacks
+        text = f"the fallback {name}: {result.text}" if is_fallback else result.text
+        found.append(DoctorFinding(result.level, "model", text, "fallback" if is_fallback else "answers"))
+    return found

@@ -42,3 +42,29 @@ async def test_each_model_to_choose_from_is_tried(tmp_path: Path) -> None:
     assert "offline answered" in every[0].text
     assert "/nowhere/script.json" in every[2].text
     assert len(await model_findings(home, asks_model=False)) == 1
+
+
+async def test_fallbacks_are_tried_and_unknown_ones_are_named(tmp_path: Path) -> None:
+    """Each is tried without being told; offline, one that no provider and no list names is a warning."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "parlour.yaml").write_text(
+        "llm:\n  model: offline\n  models: {gone: 'scripted:/nowhere/script.json'}\n"
+        "  fallbacks: [offline, gone, gpt-none, gpt-4o, openai/house]\n"
+    )
+    environment = {
+        "PARLOUR_HOME": str(home),
+        "PARLOUR_TIMEZONE": "Europe/Berlin",
+        "PARLOUR_LLM__API_BASE": "http://127.0.0.1:9/v1",
+    }
+    found = [each async for each in collect_findings(environment, is_offline=True, asks_model=False)]
+    (line,) = [each for each in found if each.id == "model.fallbacks"]
+    assert line.level is FindingLevel.WARN
+    assert line.text.startswith("PARLOUR_LLM__FALLBACKS: gpt-none is no known model; write it with its provider")
+    assert not [each for each in found if each.id == "model.fallback"]
+    environment["PARLOUR_LLM__FALLBACKS"] = "gone"
+    found = [each async for each in collect_findings(environment, is_offline=False, asks_model=False)]
+    (tried,) = [each for each in found if each.id == "model.fallback"]
+    assert tried.level is FindingLevel.FAIL
+    assert tried.text.startswith("the fallback gone: ")
+    assert [each.level for each in found if each.id == "model.answers"] == [FindingLevel.OK]
