@@ -306,6 +306,7 @@ async def test_the_command_prints_what_is_damaged_and_what_helps(
     path.write_bytes(PHOTO[:-1])
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    terminal.make_home()
 
     def use_command() -> None:
         code, out, _ = terminal.run("store", "check")
@@ -326,6 +327,7 @@ async def test_the_command_prints_what_is_damaged_and_what_helps(
         for each in objects.iterdir():
             each.write_bytes(b"")
         shutil.rmtree(terminal.home)
+        terminal.make_home()
         code, out, _ = terminal.run("store", "check", "--remove", "--yes")
         assert (code, "is removed: " in out) == (0, True)
 
