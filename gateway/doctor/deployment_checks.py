@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from gateway.doctor.findings import DoctorFinding, FindingLevel
 from gateway.home import Home, holder, is_held
+from gateway.net.addresses import is_loopback
 from gateway.ports.entry_points import in_container
 from gateway.settings import Settings
-from gateway.web.origin_guard import is_loopback
 
 STOP_SECONDS = 30  # of deploy/systemd/parlour.service and docker-compose.yml; Kubernetes has the same by default
 _DEFAULT_GRACE = 25

@@ -26,6 +26,16 @@ def network_of(address: str) -> str:
     return str(ip_network((found, 64), strict=False)) if found.version == 6 else address
 
 
+def is_loopback(host: str) -> bool:
+    """Return True if *host*, as configured, is reachable only from this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def cannot_listen(host: str, port: int, error: OSError) -> str:
     """Return the line for an address that cannot be listened on."""
     where = f"{host}:{port}"

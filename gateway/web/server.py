@@ -15,10 +15,10 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from gateway.errors import UserError
-from gateway.net.addresses import cannot_listen
+from gateway.net.addresses import cannot_listen, is_loopback
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits, connection_limit
 from gateway.web.forwarded import TrustedProxies
-from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy, is_loopback
+from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy
 from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState
 
 log = structlog.get_logger(__name__)
