@@ -49,13 +49,11 @@ _FLOODS = {
     "strangers.no_lines_left": 1,
     "admission.refused": 20,
 }
-# Written by each chat, turn or poll that waits for the store: one line says it for all.
+# Written by each chat, turn or poll that waits for the store: one line says it for all. The ends of event names, since
+# each part of the gateway, and each platform, writes its own.
 _WAITS_FOR_STORE = (
-    *("alerts.wait_for_store", "control.store_down", "delivery.waits_for_store", "discord.marks_wait"),
-    *("memory.not_settled", "memory.saved_later", "model.learned_not_stored", "pool.store_down"),
-    *("projector.store_down", "reactions.wait_for_store", "slack.marks_wait", "slack.not_taken", "strangers.not_told"),
-    *("telegram.waits_for_store", "turn.store_down", "turn.waits_for_store", "web.conversation_not_noted"),
-    *("store.still_down", "store.heartbeat_failed"),
+    *("conversation_not_noted", "heartbeat_failed", "learned_not_stored", "marks_wait", "not_settled", "not_taken"),
+    *("not_told", "saved_later", "still_down", "store_down", "wait_for_store", "waits_for_store"),
 )
 _FLOODS |= dict.fromkeys(_WAITS_FOR_STORE, 3)
 _FLOOD_WINDOW = 60.0  # seconds
@@ -101,7 +99,10 @@ class Redactor:
 
 
 class FloodFilter(logging.Filter):
-    """Passes so many lines a minute of each event in *limits*, and says in the next how many were left out."""
+    """Passes so many lines a minute of each event that *limits* names, by its whole name or by its end.
+
+    The next line has the number of those that were left out.
+    """
 
     def __init__(self, limits: Mapping[str, int] = _FLOODS, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class FloodFilter(logging.Filter):
         """Return True if *record* is to be written."""
         fields = record.msg if isinstance(record.msg, dict) else None
         event = str(fields.get("event") if fields is not None else record.msg).partition("\n")[0]
-        limit = self._limits.get(event)
+        limit = self._limits.get(event, self._limits.get(event.rpartition(".")[2]))
         if limit is None:
             return True
         now = self._clock()

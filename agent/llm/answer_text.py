@@ -13,7 +13,7 @@ _HEADER = r"<\|channel\|>|<\|start\|>"
 _AROUND = r"<\|(?:START|END)_RESPONSE\|>|<\|(?:begin|end)_of_solution\|>"  # an answer: Cohere's and Sky-T1's
 # Ends of messages that a server did not know as such.
 _END_MARKS = re.compile(
-    r"(?:\s*(?:<\|(?:im_end|end|return|eot_id|eom_id|end_of_text|endoftext|end_of_turn|user|observation)\|>|</s>"
+    r"(?<!\s)(?:\s*(?:<\|(?:im_end|end|return|eot_id|eom_id|end_of_text|endoftext|end_of_turn|user|observation)\|>|</s>"
     r"|<end_of_turn>|<turn\|>|<｜end▁of▁sentence｜>))+\s*\Z"
 )
 # What begins a tool call that a model writes into its answer: Hermes and Qwen, Mistral, Llama, Kimi, DeepSeek, MiniMax.

@@ -11,9 +11,9 @@ Trial       The worker stores which row it tries before a phase starts, and remo
             that still has company after three seconds of waiting does not count as a trial.
 Attempt     A crash during a trial adds one attempt to the row on trial, and to no other.
             If a platform event was in hand at the crash, the attempt is given back.
-Side by side  After the second crash suspects wait for their models side by side, after the third eight at once, then
-            one by one. The only suspect, and one with an attempt or with more crashes, is on trial from its claim to
-            its end, and only when no other suspect is in flight: one that crashes while it waits is found too.
+Side by side  After the second crash suspects wait for their models side by side, after the third one by one. The only
+            suspect, and one with an attempt or with more crashes, is on trial from its claim to its end, and only when
+            no other suspect is in flight: one that crashes while it waits is found too.
 Order       The suspect with the fewest attempts comes first, then the oldest: after a crash a suspect waits until
             each of the others has had its attempt.
 Dead letter The pool dead-letters a suspect after three attempts without a result, and notifies its sender.
@@ -49,8 +49,7 @@ _SUSPECTS = sql(
     "AND (state = 'stamped' OR state = 'control' AND turn = '')",
 )
 _NEXT = sql("SELECT seq, state, key, turn, attempts, crashes", _SUSPECTS, "ORDER BY attempts, seq")
-# How many suspects may be in flight beside one that has no attempt yet, by its crashes.
-_BESIDE = {CRASHES: 2**31, CRASHES + 1: 7}
+_ANY_NUMBER = 2**31  # of suspects may be in flight beside one after its second crash
 _TAKEN = "alone"  # the `turn` of a control row that runs as a suspect
 _TAKE_CONTROL = "UPDATE inbox SET turn = ? WHERE seq = ?"
 _TRIAL = "trial/"  # and the worker's name, in `meta`: the key and the turn that it tries, or a control row's number
@@ -119,7 +118,7 @@ def next_suspect(database: Database, is_ours: Callable[[SessionKey], bool], *, b
         return None
     seq, state, key, turn, attempts, crashes = found[0]
     is_only = not beside and all(columns[3] == turn for columns in found)
-    most_beside = 0 if attempts or is_only else _BESIDE.get(crashes, 0)
+    most_beside = 0 if attempts or is_only or crashes > CRASHES else _ANY_NUMBER
     return NextSuspect(seq, state == "control", key, turn, most_beside)
 
 

@@ -80,7 +80,7 @@ async def test_one_poison_beside_ten_innocents_is_set_aside_alone(zygote: ForkSe
             lives.append(await run_until_idle(gateway, model_calls))
         answered = [chat for chat in chats if peers.is_answered(chat)]
         assert (len(answered), set_aside(relay, chats)) == (10, [POISON]), gateway.log()
-        assert lives == [-signal.SIGKILL] * 5 + [0], "two common attempts, three lone ones"
+        assert lives == [-signal.SIGKILL] * 6 + [0], "two common attempts, one side by side, three on trial"
         relay.say(POISON, request_of("c20"))
         assert await run_until_idle(gateway, model_calls, relay=relay) == 0
         assert any("for c20" in text for text in texts(relay, POISON)), "its chat goes on"

@@ -25,6 +25,8 @@ LOCAL_NAMES = {
     ("agent/web/search_engines.py", "web"),
     ("agent/web/web_tools.py", "web"),
     ("gateway/doctor/web_checks.py", "web"),
+    ("gateway/doctor/deployment_checks.py", "web"),
+    ("gateway/commands/doctor.py", "web"),
     ("gateway/settings/cross_checks.py", "web"),
     ("agent/tools/toolbox.py", "web"),
 }
