@@ -71,7 +71,7 @@ def settings_of(order: ProcessOrder) -> Settings:
         "timezone": "UTC",
         "llm": {"model": "openai/test", "api_base": order.model, "api_key": "sk-none"},
         "web": {"port": 0},
-        "agent": {"shutdown_grace_seconds": order.grace},
+        "agent": {"shutdown_grace_seconds": order.grace, "merge": order.merge},
         "owners": (f"{CHANNEL}:{order.owner}",) if order.owner else (),
         "caps": {"person_turns_per_10_min": order.turns},
         "delivery": {"once": "strict" if order.is_strict else "marked"},

@@ -32,6 +32,7 @@ class ProcessOrder:
     send_key: bool = True
     preview_seconds: float = 0.01
     grace: float = 25.0
+    merge: str = "burst"  # which messages of a person share a turn
     is_signalled: bool = False  # run as the command does, and end by SIGTERM
     owner: str = ""  # of the relay: who alone may write, and decides
     turns: int | None = 0  # that a person may take in ten minutes; 0 = any (ann writes in 25 chats), None = the usual

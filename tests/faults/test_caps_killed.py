@@ -45,10 +45,10 @@ async def test_a_kill_gives_nobody_another_turn(zygote: ForkServer) -> None:
         for _ in range(FIRST_TURNS + 4):
             relay.say("c0", request_of("c0"))
         for _ in KILLED_AT:
-            async with gateway.start(turns=None) as line:
+            async with gateway.start(turns=None, merge="split") as line:
                 killing.pid = line.pid
                 assert (await line.wait("exit"))["exit"] == -signal.SIGKILL, gateway.log()
-        async with gateway.start(turns=None) as line:
+        async with gateway.start(turns=None, merge="split") as line:
             await until_said(relay, "c0", "in ten minutes")
             line.tell("finish")
             assert await line.wait("idle"), gateway.log()

@@ -34,7 +34,7 @@ class StoppedGateway:
 
     @asynccontextmanager
     async def start(
-        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0
+        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0, merge: str = "burst"
     ) -> AsyncIterator[ChildConnection]:
         """Start a life; the block begins when it is ready, unless it is gone before. *turns* None = the usual cap."""
         order = ProcessOrder(
@@ -46,6 +46,7 @@ class StoppedGateway:
             grace=grace,
             is_signalled=is_signalled,
             turns=turns,
+            merge=merge,
         )
         async with open_line(self._zygote, order) as line:
             yield line
