@@ -269,8 +269,11 @@ class InboundMessage:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if there is nothing to read: neither text nor files, quoted ones included."""
-        return not (self.text.strip() or self.attachments or self.quoted.strip() or self.quoted_files)
+        """Return True if there is nothing to read: neither text nor files, quoted ones included.
+
+        Another version of a message keeps its files, so it is not empty without text.
+        """
+        return not (self.text.strip() or self.attachments or self.quoted.strip() or self.quoted_files or self.replaces)
 
     @property
     def logical_key(self) -> str:
