@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,7 @@ def review(
     role: Role,
     chat_kind: ChatKind,
     *,
+    arguments: Mapping[str, Any] | None = None,
     is_untyped: bool = False,
     is_tainted: bool = False,
     allowed_schema: str = "",
@@ -46,7 +49,7 @@ def review(
         is_tainted=is_tainted,
         allowed_schema=allowed_schema,
     )
-    return review_call(called, {}, facts)
+    return review_call(called, arguments or {}, facts)
 
 
 @pytest.mark.parametrize("kind", [ToolKind.LOOK, ToolKind.WEB, ToolKind.COMPUTE])
@@ -63,7 +66,10 @@ def test_what_changes_nothing_elsewhere_is_allowed(kind: ToolKind, role: Role, c
 def test_a_job_keeps_files_alone(role: Role, chat_kind: ChatKind) -> None:
     """Its turn may have read what nobody sees: a fact or a reminder of it needs a message of the person."""
     keeping = {each.name: each for each in Toolbox.load().tools if each.kind is ToolKind.KEEP}
-    found = {name for name, each in keeping.items() if not review(each, role, chat_kind, is_untyped=True).refusal}
+    named = {"name": "list.csv"}  # only calls whose arguments fit are reviewed
+    verdicts = {name: review(each, role, chat_kind, arguments=named, is_untyped=True) for name, each in keeping.items()}
+    found = {name for name, verdict in verdicts.items() if not verdict.refusal}
+    assert all(verdicts[name] == CallVerdict() for name in found)
     assert found == {"file_write", "file_delete", "send_file", "reminder_change"}
     assert keeping.keys() - found == {"remember", "memory_edit", "remind"}
     assert review(keeping["remember"], role, chat_kind, is_untyped=True).rule is RefusalRule.UNTYPED
