@@ -453,11 +453,13 @@ class PartSender:
             raise SendRefused(f"not even as plain text: {error}") from error
 
     async def _send_file(self, part: MessagePart, file: Attachment, *, may_be_duplicate: bool) -> DeliveryReceipt:
-        """Send a file, or, when it is lost or not taken, the line that says so; dead is only what refuses both."""
+        """Send a file, or, when it is lost or not taken, the line that says so.
+
+        Raises PlaceGone or SendRefused if the line is refused too: a place that takes no files may take text, and
+        platforms refuse a file there with the code of a place that is gone.
+        """
         try:
             return await self._ask(part, self._channel.send(part, may_be_duplicate=may_be_duplicate))
-        except PlaceGone:
-            raise
         except (SendRefused, FormatRefused) as error:
             sentence = "delivery.file_lost" if isinstance(error, AttachmentLost) else "delivery.file_refused"
             log.warning("delivery.file_not_sent", channel=self._channel.name, part=part.id, reason=str(error))

@@ -78,17 +78,21 @@ async def test_a_file_that_cannot_be_sent_is_named(opens: OpensGateway, limit: i
     assert len(texts) == 3
 
 
-@pytest.mark.parametrize(("is_lost", "sentence"), [(True, "delivery.file_lost"), (False, "delivery.file_refused")])
-async def test_a_file_that_is_lost_or_refused_costs_one_line(opens: OpensGateway, is_lost: bool, sentence: str) -> None:
-    """The line stands where the file would, and neither the file behind it nor the next answer is lost with it."""
+@pytest.mark.parametrize("fault", [None, ChannelFault.REFUSED, ChannelFault.GONE], ids=["lost", "refused", "no right"])
+async def test_a_file_that_is_lost_or_refused_costs_one_line(opens: OpensGateway, fault: ChannelFault | None) -> None:
+    """The line stands where the file would, and neither the file behind it nor the next answer is lost with it.
+
+    A platform may refuse a file that the bot has no right to send with the code of a place that is gone.
+    """
     gateway = await opens(FILING)
     lost, second = file("gone.pdf", gateway=gateway), file("there.pdf", gateway=gateway)
-    if is_lost:
+    if fault is None:
         gateway.platform.blobs.pop(lost.blob)
     else:
-        gateway.platform.fail(ChannelFault.REFUSED)
+        gateway.platform.fail(fault)
     await gateway.say("", attachments=(lost, second))
     await gateway.settled()
+    sentence = "delivery.file_lost" if fault is None else "delivery.file_refused"
     assert gateway.platform.texts(ANN) == [translate(sentence, name="gone.pdf"), "[there.pdf]"]
     assert (await gateway.store.journal.depth())["dead"] == 0
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.events import ChatKind, SessionKey
+from gateway.events import Attachment, ChatKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities
-from tests.fakes.memory_channel import KEYED, RINGING, ChannelFault, MemoryPlatform
+from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import accept, claim, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
 from tests.unit.delivery.test_delivery_crash import CrashingOutbox, CrashPoint, mortal
@@ -50,6 +50,21 @@ async def test_a_long_answer_whose_topic_closes_in_between_is_whole_in_the_group
     await gateway.settled()
     read = " ".join(gateway.platform.texts(GROUP)).split()
     assert [word for word in read if word.startswith("w") and word[1:].isdecimal()] == text.split()
+
+
+async def test_a_file_whose_topic_is_gone_goes_to_the_group(opens: OpensGateway) -> None:
+    """The topic takes neither the file nor the line about it: the group has the question and the file."""
+    gateway = await opens(FILING)
+    gateway.platform.fail(ChannelFault.GONE, chat=TOPIC.chat, calls=99)
+    gateway.platform.blobs["people/ann/plan.pdf"] = b"%PDF"
+    sent = Attachment(kind="document", name="plan.pdf", size=4, blob="people/ann/plan.pdf")
+    await accept(gateway.store, said("when is lunch?", key=TOPIC, chat_kind=ChatKind.GROUP))
+    lease = await claim(gateway.store, TOPIC)
+    await gateway.commit(lease, "", chat_kind=ChatKind.GROUP, attachments=(sent,))
+    await gateway.settled()
+    assert gateway.platform.texts(TOPIC) == []
+    assert gateway.platform.texts(GROUP) == ["> when is lunch?", "[plan.pdf]"]
+    assert gateway.platform.chats[GROUP.chat][-1].file == b"%PDF"
 
 
 async def test_where_the_group_is_closed_too_the_asker_gets_one_line(opens: OpensGateway) -> None:
