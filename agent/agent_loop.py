@@ -67,8 +67,8 @@ class StepStore(Protocol):
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""
 
-    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
-        """Call *notify* with each message that is accepted in *key* during the block."""
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[bool]:
+        """Call *notify* with each message that is accepted in *key* during the block; True if some came before it."""
 
 
 class CallReview(Protocol):
@@ -250,29 +250,36 @@ class AgentLoop:
             is_theirs = message.sender.id == turn.message.sender.id
             if is_theirs and message.kind is InboundKind.MESSAGE and not message.replaces:
                 arrived.set()
-                if request is not None and loop.time() < until and not context.draft.streamed:
+                # One that was cancelled takes a moment to end, in which more may be written.
+                is_running = request is not None and not request.expired()
+                if request is not None and is_running and loop.time() < until and not context.draft.streamed:
                     request.reschedule(loop.time())
 
-        with self._store.watch_messages(turn.key, note):
+        with self._store.watch_messages(turn.key, note) as has_more:
+            if has_more:  # while the prompt was assembled
+                arrived.set()
             while loop.time() < until:
-                try:
-                    async with asyncio.timeout(None) as request:
-                        return await self._request(context)
-                except TimeoutError:
-                    if request is None or not request.expired():
-                        raise
-                finally:
-                    request = None
-                await self._take_in(context, arrived, until)
+                is_asked = not arrived.is_set()
+                if is_asked:
+                    try:
+                        async with asyncio.timeout(None) as request:
+                            return await self._request(context)
+                    except TimeoutError:
+                        if request is None or not request.expired():
+                            raise
+                    finally:
+                        request = None
+                if not await self._take_in(context, arrived, until) and is_asked:
+                    break  # another sender's message, or a command, is before theirs: asking again would gain nothing
         return await self._request(context)
 
-    async def _take_in(self, context: LoopContext, arrived: asyncio.Event, until: float) -> None:
-        """Add the messages that the sender writes until they pause, or the time *until* comes."""
+    async def _take_in(self, context: LoopContext, arrived: asyncio.Event, until: float) -> bool:
+        """Add what the sender writes until they pause, or the time *until* comes; return False if there is nothing."""
         loop, rows = asyncio.get_running_loop(), list[InboxRow]()
         while True:
             arrived.clear()
             rows += await self._store.steer(context.turn.lease)
-            if len(rows) >= _MOST_TAKEN_IN or (left := until - loop.time()) <= 0:
+            if not rows or len(rows) >= _MOST_TAKEN_IN or (left := until - loop.time()) <= 0:
                 break
             try:
                 async with asyncio.timeout(min(left, _PAUSE_IN_TYPING)):
@@ -280,6 +287,7 @@ class AgentLoop:
             except TimeoutError:
                 break
         await self._add_messages(context, rows)
+        return bool(rows)
 
     async def _request(self, context: LoopContext, *, is_again: bool = False) -> ChatReply:
         """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times.

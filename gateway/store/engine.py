@@ -85,6 +85,7 @@ class StoreEngine:
     controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)
     chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
+    followed: set[SessionKey] = field(default_factory=set)  # held lanes in which something came after the claim
     # Called with each message that is accepted behind the turn that runs in a session.
     behind_turns: dict[SessionKey, Callable[[InboundMessage], None]] = field(default_factory=dict)
     offered_controls: set[int] = field(default_factory=set)  # open rows
@@ -129,8 +130,15 @@ class StoreEngine:
 
     def wake_session(self, key: SessionKey) -> None:
         """Say that *key* may have a turn to claim, unless its owner will say so when it is done."""
-        if key not in self.held and self.claims.covers(key):
+        if key in self.held:
+            self.followed.add(key)
+        elif self.claims.covers(key):
             self.lanes.put(key)
+
+    def hold_lane(self, key: SessionKey, epoch: int) -> None:
+        """Say that a turn of *key* is ours."""
+        self.held[key] = epoch
+        self.followed.discard(key)
 
     def wake_chat(self, key: SessionKey) -> None:
         """Say that there is something to deliver in *key*."""
@@ -140,6 +148,7 @@ class StoreEngine:
     def free_lane(self, key: SessionKey, *, has_more: bool) -> None:
         """Say that *key* has no owner any more."""
         self.held.pop(key, None)
+        self.followed.discard(key)
         if has_more:
             self.lanes.put(key)
 

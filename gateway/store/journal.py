@@ -91,11 +91,11 @@ class SqlJournal:
             self._engine.queued_job.set()
 
     @contextmanager
-    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> Iterator[None]:
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> Iterator[bool]:
         """Call *notify* with each message that this worker accepts in *key* during the block."""
         self._engine.behind_turns[key] = notify
         try:
-            yield
+            yield key in self._engine.followed
         finally:
             del self._engine.behind_turns[key]
 
@@ -139,7 +139,7 @@ class SqlJournal:
 
     def _claimed(self, key: SessionKey, claim: TurnLease | MergeDelay | SuspectHead | None) -> None:
         if isinstance(claim, TurnLease):
-            self._engine.held[key] = claim.epoch
+            self._engine.hold_lane(key, claim.epoch)
         elif isinstance(claim, MergeDelay):
             self._engine.wake_at(claim.seconds, partial(self._engine.wake_session, key))
         elif claim is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.settings.settings_model import AgentSettings
 from tests.fakes.held_model import HeldScriptModel, users
 from tests.fakes.inprocess_gateway import gateway
@@ -93,3 +94,72 @@ async def test_two_hundred_messages_at_once_are_a_few_turns() -> None:
         read = {text for request in asked for text in users(request)}
         assert read >= {f"m{n}" for n in range(200)}
         assert all(post.text.startswith("answer ") for post in parlour.channel.posts["c"])
+
+
+async def test_messages_during_the_end_of_a_request_are_taken_in() -> None:
+    """A connection takes a moment to close; what is written meanwhile harms nothing, and belongs to the question."""
+
+    class SlowlyClosed(HeldScriptModel):
+        closed = asyncio.Event()
+
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+            try:
+                return await super().complete(request, sink=sink)
+            except asyncio.CancelledError:
+                await self.closed.wait()
+                raise
+
+    model = SlowlyClosed(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "one")
+        await model.called(1)
+        await parlour.channel.say("c", "two")
+        await asyncio.sleep(0)  # the request is being cancelled
+        await parlour.channel.say("c", "three")
+        await parlour.channel.say("c", "four")
+        model.closed.set()
+        (post,) = await parlour.channel.posted("c", 1)
+        assert post.text == "answer 2"
+        assert users(model.asked[1]) == ["one", "two", "three", "four"]
+
+
+async def test_what_comes_while_the_prompt_is_assembled_is_taken_in() -> None:
+    """A forward right behind its comment is part of the question, also where the first request has not begun."""
+
+    class SlowToMeasure(HeldScriptModel):
+        sized_as = "slow"
+        measured, asked_size = asyncio.Event(), asyncio.Event()
+
+        async def window(self) -> int | None:
+            self.asked_size.set()
+            await self.measured.wait()
+            return 100_000
+
+    model = SlowToMeasure()
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "what do you think of this?")
+        await model.asked_size.wait()
+        await parlour.channel.say("c", "the forward")
+        model.measured.set()
+        (post,) = await parlour.channel.posted("c", 1)
+        await parlour.idle()
+        assert [users(request) for request in model.asked] == [["what do you think of this?", "the forward"]]
+        assert post.text == "answer 1"
+
+
+async def test_what_stands_behind_another_sender_costs_one_request_more() -> None:
+    """In a group the sender's next messages wait behind the others' words; the request is not repeated for each."""
+    model = HeldScriptModel(held=[1, 2, 3])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await parlour.channel.say("c", "mine", group=True, sender="ann")
+        await model.called(1)
+        await parlour.channel.say("c", "yours", group=True, sender="bob")
+        await parlour.channel.say("c", "more of mine", group=True, sender="ann")
+        await model.called(2)
+        for n in range(5):
+            await parlour.channel.say("c", f"and {n}", group=True, sender="ann")
+        for n in (1, 2, 3):
+            model.go(n)
+        await parlour.idle()
+        said = [users(request)[-1] for request in model.asked]
+        assert said == ["mine", "mine", "yours", "and 4"]
