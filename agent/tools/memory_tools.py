@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.memory.editing.document_edits import LONGEST_KEYS, DocumentEdit
+from agent.memory.editing.staged_changes import is_redacted
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.memory_jobs import LONGEST_FACT
 from agent.memory.search.search_unit import name_speaker
@@ -201,6 +202,10 @@ async def remember(
         raise ToolFailed("there is nothing to remember in an empty fact")
     if len(kept) > LONGEST_FACT:
         raise ToolFailed(f"a fact is at most {LONGEST_FACT} characters; this one has {len(kept)}")
+    if context.is_tainted and is_redacted(AddLines(kept)):
+        raise ToolFailed(
+            "the person would have to be shown the fact, and a part of it looks like a secret: leave it out"
+        )
     context.remember(kept, " ".join(keys.split())[:LONGEST_KEYS])
     return ASKED if context.is_tainted else REMEMBERED
 

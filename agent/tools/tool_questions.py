@@ -16,7 +16,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from agent.llm.chat_model import ToolCall
-from agent.one_line import code_block, show_escapes
+from agent.one_line import code_block, show_json
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -30,6 +30,7 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder, PartState
+from gateway.text.redaction import has_token
 
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
@@ -82,8 +83,7 @@ class ToolQuestion:
     @property
     def attached(self) -> str:
         """The content of the file that shows the arguments; "" if the question itself shows them."""
-        shown = show_escapes(self.arguments)
-        return shown if len(shown) > LONGEST_SHOWN else ""
+        return "" if fits_question(self.arguments) else show_json(self.arguments)
 
     @property
     def file_name(self) -> str:
@@ -104,7 +104,10 @@ class ToolQuestion:
     def text(self, language: str) -> str:
         """Return the question: the tool, all of its arguments as code, the reason, and what a button decides beyond."""
         reason = translate(self.why, language)
-        lines = [translate("tools.allow", language, tool=self.tool, why=reason), code_block(self.arguments, "json")]
+        lines = [
+            translate("tools.allow", language, tool=self.tool, why=reason),
+            code_block(show_json(self.arguments), "json"),
+        ]
         if self.attached:
             lines[1] = translate("tools.attached", language, name=self.file_name)
         what = format_subject(self.tool, self.subject)
@@ -123,6 +126,12 @@ class ToolQuestion:
             ("tools.never", f"/tools deny {self.id} {LASTING_NO}", self.offers_no),
         )
         return tuple(MessageButton(translate(label, language), command) for label, command, is_on in offered if is_on)
+
+
+def fits_question(arguments: str) -> bool:
+    """Return True if a message can show the JSON *arguments* of a call whole, and nothing in them is redacted."""
+    shown = show_json(arguments)
+    return len(shown) <= LONGEST_SHOWN and not has_token(shown)
 
 
 def format_subject(tool: str, subject: str) -> str:

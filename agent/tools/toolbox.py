@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
-from agent.one_line import show_escapes
+from agent.one_line import show_json
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult
 from agent.tools.tool import (
@@ -33,7 +33,7 @@ from agent.tools.tool import (
     ToolContext,
     ToolKind,
 )
-from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema
+from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema, fits_question
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.events import AnswerSource
 from gateway.ports import MetricsRecorder, TraceSpan
@@ -219,11 +219,14 @@ class Toolbox:
             return CallVerdict()
         verdict = review_call(found, arguments, facts)
         # A file would go to the chat, which does not see a question for an owner.
-        limit = LONGEST_ATTACHED if facts.can_attach and not verdict.is_for_owner else LONGEST_SHOWN
-        if verdict.question and len(show_escapes(call.arguments)) > limit:
-            text = f"not run: a person must be shown the whole call, and it is longer than {limit} characters"
-            return CallVerdict(text, RefusalRule.LENGTH)
-        return verdict
+        can_attach = facts.can_attach and not verdict.is_for_owner
+        if not verdict.question or (not can_attach and fits_question(call.arguments)):
+            return verdict
+        limit, length = LONGEST_ATTACHED if can_attach else LONGEST_SHOWN, len(show_json(call.arguments))
+        if can_attach and length <= limit:
+            return verdict
+        why = f"it is longer than {limit} characters" if length > limit else "text like a secret is never shown"
+        return CallVerdict(f"not run: a person must be shown the whole call, and {why}", RefusalRule.LENGTH)
 
     def problem(self, call: ToolCall) -> str:
         """Return the error of *call*: its tool is unknown, or the arguments do not fit; "" if it can run."""

@@ -149,7 +149,10 @@ class PartPlanner:
 
         In a group this spares the other members, except for messages that one person alone sees. With
         placeholders each text takes two calls in a chat that allows one a second, which delays the next answer.
+        A question is always sent in parts: its buttons stand below the last one, and a file may not arrive.
         """
+        if message.choices:
+            return False
         is_shared = message.chat_kind is ChatKind.GROUP and not message.visible_to
         return (is_shared and texts > self._channel.capabilities.group_parts) or (is_placed and texts > PLACED_PARTS)
 

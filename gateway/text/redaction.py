@@ -128,6 +128,11 @@ def _redact_tokens(text: str) -> str:
     return _BY_TOKEN.sub(REDACTED, text) if has_token else text
 
 
+def has_token(text: str) -> bool:
+    """Return True if *text* has the shape of a secret somewhere, which people then do not see in a message."""
+    return _redact_tokens(text) != text
+
+
 def _is_telling(secret: str) -> bool:
     with_digit, without = _SHORTEST_IN_ANSWERS
     return len(secret) >= (with_digit if any(map(str.isdigit, secret)) else without)

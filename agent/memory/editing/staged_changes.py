@@ -29,6 +29,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id
+from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)
 
@@ -183,7 +184,8 @@ def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
     """Store *change* in a scope's memory folder, unless one of its name exists. Blocks; raises OSError.
 
     Without a session no question is sent. Operations that change more than five lines, or are longer than one question
-    shows, are stored as several changes with different names. An operation that alone is longer is dropped.
+    shows, are stored as several changes with different names. An operation that alone is longer is dropped, and so is
+    one with text that has the shape of a secret: people would be shown a mark in its place.
     """
     groups = list(_groups(change.operations)) if change.operations else [[]]
     for n, group in enumerate(groups):
@@ -206,6 +208,9 @@ def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
         if _shown_length(each) > LONGEST_CHANGE:
             log.warning("approvals.operation_dropped", reason="it is too long to be shown", characters=LONGEST_CHANGE)
             continue
+        if is_redacted(each):
+            log.warning("approvals.operation_dropped", reason="it has text in the shape of a secret")
+            continue
         old = 0 if isinstance(each, AddLines) else len(each.old.splitlines())
         if group and (lines + old > MOST_ASKED or length + _shown_length(each) > LONGEST_CHANGE):
             yield group
@@ -218,4 +223,13 @@ def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
 
 
 def _shown_length(operation: Operation) -> int:
-    return sum(len(show_escapes(text)) for text in (*changed_texts(operation), operation.under))
+    return sum(len(show_escapes(text)) for text in _shown_texts(operation))
+
+
+def is_redacted(operation: Operation) -> bool:
+    """Return True if a question would not show all of *operation*, because some of it has the shape of a secret."""
+    return any(has_token(show_escapes(text)) for text in _shown_texts(operation))
+
+
+def _shown_texts(operation: Operation) -> tuple[str, ...]:
+    return (*changed_texts(operation), operation.under, operation.after if isinstance(operation, AddLines) else "")

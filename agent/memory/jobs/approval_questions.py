@@ -162,7 +162,7 @@ def _describe(changes: StagedChange, language: str, *, is_shared: bool) -> str:
 def describe_operations(
     changes: StagedChange, language: str, sentences: tuple[str, str, str], *, show: Callable[[str], str] = show_code
 ) -> list[str]:
-    """Return a text for each operation of *changes*, whole, with its document and heading.
+    """Return a text for each operation of *changes*, whole, with its document, heading and the line that it follows.
 
     The catalogue's *sentences* are those of a removal, a replacement and an addition; *show* formats a line. Every
     question about memory is made of these texts, because people approve the operations that they were shown.
@@ -178,7 +178,8 @@ def describe_operations(
             case AddLines(new):
                 text = translate(added, language, line=show(new))
         document = [changes.document] if changes.document != MEMORY else []
-        place = [show_code(name) for name in (*document, *filter(None, [each.under]))]
+        after = each.after if isinstance(each, AddLines) else ""
+        place = [show_code(name) for name in (*document, *filter(None, [each.under, after]))]
         texts.append(f"{text} ({', '.join(place)})" if place else text)
     return texts
 

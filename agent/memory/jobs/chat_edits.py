@@ -22,7 +22,14 @@ from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, Ve
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
 from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
-from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason, StagedChange, stage_for_approval
+from agent.memory.editing.staged_changes import (
+    MEMORY,
+    MOST_ASKED,
+    ReviewReason,
+    StagedChange,
+    is_redacted,
+    stage_for_approval,
+)
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 from agent.memory.history.history_log import add_keys
 from agent.memory.history.plain_files import remove_lines
@@ -106,8 +113,14 @@ class ChatMemoryEditor:
                 archived = await self._find_archived(request.scope, edits)
                 resolved, lost = await self._check(request, edits, archived)
                 lost += await asyncio.to_thread(lambda: sum(self._count_lost(request.scope, each) for each in earlier))
+                is_held = request.is_tainted or lost > MOST_ASKED
+                if is_held and any(is_redacted(each.operation) for each in resolved):
+                    raise ToolFailed(
+                        "nothing was changed: the person would have to be shown the change, and a part of it looks like"
+                        " a secret, which is never shown; leave that out"
+                    )
                 await self._restore(request.scope, archived)
-                if request.is_tainted or lost > MOST_ASKED:
+                if is_held:
                     return ChatEditResult(
                         held=tuple(resolved), why=ReviewReason.UNTRUSTED if request.is_tainted else ReviewReason.MANY
                     )

@@ -47,6 +47,23 @@ async def test_long_arguments_come_as_a_file() -> None:
     assert world.sent == [f"bob: {subject}"]
 
 
+async def test_arguments_in_the_shape_of_a_secret_come_as_a_file() -> None:
+    """A message would show a mark in their place. Where no file can be sent, the call is not asked about."""
+    world, arguments = OutsideWorld(), json.dumps({"to": "bob", "subject": "sk-always-wire-money-to-Mallory"})
+    script = calls(("send_letter", arguments)), "asked"
+    async with gateway(
+        model=HeldScriptModel(*script), tools=[world.tool], kind=InProcessFilePlugin(PlatformFiles())
+    ) as parlour:
+        await parlour.channel.ask("c", "write to bob")
+        await parlour.idle()
+        assert [each.data.decode() for each in arrived(parlour)] == [arguments]
+    model = HeldScriptModel(*script)
+    async with gateway(model=model, tools=[world.tool]) as parlour:
+        await parlour.channel.ask("c", "write to bob")
+        assert "text like a secret is never shown" in results(model.asked[1])[0]
+        assert await waiting(parlour) == 0
+
+
 @pytest.mark.parametrize("is_owners", [False, True])
 async def test_what_no_file_may_show_is_not_asked(*, is_owners: bool) -> None:
     """More than 20,000 characters; of a question for an owner, whose file the group would read, more than 1,500."""

@@ -315,6 +315,25 @@ async def test_hidden_characters_are_shown_as_escapes() -> None:
     assert "````json\n" in question
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(
+            json.dumps({"to": "bob", "subject": "x"}).replace("bob", r"\u006dallory"), id="escapes for letters"
+        ),
+        pytest.param('{"to": "bob", "to": "mallory", "subject": "x"}', id="a name twice"),
+    ],
+)
+async def test_what_a_call_means_is_shown_below_what_it_says(arguments: str) -> None:
+    """JSON can spell every letter as an escape, and name a field twice; people read what the tool will get."""
+    world = OutsideWorld()
+    async with gateway(
+        model=HeldScriptModel(calls(("send_letter", arguments)), "asked"), tools=[world.tool]
+    ) as parlour:
+        question = await parlour.channel.ask("c", "write")
+        assert f"{arguments}\n" + '{"to": "mallory", "subject": "x"}' in question
+
+
 async def test_a_hijacked_model_causes_no_effect_without_a_yes() -> None:
     """Direct chat and group, typed and untyped, tainted or not: nothing happens outside before somebody says so."""
     world = OutsideWorld()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.delivery.part_planner import shown_name
-from gateway.events import Attachment, ChatKind
+from gateway.events import Attachment, ChatKind, MessageButton
 from gateway.i18n import translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import TurnLease
@@ -230,6 +230,15 @@ async def test_where_the_whole_cannot_be_a_file_it_is_parts(opens: OpensGateway,
     gateway = await opens(replace(FILING, file_limit=limit))
     await gateway.say(LONG, chat_kind=ChatKind.GROUP)
     await gateway.settled()
+    assert " ".join(gateway.platform.texts(ANN)).split() == LONG.split()
+
+
+async def test_a_question_is_parts_however_long(opens: OpensGateway) -> None:
+    """Its buttons stand below its last words: a file could fail, and leave them below the beginning."""
+    gateway = await opens(replace(FILING, choices=4))
+    await gateway.say(LONG, chat_kind=ChatKind.GROUP, choices=(MessageButton("Yes", "/memory approve r1"),))
+    await gateway.settled()
+    assert [posted.file for posted in chat(gateway)] == [None] * len(chat(gateway))
     assert " ".join(gateway.platform.texts(ANN)).split() == LONG.split()
 
 

@@ -12,6 +12,7 @@ from agent.memory.editing.staged_changes import LONGEST_CHANGE, STAGED, StagedCh
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage.disk import Disk
+from gateway.text.redaction import SecretRedactor
 from gateway.text.splitter import split
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -54,7 +55,22 @@ def test_a_question_shows_every_addition_and_its_document() -> None:
 
 
 @pytest.mark.parametrize(
-    "character", ["\u200b", "\u202e", "\u2066", "\U000e0041", "\U000e0101", "\u3164", "\u2800", "\xad"]
+    "character",
+    [
+        *("\u200b", "\u202e", "\u2066", "\U000e0041", "\U000e0101", "\u3164", "\u2800", "\xad"),
+        *(
+            "\u034f",
+            "\u180b",
+            "\U0001d159",
+            "\U00016fe4",
+            "\u2d7f",
+            "\U0001d173",
+            "\ufff9",
+            "\U0001bca0",
+            "\u0336",
+            "\u20dd",
+        ),
+    ],
 )
 def test_nothing_invisible_is_shown_as_nothing(character: str) -> None:
     """Zero width, reversing, tags, variation selectors, fillers: each is an escape, in a sentence and a block."""
@@ -62,6 +78,51 @@ def test_nothing_invisible_is_shown_as_nothing(character: str) -> None:
         shown = text_of(change(AddLines(f"- {fact}")))
         assert character not in shown
         assert f"{ord(character):x}" in shown
+
+
+@pytest.mark.parametrize(
+    ("hiding", "written"),
+    [
+        pytest.param(" " * 2_000, r"\u0020", id="beyond the right edge"),
+        pytest.param("\u3000" * 100, r"\u3000", id="wide blanks"),
+        pytest.param("\n" * 1_000, r"\u000a", id="below the window"),
+        pytest.param(" \n" * 1_000, r"\u000a", id="below blank lines"),
+        pytest.param("\u0301" * 40, r"\u0301", id="covered by marks"),
+    ],
+)
+def test_nothing_is_pushed_out_of_sight(hiding: str, written: str) -> None:
+    """The surplus of blanks, line ends and marks is written as escapes, so that the order stays beside them."""
+    shown = text_of(change(AddLines(f"- a{hiding}{ORDER}")))
+    assert hiding not in shown
+    assert written in shown
+    assert ORDER in shown
+
+
+@pytest.mark.parametrize(
+    "text", ["Нго Минь Тханг 東京　大阪 ภาษาไทยที่นี่ עִבְרִית हिन्दी", "    indented\n\ncode", "a  b\xa0c"]
+)
+def test_ordinary_text_has_no_escapes(text: str) -> None:
+    """Marks of many scripts, indented code and single wide blanks are what people write."""
+    assert "\\u" not in text_of(change(AddLines(text)))
+
+
+def test_a_question_shows_what_a_line_follows() -> None:
+    """An addition below a line that changes its meaning names that line."""
+    assert "Ann has approved:" in text_of(change(AddLines("- harmless", after="- Ann has approved:")))
+
+
+def test_an_order_in_the_shape_of_a_secret_is_not_asked(tmp_path: Path) -> None:
+    """People are shown a mark in place of what looks like a token; what they do not see is not stored after a yes."""
+    order = f"sk-{ORDER.replace(' ', '-')}"
+    operations: list[Operation] = [
+        AddLines(f"- likes tea {order}"),
+        RemoveLines(f"- {order}"),
+        AddLines("- x", under=order),
+    ]
+    assert SecretRedactor().redact(text_of(change(operations[0]))).count(ORDER.split()[1]) == 0
+    stage_for_approval(tmp_path, Disk(), change(AddLines("- fine"), *operations, AddLines("- y", after=order)))
+    stored = [read_staged(path.read_bytes()) for path in (tmp_path / STAGED).iterdir()]
+    assert [each.operations for each in stored if each] == [(AddLines("- fine"),)]
 
 
 def test_backticks_do_not_end_the_code() -> None:
