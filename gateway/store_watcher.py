@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
 
-from gateway.errors import ParlourError, StoreUnavailable
+from gateway.errors import StoreUnavailable
 from gateway.ports import MetricsRecorder
 
 log = structlog.get_logger(__name__)
 
 MEASURE_EVERY = timedelta(seconds=1)
 DEADLINE = timedelta(seconds=5)  # a purge of a large database makes others wait for a second or two
+CALM = timedelta(seconds=10)  # a store that can be written for less time between two failures has one outage
 _LOG_EVERY = timedelta(minutes=1)
 _LONGEST_CAUSE = 300  # characters
 
@@ -68,13 +69,21 @@ class StoreWatcher:
         self._deadline = deadline
         self._state: StoreState | None = None
         self._logged_at: datetime | None = None
+        self._is_logged = False  # that it cannot be written, and not yet that it can
         self._measuring: asyncio.Task[str] | None = None
-        self.outages: list[StoreOutage] = []  # those that nobody has taken yet
+        self._began = 0.0  # when that write began, by the loop's time
+        self._outage: StoreOutage | None = None  # until now; it may go on
+        self.outages: list[StoreOutage] = []  # those that are over and not reported yet
 
     @property
     def state(self) -> StoreState | None:
         """Return the last measurement; None before the first."""
         return self._state
+
+    @property
+    def trouble_since(self) -> datetime | None:
+        """Return when the outage began that is there, or was there a moment ago; None without one."""
+        return self._outage.since if self._outage is not None else None
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -89,29 +98,37 @@ class StoreWatcher:
     async def measure(self) -> StoreState:
         """Measure once, within the deadline, and return the result.
 
-        A write that has no result yet is waited for again: a store that hangs gets no second one.
+        A write that has no result yet is waited for again: a store that hangs gets no second one. One that ends after
+        the deadline does not show that the store can be written; the next one is waited for at once.
         """
-        task = self._measuring or asyncio.create_task(self._write(), name="store measurement")
-        self._measuring = task
-        # While it hangs, each second has a result.
-        is_overdue = self._state is not None and not self._state.is_writable
-        wait = MEASURE_EVERY if is_overdue else self._deadline
-        await asyncio.wait({task}, timeout=wait.total_seconds())
-        if task.done():
-            self._measuring = None
-            return self._note(task.result())
-        seconds = round(self._deadline.total_seconds())
-        return self._note(f"it has not answered for {seconds} s: it hangs, or another session holds a lock")
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._measuring is None:
+                self._measuring = asyncio.create_task(self._write(), name="store measurement")
+                self._began = loop.time()
+            # While it hangs, each second has a result.
+            is_overdue = self._state is not None and not self._state.is_writable
+            wait = MEASURE_EVERY if is_overdue else self._deadline
+            await asyncio.wait({self._measuring}, timeout=wait.total_seconds())
+            if not self._measuring.done():
+                seconds = round(self._deadline.total_seconds())
+                return self._note(f"it has not answered for {seconds} s: it hangs, or another session holds a lock")
+            cause, self._measuring = self._measuring.result(), None
+            if cause or loop.time() - self._began <= self._deadline.total_seconds():
+                return self._note(cause)
 
     async def _write(self) -> str:
         """Return why the store cannot be written; "" if it can."""
         try:
             await self._check()
+        except Exception as error:  # noqa: BLE001 - the boundary to the store: whatever it is, it is the cause
+            return one_line(error)
+        try:
             await self._record_gauges()
         except StoreUnavailable as error:
             return one_line(error)
-        except ParlourError as error:
-            log.warning("store.measurement_failed", error=one_line(error))
+        except Exception:  # the store can be written all the same
+            log.exception("store.measurement_failed")
         return ""
 
     def _note(self, cause: str) -> StoreState:
@@ -123,17 +140,30 @@ class StoreWatcher:
             cause = before.cause  # what was known stays the cause while it merely does not answer any more
         state = self._state = StoreState(is_writable=is_writable, since=since, cause=cause)
         self._meter.gauge("store_writable", float(is_writable))
-        if is_writable:
-            if before is not None and changed:
-                self.outages.append(StoreOutage(since=before.since, until=now, cause=before.cause))
-                log.info("store.writable", seconds=round((now - before.since).total_seconds()))
-            self._logged_at = None
-            return state
-        self._forget_gauges()
-        if self._logged_at is None or not timedelta() <= now - self._logged_at < _LOG_EVERY:
-            self._logged_at = now
-            log.error("store.unwritable", cause=cause, seconds=round((now - since).total_seconds()))
+        if not is_writable:
+            self._forget_gauges()
+        self._note_outage(state, now)
+        self._log(state, now)
         return state
+
+    def _note_outage(self, state: StoreState, now: datetime) -> None:
+        outage = self._outage
+        if not state.is_writable:
+            self._outage = StoreOutage(since=outage.since if outage else now, until=now, cause=state.cause)
+        elif outage is not None and not timedelta() <= now - state.since < CALM:
+            self.outages.append(replace(outage, until=state.since))
+            self._outage = None
+
+    def _log(self, state: StoreState, now: datetime) -> None:
+        outage = self._outage
+        if state.is_writable and self._is_logged and outage is not None:
+            self._is_logged = False
+            log.info("store.writable", seconds=round((now - outage.since).total_seconds()))
+        if state.is_writable:
+            return
+        if self._logged_at is None or not timedelta() <= now - self._logged_at < _LOG_EVERY:
+            self._logged_at, self._is_logged = now, True
+            log.error("store.unwritable", cause=state.cause, seconds=round((now - state.since).total_seconds()))
 
 
 def one_line(error: Exception) -> str:

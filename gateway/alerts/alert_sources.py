@@ -229,7 +229,7 @@ class DiskSource:
 
 @dataclass(slots=True, eq=False)
 class StoreSource:
-    """Outages of the store that are over; while there is one, nothing can be noted (`StoreNotifier`).
+    """Outages of the store that are over, one at each look; while there is one, nothing can be noted (`StoreNotifier`).
 
     *of* ends the cause's name, where several gateways have a connection each.
     """
@@ -237,12 +237,17 @@ class StoreSource:
     watcher: StoreWatcher
     of: str = ""
 
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Return the outages of some length since the last call, as what has happened."""
-        outages, self.watcher.outages[:] = list(self.watcher.outages), []
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return the oldest outage of some length, as what has happened, until it is noted."""
+        cause = f"store{self.of}"
+        noted = causes[cause].mark if cause in causes else ""
+        outages = [each for each in self.watcher.outages if each.until - each.since >= STORE_AFTER]
+        if outages and outages[0].until.isoformat() == noted:
+            del outages[0]
+        self.watcher.outages[:] = outages
         return [
             Observation(
-                cause=f"store{self.of}",
+                cause=cause,
                 since=each.since,
                 happened=1,
                 line="alerts.store_was_unwritable",
@@ -250,8 +255,7 @@ class StoreSource:
                 level="critical",
                 mark=each.until.isoformat(),
             )
-            for each in outages
-            if each.until - each.since >= STORE_AFTER
+            for each in outages[:1]
         ]
 
 

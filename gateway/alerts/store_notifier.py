@@ -16,7 +16,7 @@ import structlog
 from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts.alert_messages import notice
 from gateway.alerts.alert_sources import STORE_AFTER, store_fields
-from gateway.alerts.alert_state import NotificationKind
+from gateway.alerts.alert_state import EVERY, NotificationKind
 from gateway.alerts.alert_webhook import AlertWebhook
 from gateway.alerts.monitor import AlertRecipients
 from gateway.errors import StoreUnavailable
@@ -33,7 +33,7 @@ _TIMEOUT = 30.0  # seconds for one message
 
 @dataclass(slots=True, eq=False)
 class StoreNotifier:
-    """Sends one message per outage to each owner that can be reached without the store."""
+    """Sends one message per outage, and at most one an hour, to each owner that can be reached without the store."""
 
     watcher: StoreWatcher
     to: AlertRecipients
@@ -44,7 +44,8 @@ class StoreNotifier:
     now: Callable[[], datetime]
     addresses: Sequence[OwnerAddress] = field(default=(), init=False)  # as of the last time that the store answered
     _asked_at: datetime | None = field(default=None, init=False)
-    _told: Alert | None = field(default=None, init=False)
+    _told: Alert | None = field(default=None, init=False)  # of the outage that is there
+    _told_at: datetime | None = field(default=None, init=False)  # of any outage
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -56,15 +57,21 @@ class StoreNotifier:
 
     async def look(self, state: StoreState, now: datetime) -> None:
         """Tell once that the outage is one, and the webhook that it is over; otherwise keep the addresses fresh."""
-        if state.is_writable:
-            if self._told is not None and self.webhook is not None:
+        since = self.watcher.trouble_since
+        if since is None and self._told is not None:
+            if self.webhook is not None:
                 self.webhook.post_now(self.to.origin.alert(self._told, NotificationKind.OVER, now))
             self._told = None
+        if state.is_writable:
             if self._asked_at is None or not timedelta() <= now - self._asked_at < _ADDRESSES_EVERY:
                 self._asked_at = now
                 await self._find_addresses()
-        elif self._told is None and now - state.since >= STORE_AFTER:
-            await self._tell(state, now)
+        elif since is not None and self._told is None and now - since >= STORE_AFTER and self._may_tell(now):
+            await self._tell(since, state.cause, now)
+
+    def _may_tell(self, now: datetime) -> bool:
+        """Return True if no message was sent within the hour: a server may come and go for a day."""
+        return self._told_at is None or not timedelta() <= now - self._told_at < EVERY
 
     async def _find_addresses(self) -> None:
         try:
@@ -73,16 +80,16 @@ class StoreNotifier:
         except (StoreUnavailable, TimeoutError):
             self._asked_at = None
 
-    async def _tell(self, state: StoreState, now: datetime) -> None:
+    async def _tell(self, since: datetime, cause: str, now: datetime) -> None:
         alert = Alert(
             cause="store",
-            since=state.since,
+            since=since,
             stage=1,
             line="alerts.store_unwritable",
-            fields=store_fields(state.cause),
+            fields=store_fields(cause),
             level="critical",
         )
-        self._told = alert
+        self._told, self._told_at = alert, now
         self.meter.count("alerts", cause="store", news=NotificationKind.TROUBLE.value)
         if self.webhook is not None:
             self.webhook.post_now(self.to.origin.alert(alert, NotificationKind.TROUBLE, now))

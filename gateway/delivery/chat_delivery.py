@@ -163,7 +163,10 @@ class ChatDeliveryWorker:
         except PlaceGone as error:
             await self._move(message, part, later, error)
         except SendRefused as error:
-            await self._bury(part, str(error), 1 + len(later))
+            if part.moved_to:  # the asker is told, whatever the other chat's reason
+                await self._move(message, part, later, error)
+            else:
+                await self._bury(part, str(error), 1 + len(later))
         except SendFailed as error:
             await self._failed(part, error, 1 + len(later))
         else:
@@ -249,7 +252,7 @@ class ChatDeliveryWorker:
         await self._context.retry_store(lambda: note(part, reason))
 
     async def _move(
-        self, message: OutboundMessage, part: MessagePart, later: Sequence[OutboxPart], error: PlaceGone
+        self, message: OutboundMessage, part: MessagePart, later: Sequence[OutboxPart], error: SendRefused
     ) -> None:
         """Send the message to another chat, or dead-letter it without one.
 

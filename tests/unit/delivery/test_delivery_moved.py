@@ -78,6 +78,35 @@ async def test_where_the_group_is_closed_too_the_asker_gets_one_line(opens: Open
     assert gateway.platform.texts(GROUP) == []
 
 
+async def test_a_group_that_refuses_the_moved_answer_sends_its_asker_to_it(opens: OpensGateway) -> None:
+    """Whatever the parent chat's reason is: its members read nothing, so the asker is told."""
+    gateway = await opens()
+    gateway.platform.fail(ChannelFault.GONE, chat=TOPIC.chat, calls=99)
+    gateway.platform.fail(ChannelFault.REFUSED, chat=GROUP.chat, calls=99)
+    await ask(gateway, "At noon.")
+    await gateway.settled()
+    assert gateway.platform.texts(SessionKey("telegram", "ann")) == [LINE]
+    assert (await gateway.store.journal.depth())["dead"] == 0
+
+
+@pytest.mark.parametrize("fault", [ChannelFault.GONE, ChannelFault.REFUSED])
+async def test_where_the_asker_cannot_be_written_to_either_it_is_given_up(
+    opens: OpensGateway, fault: ChannelFault
+) -> None:
+    """Three refusals, one call each, one dead letter, and the chat goes on."""
+    gateway = await opens()
+    gateway.platform.fail(ChannelFault.GONE, chat=TOPIC.chat)
+    gateway.platform.fail(ChannelFault.GONE, chat=GROUP.chat)
+    gateway.platform.fail(fault, chat="ann")
+    await ask(gateway, "At noon.")
+    await gateway.settled()
+    assert [call.chat for call in gateway.platform.calls] == [TOPIC.chat, GROUP.chat, "ann"]
+    assert (await gateway.store.journal.depth())["dead"] == 1
+    await ask(gateway, "Next.", id="2")
+    await gateway.settled()
+    assert gateway.platform.texts(TOPIC) == ["Next."]
+
+
 async def test_a_private_threads_answer_does_not_go_to_its_parent(opens: OpensGateway) -> None:
     """The parent has readers that the thread had not: the asker gets the line instead."""
     gateway = await opens()

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psycopg
 import pytest
 import structlog
 from starlette.routing import Route
 
 from gateway.errors import StoreUnavailable
-from gateway.store_watcher import StoreState, StoreWatcher
+from gateway.store_watcher import CALM, StoreState, StoreWatcher
 from gateway.web.health import HealthEndpoints
 from gateway.web.metrics import DEPTH, METRICS, OF_STORE, MetricKind, PrometheusRecorder, metrics_route, record_depth
 from gateway.web.server import WebServer
+from tests.fakes.clock import VirtualClock
 
 
 class FillingJournal:
@@ -173,9 +175,87 @@ async def test_a_store_that_hangs_is_known_within_the_deadline() -> None:
         released.set()
         at += timedelta(seconds=1)
         assert (await watcher.measure()).is_writable
+        assert not watcher.outages  # it may go on
+        at += CALM
+        await watcher.measure()
     assert [each["event"] for each in lines] == ["store.unwritable"] * 2 + ["store.writable"]
     (outage,) = watcher.outages
     assert outage.until - outage.since == timedelta(seconds=81)
+
+
+class SlowStore:
+    """A store whose writes take *seconds*, and raise *error*."""
+
+    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self.seconds = seconds
+        self.error = error
+
+    async def check(self) -> None:
+        """Write once."""
+        await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+
+    async def record_gauges(self) -> None:
+        """Read what is stored."""
+
+
+def watch_slow(store: SlowStore, clock: VirtualClock) -> StoreWatcher:
+    """Return a watcher of *store* in virtual time."""
+    return StoreWatcher(store.check, store.record_gauges, meter=PrometheusRecorder(strict=True), now=clock.now)
+
+
+async def test_a_store_that_answers_too_late_each_time_does_not_flip(clock: VirtualClock) -> None:
+    """A write of six seconds is no sign that the store can be written: it stays unwritable, with one line a minute."""
+    store = SlowStore(seconds=6)
+    watcher = watch_slow(store, clock)
+    seen = []
+    with structlog.testing.capture_logs() as lines:
+        watching = asyncio.create_task(watcher.run())
+        for _ in range(55):
+            await asyncio.sleep(1)
+            seen.append(watcher.state is not None and watcher.state.is_writable)
+        store.seconds = 0
+        await asyncio.sleep(15)
+        watching.cancel()
+    assert not any(seen)
+    assert [each["event"] for each in lines] == ["store.unwritable", "store.writable"]
+    assert watcher.state is not None
+    assert watcher.state.is_writable
+
+
+async def test_a_store_that_flaps_is_one_outage_and_a_line_a_minute(clock: VirtualClock) -> None:
+    """`/readyz` follows each change; the log and the alert do not."""
+    store = SlowStore()
+    watcher = watch_slow(store, clock)
+    changes = set()
+    with structlog.testing.capture_logs() as lines:
+        watching = asyncio.create_task(watcher.run())
+        for n in range(150):
+            store.error = StoreUnavailable("the connection was lost") if n % 5 else None
+            await asyncio.sleep(1)
+            changes.add(watcher.state is not None and watcher.state.is_writable)
+        store.error = None
+        await asyncio.sleep(30)
+        watching.cancel()
+    assert changes == {True, False}
+    assert sum(each["event"] == "store.unwritable" for each in lines) == 3
+    (outage,) = watcher.outages
+    assert 145 <= (outage.until - outage.since).total_seconds() <= 152
+
+
+async def test_an_unforeseen_error_of_the_store_is_a_cause_and_not_the_end(clock: VirtualClock) -> None:
+    """A database whose tables were taken from our role cannot be written; the watcher goes on."""
+    store = SlowStore(error=psycopg.errors.InsufficientPrivilege("permission denied for table meta"))
+    watcher = watch_slow(store, clock)
+    watching = asyncio.create_task(watcher.run())
+    await asyncio.sleep(3)
+    assert watcher.state is not None
+    assert (watcher.state.is_writable, watcher.state.cause) == (False, "permission denied for table meta")
+    store.error = None
+    await asyncio.sleep(3)
+    assert watcher.state.is_writable
+    watching.cancel()
 
 
 FOREIGN = ["10.1.2.3:8787", "parlour:8787", "parlour.default.svc", "chat.evil.example", ""]
