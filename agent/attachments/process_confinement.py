@@ -36,7 +36,7 @@ _ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
             *(13, 14, 15, 34, 36, 37, 38, 127, 128, 130, 131),  # its own signals and timers
             *(7, 22, 23, 213, 228, 229, 230, 232, 233, 270, 271, 281, 290, 291, 293, 35, 96, 201),  # waiting, clocks
             *(24, 39, 60, 63, 98, 99, 100, 102, 104, 107, 108, 110, 111, 186, 231),  # itself
-            *(157, 158, 202, 218, 219, 273, 317, 318, 334, 444, 445, 446),  # threads, and more confinement
+            *(158, 202, 218, 219, 273, 318, 334),  # threads
         ),
     ),
     "aarch64": (
@@ -48,22 +48,25 @@ _ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
             *(102, 103, 132, 133, 134, 135, 136, 137, 139),
             *(19, 20, 21, 22, 59, 72, 73, 101, 113, 114, 115, 169),
             *(93, 94, 124, 153, 160, 165, 172, 173, 174, 175, 176, 177, 178, 179),
-            *(96, 98, 99, 128, 167, 277, 278, 293, 444, 445, 446),
+            *(96, 98, 99, 128, 278, 293),
         ),
     ),
 }
 # Calls that are allowed for some values of one argument: its index and the values. The first two are about the process
-# itself (0), the third about descriptors: F_SETOWN would send signals to others.
+# itself (0), the third about its name and its parent's end: PR_SCHED_CORE would bind another process to ours. The
+# fourth is about descriptors: F_SETOWN would send signals to others.
 _BY_VALUE: dict[str, Sequence[tuple[int, int, Sequence[int]]]] = {
     "x86_64": (
         (302, 0, (0,)),  # prlimit64
         (204, 0, (0,)),  # sched_getaffinity
+        (157, 0, (1, 15, 16)),  # prctl: PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME
         (72, 1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),  # fcntl
         (16, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # ioctl: terminals and flags
     ),
     "aarch64": (
         (261, 0, (0,)),
         (123, 0, (0,)),
+        (167, 0, (1, 15, 16)),
         (25, 1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),
         (29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
     ),
@@ -77,6 +80,7 @@ _LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")  # of p
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3, _CLONE_THREAD = 435, 0x10000
 _NAMESPACES = 0x7E020080  # flags of clone
+_ANOTHERS_CHILD = 0x8000 | 0x2000  # CLONE_PARENT: a child of the gateway, which nobody waits for; CLONE_PTRACE
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _EPERM, _ENOSYS = 0x00050000 | 1, 0x00050000 | 38
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -164,8 +168,11 @@ def _restrict_calls(libc: ctypes.CDLL, *, may_start: bool) -> None:
         program += [(_ANY_BIT, 0, 1, _WRITES), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     # Threads are clones too. glibc falls back from clone3, whose flags no filter can see.
     program += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]
-    program += [(_EQUAL, 0, 3, _CLONE[machine]), (_LOAD, 0, 0, 16)]
-    program += [(_ANY_BIT, 1, 0, _NAMESPACES) if may_start else (_ANY_BIT, 0, 1, _CLONE_THREAD)]
+    program += [(_EQUAL, 0, 4, _CLONE[machine]), (_LOAD, 0, 0, 16)]
+    program += [
+        (_ANY_BIT, 2, 0, _NAMESPACES | _ANOTHERS_CHILD),
+        (_ANY_BIT, 0, 1, 0xFFFFFFFF if may_start else _CLONE_THREAD),
+    ]
     program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
     code = b"".join(struct.pack("HBBI", *each) for each in program)
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +110,72 @@ def test_the_kernel_refuses_what_a_decoder_never_needs(tmp_path: Path, abi: int)
     assert done.stdout.split() == ["thread", "end"]
     assert victim.read_text() == "secret"
     assert [each.name for each in tmp_path.iterdir()] == ["victim.txt"]
+
+
+EVERY_CALL = """
+import ctypes, errno, os, sys
+from agent.attachments import process_confinement as confinement
+confinement._restrict_files = lambda *_: None
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.argtypes = [ctypes.c_long] * 7
+machine = os.uname().machine
+listed = {*confinement._ALLOWED[machine][1], *(call for call, *_ in confinement._BY_VALUE[machine])}
+listed |= {call for call, _ in confinement._OPENING[machine]} | {confinement._CLONE[machine]}
+listed |= {335, 336} if machine == "x86_64" else set()  # of probes: the kernel filters them nowhere, and ends who calls
+listed |= set(confinement._STARTING[machine]) if PROGRAMS else set()
+assert confinement.confine_process([sys.prefix, sys.base_prefix], PROGRAMS)
+for number in range(1_000):
+    if number not in listed:
+        failed = libc.syscall(number, -1, -1, -1, -1, -1, -1) == -1
+        if not failed or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS):
+            print("call", number, ctypes.get_errno())
+prctl, clone = (157, 56) if machine == "x86_64" else (167, 220)
+TRIES = {
+    "a child of the gateway": (clone, 0x8000 | 17),
+    "a traced child": (clone, 0x2000 | 17),
+    "a thread in another network": (clone, 0x40000000 | 0x10000 | 0x800 | 0x100),
+    "bind another process": (prctl, 62, 2, os.getppid()),
+    "let others trace": (prctl, 0x59616D61, -1),
+    "more rules": (prctl, 22, 2, -1),
+}
+for name, arguments in TRIES.items():
+    answer = libc.syscall(*arguments, *[0] * (7 - len(arguments)))
+    if answer == 0 and name.endswith(("gateway", "child")):
+        os._exit(0)
+    if answer != -1 or ctypes.get_errno() != errno.EPERM:
+        print(name, answer, ctypes.get_errno())
+print("end")
+"""
+OTHER_TABLES = """
+import ctypes, mmap, os, sys
+from agent.attachments.process_confinement import confine_process
+libc = ctypes.CDLL(None, use_errno=True)
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))  # getpid of 32-bit programs
+old = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+assert confine_process([sys.prefix, sys.base_prefix])
+libc.syscall(0x40000000 | 39) if TABLE == "x32" else old()
+print("alive")
+"""
+
+
+@pytest.mark.skipif(not can_confine(), reason="needs Landlock (Linux 5.13) on x86-64 or ARM64")
+@pytest.mark.parametrize("programs", [[], ["/usr/bin/true"]], ids=["reader", "calculator"])
+def test_every_call_that_is_not_listed_is_refused(programs: list[str]) -> None:
+    """The filter itself answers, whatever the kernel would: io_uring, memory of others, keys, mounts, descriptors.
+
+    Of the listed ones, those about other processes are refused by their arguments.
+    """
+    program = EVERY_CALL.replace("PROGRAMS", repr(programs))
+    done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+@pytest.mark.skipif(not can_confine() or platform.machine() != "x86_64", reason="needs Landlock on x86-64")
+@pytest.mark.parametrize("table", ["x32", "i386"])
+def test_other_tables_of_calls_end_the_process(table: str) -> None:
+    """The numbers of x32 and of 32-bit programs mean other calls."""
+    program = OTHER_TABLES.replace("TABLE", repr(table))
+    done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert "alive" not in done.stdout
+    assert done.returncode in (-signal.SIGSYS, -signal.SIGSEGV), done.stderr
