@@ -107,10 +107,23 @@ class ChatLocales:
 
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat, with the prefix of commands there."""
+        return self._language_of(key, self._known_language(key))
+
+    def page_language(self, key: SessionKey, languages: Sequence[str]) -> str:
+        """Return the language of a page for a browser that prefers *languages*, in a chat or before a login.
+
+        The browser's first supported language is taken if `language` would return the unset default.
+        """
+        known = self._known_language(key)
+        if not known and not self._is_language_set:
+            known = next(filter(None, map(resolve_language, languages)), "")
+        return self._language_of(key, known)
+
+    def _known_language(self, key: SessionKey) -> str:
         scopes = self._scopes_of(key)
         chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in scopes)
         choice = next(filter(None, chosen), "") or self._overrides_of(key).language
-        return self._language_of(key, choice or next(filter(None, map(self._profile_language, scopes)), ""))
+        return choice or next(filter(None, map(self._profile_language, scopes)), "")
 
     def _profile_language(self, scope: str) -> str:
         return "" if self._is_language_set else self._people.preferences(scope).get(PROFILE_LANGUAGE, "")

@@ -200,7 +200,8 @@ app.command("search")(find)
 def backup(file: Annotated[Path, typer.Argument(help="The .tar.gz file to write; it must not exist yet.")]) -> None:
     """Write one archive of everything except secrets, while the gateway runs."""
     (line,) = call_operation("backup", {"file": str(file.absolute())})
-    what = f"{line['turns']:,} turns, memories of {line['people']:,} people, {line['files']:,} files"
+    people = "1 person" if line["people"] == 1 else f"{line['people']:,} people"
+    what = f"{line['turns']:,} turns, memories of {people}, {line['files']:,} files"
     typer.echo(f"{line['file']}: {what}, {line['size']:,} bytes")
     for left_out in line["left_out"]:
         typer.echo(f"not included: {left_out}")

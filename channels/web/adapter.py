@@ -23,6 +23,7 @@ from channels.web.uploads import WebUploads
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
+from gateway.i18n.languages import accepted_languages
 from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
 from gateway.ports import ChannelContext, channel_wide_key
 from gateway.ports.conversations import MOST_CONVERSATIONS
@@ -127,6 +128,13 @@ class WebChannel(FrameChannel):
     def language(self, visitor: WebVisitor | None) -> str:
         """Return the language of a visitor's chat, or the channel's default for an unknown visitor."""
         return self._language(channel_wide_key(self.name) if visitor is None else SessionKey(self.name, visitor.who))
+
+    def page_language(self, visitor: WebVisitor | None, connection: HTTPConnection) -> str:
+        """Return the language of the page: the visitor's, or the browser's if none was chosen or set."""
+        if self.panels is None:
+            return self.language(visitor)
+        key = channel_wide_key(self.name) if visitor is None else SessionKey(self.name, visitor.who)
+        return self.panels.page_language(key, accepted_languages(connection.headers.get("accept-language", "")))
 
     def allowed_commands(self, visitor: WebVisitor) -> Collection[str]:
         """Return the names of the commands that the visitor may use in general."""

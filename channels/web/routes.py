@@ -148,9 +148,9 @@ def _for_panel(show: Callable[[PersonPanels, SessionKey], Awaitable[Response]]) 
 
 
 async def _page(channel: WebChannel, request: Request) -> Response:
-    """Serve the page in the language of the visitor's chat, or the channel's default before a login."""
-    language = channel.language(await channel.visitor(request))
-    headers = {"Content-Security-Policy": _POLICY, "Vary": "Cookie"}
+    """Serve the page in the language of the visitor's chat, or the browser's."""
+    language = channel.page_language(await channel.visitor(request), request)
+    headers = {"Content-Security-Policy": _POLICY, "Vary": "Cookie, Accept-Language"}
     if channel.can_record:
         headers["Permissions-Policy"] = _RECORDING_POLICY
     return _answer(request, page(language), headers)
@@ -236,7 +236,7 @@ async def _session(channel: WebChannel, visitor: WebVisitor, _: Request) -> Resp
 
 
 async def _login(channel: WebChannel, request: Request) -> Response:
-    language = channel.language(None)
+    language = channel.page_language(None, request)
     code = await _typed_code(request)
     if code is None:
         return JSONResponse({"line": translate("web.login_bad", language)}, 400)
@@ -249,7 +249,9 @@ async def _login(channel: WebChannel, request: Request) -> Response:
     await _leave(channel, request)  # or its other windows stayed whoever it was
     login = await channel.logins.find(token)
     log.info("web.login", channel=channel.name, address=address, who=login.who if login else "")
-    answer = Response(status_code=204)
+    entered = None if login is None else WebVisitor(login.who, login)
+    language = channel.page_language(entered, request)
+    answer = Response(status_code=204, headers={"Content-Language": language})
     answer.set_cookie(
         channel.cookie,
         token,

@@ -75,6 +75,10 @@ class GatewayPersonPanels:
         scope = self._scope(key)
         return not scope or self._locales.has_profile(scope)
 
+    def page_language(self, key: SessionKey, languages: Sequence[str]) -> str:
+        """Return the language of the page for a browser that prefers *languages*; a choice or setting wins over it."""
+        return self._locales.page_language(key, languages)
+
     async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
         """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""
         if scope := self._scope(key):

@@ -50,11 +50,15 @@ class UsageOperations(OperationGroup):
     def _by_person(self, rows: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
         persons: dict[str, dict[str, Any]] = {}
         for line in rows:
-            person = self._app.store.links.person(PlatformAccount.from_name(line["person"]))
-            name = PlatformAccount.from_name(person).label
+            # No account has the file name "%": usage without a person must not pass for one's.
+            name = self._label_of(line["person"]) if line["person"] else ""
             sums = persons.get(name)
             persons[name] = {**line, "person": name} if sums is None else _add(sums, line)
         return sorted(persons.values(), key=lambda line: (-line["tokens_in"] - line["tokens_out"], line["person"]))
+
+    def _label_of(self, account: str) -> str:
+        person = self._app.store.links.person(PlatformAccount.from_name(account))
+        return PlatformAccount.from_name(person).label
 
     @operation("people show")
     async def show(self, arguments: Line) -> AsyncIterator[Line]:

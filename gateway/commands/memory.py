@@ -188,7 +188,7 @@ def find(
 
 
 def _place(line: Line) -> str:
-    who = line["who"] or {"assistant": "the bot", "user": "somebody"}.get(str(line["role"]), "")
+    who = line["who"] or {"assistant": "the bot", "user": "a person"}.get(str(line["role"]), "")
     when = f"{line['at'][:16].replace('T', ' ')}Z" if line["at"] and line["role"] else ""
     parts = "  ".join(part for part in (f"{line['source']}:{line['line']}", f"{line['score']:.2f}", when, who) if part)
     return f"{parts}\n    {' '.join(str(line['text']).split())}"

@@ -44,7 +44,10 @@ def list_people(
 ) -> None:
     """List access entries: members and blocked people, with the decision behind each."""
     where = f" on {channel}" if channel else ""
-    empty = f"no user may write{where} yet: use `parlour owner claim` or `parlour people allow`"
+    empty = (
+        f"no account of a platform may write{where} yet: use `parlour owner claim` or `parlour people allow`;"
+        " `parlour web logins` lists the users of the page"
+    )
     print_lines(call_operation("people list", {"channel": channel}), as_json, _access_row, empty=empty)
 
 

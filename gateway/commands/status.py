@@ -47,7 +47,9 @@ def show_status(as_json: AsJson = False) -> None:
             typer.echo(f"{'job ' + job['kind']:16} {_job_row(job)}")
     if today:
         calls, tokens, cached, cost = summarize_usage(today)
-        typer.echo(f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of input tokens cached, {cost}")
+        typer.echo(
+            f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of input tokens cached, cost {cost}"
+        )
     if budget and budget["limit"]:
         spent = ", spent: pending jobs continue tomorrow" if budget["is_spent"] else ""
         typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")

@@ -60,5 +60,8 @@ class PersonPanels(Protocol):
     def has_locale(self, key: SessionKey) -> bool:
         """Return True if language and time zone of the person are known."""
 
+    def page_language(self, key: SessionKey, languages: Sequence[str]) -> str:
+        """Return the language of the page for a browser that prefers *languages*; a choice or setting wins over it."""
+
     async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
         """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""

@@ -69,7 +69,7 @@ async def test_a_backup_says_how_much_it_has(tmp_path: Path, zygote: ForkServer)
             await gateway.command("send", KEY, f"message {n}")
             await until_answered(gateway, n)
         printed = await gateway.command("backup", str(tmp_path / "out.tar.gz"))
-        assert "2 turns, memories of 1 people" in printed
+        assert "2 turns, memories of 1 person" in printed
     finally:
         await gateway.close()
     with tarfile.open(tmp_path / "out.tar.gz") as archive:

@@ -155,6 +155,15 @@ async def test_a_browser_s_profile_gives_way_to_every_choice() -> None:
     writes = choices.writes
     await them.note_profile(scope, languages=["es"], zone="Asia/Tokyo")
     assert choices.writes == writes
+    assert them.page_language(key, ["es"]) == "de"  # not this browser's, but the first one's
     await choices.prefer(scope, "language", "zh")
     await choices.prefer(scope, "timezone", "Asia/Tokyo")
     assert (them.language(key), them.zone(scope)) == ("zh", "Asia/Tokyo")
+
+
+def test_a_page_is_in_the_browser_s_language_where_none_is_known() -> None:
+    """The first supported one, before a login too; else the default, and always that which the operator set."""
+    them, closed = locales(StoredChoices()), SessionKey("web", "*")
+    assert them.page_language(closed, ["fr", "de-AT", "es"]) == "de"
+    assert them.page_language(closed, ["fr"]) == them.page_language(closed, []) == "en"
+    assert locales(StoredChoices(), {"web:*": "es"}).page_language(closed, ["de"]) == "es"

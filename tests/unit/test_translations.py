@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from gateway.i18n import FALLBACK, load_catalogue, translate
 from gateway.i18n.formats import format_day, format_file_size, format_moment, format_time_of_day
-from gateway.i18n.languages import LANGUAGES, list_languages, own_name, parse_language, resolve_language
+from gateway.i18n.languages import (
+    LANGUAGES,
+    accepted_languages,
+    list_languages,
+    own_name,
+    parse_language,
+    resolve_language,
+)
 from gateway.i18n.message_catalogue import CatalogueEntry, catalogue_path, parse_entries
 from tests import messages
 
@@ -181,6 +188,30 @@ def test_short_sentences_are_short_in_every_language(language: str) -> None:
 def test_a_language_is_known_by_code_region_and_name(text: str, language: str) -> None:
     """People write what they call it, in whatever language they have; a region is its language."""
     assert parse_language(text) == language
+
+
+@pytest.mark.parametrize(
+    ("header", "languages"),
+    [
+        ("de-AT,de;q=0.9,en;q=0.8", ["de-AT", "de", "en"]),
+        ("en;q=0.1, es ; q=0.5,zh", ["zh", "es", "en"]),
+        ("de;q=0,es;q=x,en;q=nan", []),
+        ("de;level=1", ["de"]),
+        ("", [""]),
+        (",".join(["fr;q=0.1"] * 20 + ["de"]), ["fr"] * 20),
+        ("x" * 1_000 + ",de", ["x" * 1_000]),
+    ],
+)
+def test_a_browser_s_languages_are_read_in_its_order(header: str, languages: list[str]) -> None:
+    """By weight, in the order of the header where weights are equal; 20 codes and 1,000 characters are read."""
+    assert accepted_languages(header) == languages
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_sentences_of_the_page_are_plain_text(language: str) -> None:
+    """They are shown as they are: marks of Markdown would be read by people."""
+    page = {key: translate(key, language) for key in load_catalogue(FALLBACK) if key.startswith("web.")}
+    assert not [key for key, sentence in page.items() if "`" in sentence or "**" in sentence]
 
 
 def test_the_languages_there_are_can_be_listed() -> None:

@@ -16,6 +16,7 @@ const words = JSON.parse(document.getElementById("words").textContent);
 const by = (id) => document.getElementById(id);
 const text = by("text");
 const LONGEST = Number(text.getAttribute("maxlength"));
+const LOGGED_IN = "parlour.logged-in";
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
 const chat = new Chat(words, submit, edit, (press) => wire.send({ type: "press", ...press }), (before) => wire.send({ type: "look", before }));
@@ -31,7 +32,7 @@ const recorder = new Recorder(words, {
   ended: () => text.focus(),
 });
 let brought = codeInAddress();
-let isLoggedIn = false; // just now: people are told as whom, because a link may bring somebody else's code
+let isLoggedIn = takeLogin(); // just now: people are told as whom, because a link may bring somebody else's code
 let pending = null;
 let again = 0;
 let isLocaleTold = false;
@@ -110,7 +111,7 @@ const handlers = {
     chat.message(frame);
     welcome();
     panels.refresh();
-    if (isLanguageChanged && frame.kind === "notice") location.reload();
+    if (isLanguageChanged && frame.kind === "notice") reload();
     if (chat.hasEnded(frame)) wire.send({ type: "look" }); // the history knows where the new conversation begins
   },
   conversations() {
@@ -315,7 +316,7 @@ by("login").addEventListener("cancel", (event) => event.preventDefault());
 
 by("login-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const line = await enter(by("code").value);
+  const { line = "", language } = await enter(by("code").value);
   by("login-trouble").textContent = line;
   by("login-trouble").hidden = line === "";
   if (line !== "") {
@@ -324,6 +325,10 @@ by("login-form").addEventListener("submit", async (event) => {
   }
   brought = "";
   isLoggedIn = true;
+  if (language !== words.language) {
+    reload();
+    return;
+  }
   by("code").value = "";
   by("login").close();
   wire.reset();
@@ -332,9 +337,31 @@ by("login-form").addEventListener("submit", async (event) => {
 async function enter(code) {
   try {
     const answer = await post("login", { code });
-    return answer.ok ? "" : (await answer.json()).line ?? words.login_failed;
+    if (answer.ok) return { language: answer.headers.get("Content-Language") };
+    return { line: (await answer.json()).line ?? words.login_failed };
   } catch {
-    return words.login_failed;
+    return { line: words.login_failed };
+  }
+}
+
+/** Load the page in another language; as whom one is logged in is still told. */
+function reload() {
+  try {
+    if (isLoggedIn) sessionStorage.setItem(LOGGED_IN, "yes");
+  } catch {
+    // Storage is forbidden: the header's button still names the person.
+  }
+  location.reload();
+}
+
+/** Return true if the page was loaded again right after a login. */
+function takeLogin() {
+  try {
+    const isStored = sessionStorage.getItem(LOGGED_IN) !== null;
+    sessionStorage.removeItem(LOGGED_IN);
+    return isStored;
+  } catch {
+    return false;
   }
 }
 
@@ -369,7 +396,7 @@ async function tellLocale() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
   const answer = await post("locale", { languages: [...navigator.languages], zone }).catch(() => null);
   const { language } = answer?.ok ? await answer.json() : words;
-  if (language !== words.language) location.reload();
+  if (language !== words.language) reload();
 }
 
 function post(path, body) {

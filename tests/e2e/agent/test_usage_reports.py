@@ -84,7 +84,8 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
         await asyncio.to_thread(show_status, as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("today")]
         assert shown == [
-            f"{'today':16} 4 model calls, 3,030 tokens, 80% of input tokens cached, $0.0200 plus 1 call of unknown cost"
+            f"{'today':16} 4 model calls, 3,030 tokens, 80% of input tokens cached,"
+            " cost $0.0200 plus 1 call of unknown cost"
         ]
     said = await asyncio.to_thread(subprocess.run, [COMMAND, "usage", "--json"], capture_output=True, check=True)
     assert json.loads(said.stdout)["calls"] == model.calls == 4
