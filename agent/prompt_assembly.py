@@ -193,6 +193,8 @@ class PromptAssembler:
         These are its own and those of the message that it quotes, which for the rows *untrusted* is untrusted; the
         first row has those of its thread's *root* too.
         """
+        if not root and not any(row.message.attachments or row.message.quoted_files for row in rows):
+            return [()] * len(rows)
         files = None if is_stopped else self._files
 
         async def load(row: InboxRow, root: Sequence[Attachment]) -> Sequence[Fact]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -99,23 +99,33 @@ class TurnPhases:
     def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
         """*start* returns the context of one phase."""
         self._start = start
-        self._running = AsyncExitStack()
+        self._running: AbstractAsyncContextManager[object] | None = None
 
     async def __aenter__(self) -> TurnPhases:
-        await self._running.enter_async_context(self._start())
+        await self._begin()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._running.aclose()
+        await self._end()
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:
         """End the phase for the block, and start another one behind it."""
-        await self._running.aclose()
+        await self._end()
         try:
             yield
         finally:
-            await self._running.enter_async_context(self._start())
+            await self._begin()
+
+    async def _begin(self) -> None:
+        phase = self._start()
+        await phase.__aenter__()
+        self._running = phase
+
+    async def _end(self) -> None:
+        phase, self._running = self._running, None
+        if phase is not None:
+            await phase.__aexit__(None, None, None)
 
 
 @dataclass(slots=True)

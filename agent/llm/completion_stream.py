@@ -115,7 +115,8 @@ class AnswerClock:
         self._silence = silence
         self._end = started + total
         self._first = started + first  # a server that says early that it lives may take as long as a silent one
-        self._limit = asyncio.timeout_at(min(self._first, self._end))
+        self._at = min(self._first, self._end)
+        self._limit = asyncio.timeout_at(self._at)
 
     async def __aenter__(self) -> AnswerClock:
         await self._limit.__aenter__()
@@ -126,8 +127,11 @@ class AnswerClock:
 
     def note_bytes(self) -> None:
         """Take any byte as a sign of life."""
-        if not self._limit.expired():
-            self._limit.reschedule(min(max(self._loop.time() + self._silence, self._first), self._end))
+        at = min(max(self._loop.time() + self._silence, self._first), self._end)
+        # A timer for each piece costs more than reading it, so the limit may end by a hundredth of the silence early.
+        if not 0 <= at - self._at <= self._silence / 100 and not self._limit.expired():
+            self._at = at
+            self._limit.reschedule(at)
 
     def note_words(self) -> None:
         """Take a piece of the answer: from now on only the silence counts."""
@@ -306,9 +310,9 @@ def plain_words(chunk: object) -> str:
 
 def check_error(chunk: JsonObject) -> None:
     """Raise ProviderHttpError for an error beside or in place of an answer."""
-    choices = chunk.choices
+    choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], JsonObject) else JsonObject()
-    if first.delta or first.message:
+    if first.get("delta") or first.get("message"):
         return
     if chunk.error:
         raise error_in_body(chunk.error)

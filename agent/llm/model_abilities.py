@@ -46,9 +46,11 @@ class LearnedModels:
 
     def missing(self, model: str) -> frozenset[ModelAbility]:
         """Return the abilities that *model* lacks."""
-        if not self._unstored and (self._store is None or not self._store.facts()):
+        stored = self._store.facts() if self._store is not None else ()
+        if not self._unstored and not stored:
             return frozenset()  # as nearly always, and at every message
-        return frozenset(each for each in ModelAbility if self.find(model, each) is not None)
+        names = {name for owner, name in (*stored, *self._unstored) if owner == model}
+        return frozenset(each for each in ModelAbility if each in names and self.find(model, each) is not None)
 
     async def learn(
         self, model: str, facts: Mapping[str, str], *, forget: Collection[str] = (), at: datetime | None = None

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -64,7 +64,7 @@ FIRST_WAIT = timedelta(seconds=1)  # doubled at each further attempt, and jitter
 class ModelClient:
     """The first of *models* that answers; itself a `ChatModel`.
 
-        Each model is called up to *attempts* times; one that refuses is called once. Each request is recorded
+    Each model is called up to *attempts* times; one that refuses is called once. Each request is recorded
     before it is made and when it ends: answered, failed or cancelled. The stream of a retry starts
     again, which is harmless because a sink always gets the full text so far.
 
@@ -89,10 +89,7 @@ class ModelClient:
         if not models:
             raise ValueError("a client needs at least one model")
         self.name = models[0].name
-        # Each with the name under which its context window is kept.
-        self._models = tuple(
-            (each, each.sized_as if isinstance(each, SupportsContextWindow) else each.name) for each in models
-        )
+        self._models = tuple(map(_describe, models))
         self._attempts = max(attempts, 1)
         self._recorder = recorder
         self._meter = meter
@@ -105,9 +102,9 @@ class ModelClient:
 
     async def prompt_limit(self) -> int:
         """Return the prompt budget of the first model (units: token_estimate.py)."""
-        model, sized_as = self._models[0]
-        await self._know(model, sized_as)
-        return self.windows.budget(sized_as)
+        first = self._models[0]
+        await self._know(first)
+        return self.windows.budget(first.sized_as)
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return the first answer. Raises ContextOverflow and CapReached at once, else the *first* model's error.
@@ -116,111 +113,110 @@ class ModelClient:
         not hide it.
         """
         first: ModelFailed | None = None
-        for model, sized_as in self._models:
+        for each in self._models:
             try:
-                reply = await self._ask_for_less(model, sized_as, request, sink)
+                reply = await self._ask_for_less(each, request, sink)
             except ContextOverflow as error:
-                await self._know(model, sized_as)
-                await self.windows.note_refusal(sized_as, request.weight or estimate(request).input, error.window)
+                await self._know(each)
+                await self.windows.note_refusal(each.sized_as, request.weight or estimate(request).input, error.window)
                 raise
             except ModelFailed as error:
                 first = first or error
                 if self._observer is not None and error.cause is not None and error.cause.is_permanent:
-                    self._observer.note_fault(sized_as, error.cause)
+                    self._observer.note_fault(each.sized_as, error.cause)
+                name = each.model.name
                 log.warning(
-                    "model.gave_up", model=model.name, turn=request.turn, error=type(error).__name__, reason=str(error)
+                    "model.gave_up", model=name, turn=request.turn, error=type(error).__name__, reason=str(error)
                 )
             else:
                 if self._observer is not None:
-                    self._observer.note_answer(sized_as)
+                    self._observer.note_answer(each.sized_as)
                 return reply
         if self._observer is not None:
             self._observer.note_failure()
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 
-    async def _know(self, model: ChatModel, sized_as: str) -> None:
+    async def _know(self, each: _NamedModel) -> None:
         """Look up the model's window, once."""
-        if not self.windows.is_known(sized_as):
-            window = await model.window() if isinstance(model, SupportsContextWindow) else None
-            self.windows.set_window(sized_as, window, kept_as=_kept_as(model))
+        if not self.windows.is_known(each.sized_as):
+            window = await each.model.window() if isinstance(each.model, SupportsContextWindow) else None
+            self.windows.set_window(each.sized_as, window, kept_as=each.kept_as)
 
     async def sees(self) -> bool:
         """Return True if the first model accepts pictures."""
-        first = self._models[0][0]
+        first = self._models[0].model
         if self.lacks(ModelAbility.PICTURES):
             return False
         return await first.sees() if isinstance(first, SupportsVision) else False
 
     def names(self) -> Sequence[tuple[str, str]]:
         """Return of each model the settings' name and the name of its facts."""
-        return [(sized_as, _kept_as(model)) for model, sized_as in self._models]
+        return [(each.sized_as, each.kept_as) for each in self._models]
 
     def own_facts(self) -> list[ModelFact]:
         """Return the facts about the first model."""
-        kept_as = _kept_as(self._models[0][0])
-        return [each for each in self.facts.facts() if each.model == kept_as]
+        return [each for each in self.facts.facts() if each.model == self._models[0].kept_as]
 
     def lacks(self, ability: ModelAbility) -> bool:
         """Return True if the first model has refused *ability*. Served from memory."""
-        return ability in self.facts.missing(_kept_as(self._models[0][0]))
+        return ability in self.facts.missing(self._models[0].kept_as)
 
     async def warm(self) -> None:
         """Warm every model, one after the other: they share what is slow."""
-        for model, _ in self._models:
-            await model.warm()
+        for each in self._models:
+            await each.model.warm()
 
     async def close(self) -> None:
         """Close every model."""
-        for model, _ in self._models:
-            await model.close()
+        for each in self._models:
+            await each.model.close()
 
-    async def _ask_for_less(
-        self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None
-    ) -> ChatReply:
+    async def _ask_for_less(self, each: _NamedModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Ask one model, without what it is known to lack and then without each ability that it refuses.
 
         Each step leaves out another ability, so there are at most as many as abilities. A refusal is believed
         when the model takes the smaller request: with another error it may not have been the reason.
         """
-        kept_as, is_streamed = _kept_as(model), sink is not None
-        missing = self.facts.missing(kept_as)
-        if isinstance(model, SupportsFacts):
-            model.writes_calls_as_text = self.facts.find(kept_as, CALLS_AS_TEXT) is not None
+        name, is_streamed = each.model.name, sink is not None
+        missing = self.facts.missing(each.kept_as)
+        if each.writer is not None:
+            each.writer.writes_calls_as_text = self.facts.find(each.kept_as, CALLS_AS_TEXT) is not None
         if request.tool_choice and ModelAbility.TOOLS in missing:
-            raise AbilityMissing(f"{model.name}: it has no tools", ModelAbility.TOOLS)
+            raise AbilityMissing(f"{name}: it has no tools", ModelAbility.TOOLS)
         smaller: ChatRequest | None = replace(request, without=request.without | missing) if missing else request
         while smaller is not None:
             request = smaller
-            found = {str(each): "" for each in ModelAbility if each in request.without - missing}
+            found = dict.fromkeys(map(str, request.without - missing), "")
             try:
-                reply = await self._persist(model, sized_as, request, sink)
+                reply = await self._persist(each, request, sink)
             except ModelRefused as error:
-                ability = _refused_ability(error, request, model.name)
+                ability = _refused_ability(error, request, name)
                 smaller = reduce_request(request, ability, is_streamed=is_streamed) if ability is not None else None
                 if smaller is None:
                     raise
-                log.info("model.ability_refused", model=model.name, turn=request.turn, ability=ability)
+                log.info("model.ability_refused", model=name, turn=request.turn, ability=ability)
             except EmptyModelReply:
-                await self.facts.learn(kept_as, found)
+                await self.facts.learn(each.kept_as, found)
                 raise
             else:
-                await self.facts.learn(kept_as, found)
+                await self.facts.learn(each.kept_as, found)
                 return reply
         raise AssertionError("unreachable")
 
-    async def _persist(self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None) -> ChatReply:
+    async def _persist(self, each: _NamedModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Ask one model until it answers, refuses, wants too long a pause, or has failed often enough."""
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._ask(model, sized_as, request, sink)
+                return await self._ask(each, request, sink)
             except (ContextOverflow, ModelRefused):
                 raise
             except ModelFailed as error:
                 wait = self._wait(error, attempt)
                 if attempt == self._attempts or wait is None:
                     raise
-                log.info("model.again", model=model.name, turn=request.turn, error=type(error).__name__, wait=wait)
+                name = each.model.name
+                log.info("model.again", model=name, turn=request.turn, error=type(error).__name__, wait=wait)
                 await self._pause(wait)
         raise AssertionError("unreachable")
 
@@ -235,14 +231,15 @@ class ModelClient:
         # Never earlier than asked; a little later, or everybody who was told the same comes back at once.
         return asked.total_seconds() + 0.25 * self._jitter()
 
-    async def _ask(self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None) -> ChatReply:
+    async def _ask(self, each: _NamedModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Make one call and account for it, however it ends."""
+        model = each.model
         watch = _RecordingSink(sink, self._now, keeps_all=self._meter.records_spans) if sink is not None else None
         begun = self._now()
         price: Price | None = None
-        if isinstance(model, SupportsPrice):
+        if each.priced is not None:
             await model.warm()
-            price = model.price
+            price = each.priced.price
         call = await self._recorder.begin_call(request, model.name, price)
         spent: ChatReply | None = None
         outcome, was_refused = "cancelled", False
@@ -253,7 +250,7 @@ class ModelClient:
                 tokens = spent.tokens
                 # Some servers count what was cached apart from the rest.
                 apart = tokens.cached if tokens.cached > tokens.input else 0
-                self.windows.calibrate(sized_as, request.weight, tokens.input + apart)
+                self.windows.calibrate(each.sized_as, request.weight, tokens.input + apart)
         except ModelFailed as error:
             spent = usage_of_error(error)
             outcome = type(error).__name__
@@ -332,8 +329,29 @@ class ModelClient:
             self._meter.count("model_cache_hits")
 
 
-def _kept_as(model: ChatModel) -> str:
-    return model.kept_as if isinstance(model, SupportsFacts) else model.name
+@dataclass(frozen=True, slots=True)
+class _NamedModel:
+    """A model, the names under which its window and its facts are kept, and what it supports.
+
+    All are looked up once: a class is compared with a Protocol by each of its names.
+    """
+
+    model: ChatModel
+    sized_as: str
+    kept_as: str
+    writer: SupportsFacts | None
+    priced: SupportsPrice | None
+
+
+def _describe(model: ChatModel) -> _NamedModel:
+    writer = model if isinstance(model, SupportsFacts) else None
+    return _NamedModel(
+        model,
+        sized_as=model.sized_as if isinstance(model, SupportsContextWindow) else model.name,
+        kept_as=model.name if writer is None else writer.kept_as,
+        writer=writer,
+        priced=model if isinstance(model, SupportsPrice) else None,
+    )
 
 
 def _refused_ability(error: ModelRefused, request: ChatRequest, model: str) -> ModelAbility | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -145,7 +145,7 @@ class ProviderModel(ABC):
         """See `ChatModel.complete`."""
         await self.warm()
         gathered = self._builder()
-        gathered.tools = frozenset(map(_tool_name, request.tools))
+        gathered.tools = request.tools
         try:
             if sink is None or ModelAbility.STREAM in request.without:
                 async with self._clock(silence=self._config.timeout) as clock:
@@ -242,7 +242,9 @@ class ProviderModel(ABC):
             raise EmptyModelReply(f"{self.name}: an empty answer ({builder.finish or 'no reason given'})")
         tokens = self._tokens(request, builder)
         calls, text = builder.tool_calls(), builder.final_text()
-        written = find_written_calls(text, builder.answer.call_at, builder.tools, is_expected=self.writes_calls_as_text)
+        written = find_written_calls(
+            text, builder.answer.call_at, builder.is_offered, is_expected=self.writes_calls_as_text
+        )
         if written is not None:
             text = text[: builder.answer.call_at or 0] if calls else ""
         return ChatReply(
@@ -258,7 +260,3 @@ class ProviderModel(ABC):
 
     def _tokens(self, request: ChatRequest, builder: ReplyBuilder) -> TokenUsage:
         return builder.tokens() or estimate(request, builder.text)
-
-
-def _tool_name(tool: Mapping[str, Any]) -> str:
-    return str((tool.get("function") or {}).get("name"))

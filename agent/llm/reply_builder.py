@@ -44,7 +44,7 @@ class ReplyBuilder:
         self._has_delta = False
         self._index: object = None  # of the choice that is the answer
         self._is_result = False  # what comes is the result of a tool of the provider's, and no answer
-        self.tools: frozenset[str] = frozenset()  # names that the model was offered
+        self.tools: Sequence[Mapping[str, Any]] = ()  # that the model was offered
         self.answer = AnswerText(is_hidden=is_hidden)
         self.usage: Any = None
         self.finish = ""
@@ -133,6 +133,10 @@ class ReplyBuilder:
     def _check_shape(self, value: object) -> None:
         if isinstance(value, str | int | float | list):
             raise InvalidModelReply(f"{self._model}: a choice that is no object")
+
+    def is_offered(self, name: str) -> bool:
+        """Return True if the model was offered a tool called *name*."""
+        return any(str((tool.get("function") or {}).get("name")) == name for tool in self.tools)
 
     def take(self, bodies: Sequence[Any]) -> None:
         """Take a whole answer: one body, or the chunks of a stream that was not asked for."""
@@ -242,7 +246,8 @@ class ReplyBuilder:
         if id and call.id:
             return id != call.id
         # Either a name in two pieces, or a call without arguments and the next one.
-        return not call.arguments and name in self.tools and call.name in self.tools and call.name != name
+        is_next = not call.arguments and call.name != name
+        return is_next and self.is_offered(name) and self.is_offered(call.name)
 
     def _add_reasoning(self, source: Any) -> None:
         details = getattr(source, "reasoning_details", None)

@@ -43,7 +43,8 @@ def outgoing(
     if not has_tools or ModelAbility.TOOLS in lacks:
         if has_tools and sent and sent[0].get("role") == "system":  # whose text promises them
             sent[0]["content"] = _join_contents(sent[0].get("content"), NO_TOOLS)
-        sent = _with_calls_as_text(sent, range(len(sent)))
+        if any("tool_calls" in message for message in sent):
+            sent = _with_calls_as_text(sent, range(len(sent)))
     elif ModelAbility.FOREIGN_CALLS in lacks:
         sent = _with_calls_as_text(sent, {n for n, each in enumerate(messages) if not _has_data(each, sent[n], model)})
     if ModelAbility.PICTURES in lacks:
@@ -59,19 +60,20 @@ def outgoing(
 
 def _with_added(messages: Sequence[Mapping[str, Any]], model: str, *, is_wanted: bool) -> list[dict[str, Any]]:
     """Return *messages* with the data that *model* added to its own, unless it refuses it; without that of others."""
-    sent: list[dict[str, Any]] = []
+    sent = [*map(dict, messages)]
     has_reasoned = False
-    for message in messages:
-        kept = {name: value for name, value in message.items() if name != "thinking"}
-        is_own = is_wanted and _is_by(message, model)
+    for kept in sent:
+        if "tool_calls" not in kept and "thinking" not in kept:
+            continue  # as nearly always, and for the whole history at each request
+        is_own = is_wanted and _is_by(kept, model)
+        thinking = kept.pop("thinking", None)
         if is_own:
-            kept |= message["thinking"].get("message") or {}
+            kept.update(thinking.get("message") or {})
         if calls := kept.get("tool_calls"):
             kept["tool_calls"] = [_call_with_added(call, is_own=is_own) for call in calls]
             has_reasoned = has_reasoned or _REASONING in kept
             if has_reasoned:
                 kept.setdefault(_REASONING, "")
-        sent.append(kept)
     return sent
 
 

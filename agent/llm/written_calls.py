@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent.llm.answer_text import BARE_CALL
@@ -34,20 +34,20 @@ _DECODER = json.JSONDecoder()
 
 
 def find_written_calls(
-    text: str, call_at: int | None, tools: Collection[str], *, is_expected: bool
+    text: str, call_at: int | None, is_tool: Callable[[str], bool], *, is_expected: bool
 ) -> WrittenCalls | None:
     """Return the tool calls in *text*, which begin at *call_at*, or None if these are words.
 
-    Without a mark it is a call only if all of the text is an object that names one of *tools*. *is_expected*: the
-    model wrote its calls so when it was tried.
+    Without a mark it is a call only if all of the text is an object with a name of which *is_tool* is True.
+    *is_expected*: the model wrote its calls so when it was tried.
     """
     if call_at is None:
-        if (code := _CODE.fullmatch(text.strip()[:_MOST_CHARS])) is not None and code[1] in tools:
+        if (code := _CODE.fullmatch(text.strip()[:_MOST_CHARS])) is not None and is_tool(code[1]):
             return WrittenCalls((), is_whole=False, is_expected=is_expected)
         if BARE_CALL.match(text.lstrip()) is None or len(text) > _MOST_CHARS:
             return None
         calls, rest = _read(text)
-        if not calls or rest.strip() or any(call.name not in tools for call in calls):
+        if not calls or rest.strip() or not all(is_tool(call.name) for call in calls):
             return None
         return WrittenCalls(calls, is_whole=True, is_expected=is_expected)
     tail = text[call_at:]

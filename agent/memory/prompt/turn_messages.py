@@ -123,8 +123,10 @@ def _every_message(lines: Sequence[Line]) -> list[dict[str, Any]]:
                 group = None
             if isinstance(message.get("tool_calls"), list):
                 group = _group_of(message, line["i"])
-            elif message["role"] == "user" or not _is_blank(message.get("content")):
-                sent.append(_with_content(message))
+            elif not _is_blank(message.get("content")):
+                sent.append(message)
+            elif message["role"] == "user":
+                sent.append(_with_words(message))
     return sent if group is None else [*sent, *group.messages()]
 
 
@@ -193,20 +195,18 @@ def _finite(number: str) -> float:
     return value
 
 
-def _with_content(message: dict[str, Any]) -> dict[str, Any]:
-    """Return *message* with words in its content, and in each part of it."""
+def _with_words(message: dict[str, Any]) -> dict[str, Any]:
+    """Return *message*, whose content is blank, with words in it and without empty parts."""
     content = message.get("content")
-    if not _is_blank(content):
-        return message
     parts = [each for each in content if not _is_blank_part(each)] if isinstance(content, list) else None
     return {**message, "content": parts or _EMPTY}
 
 
 def _is_blank(content: object) -> bool:
     """Return True for a content that is empty, or has an empty part."""
-    if isinstance(content, list):
-        return not content or any(map(_is_blank_part, content))
-    return not isinstance(content, str) or not content.strip()
+    if isinstance(content, str):
+        return not content or content.isspace()
+    return not isinstance(content, list) or not content or any(map(_is_blank_part, content))
 
 
 def _is_blank_part(part: object) -> bool:

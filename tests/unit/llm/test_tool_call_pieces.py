@@ -22,7 +22,7 @@ def piece(name: str | None = None, arguments: Any = None, **more: Any) -> dict[s
 def gather(pieces: list[Any], *, key: str = "delta") -> ReplyBuilder:
     """Read one chunk for each of *pieces*, as parsed JSON."""
     gathered = ReplyBuilder("m", keeps_reasoning=True)
-    gathered.tools = frozenset({SEARCH, "files_list", "remember"})
+    gathered.tools = [{"function": {"name": name}} for name in (SEARCH, "files_list", "remember")]
     for each in pieces:
         calls = each if isinstance(each, list) else [each]
         chunk = {"choices": [{"index": 0, key: {"role": "assistant", "tool_calls": calls}}]}

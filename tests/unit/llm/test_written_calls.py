@@ -17,7 +17,7 @@ def find(text: str) -> WrittenCalls | None:
     answer = AnswerText()
     answer.add(text)
     answer.close()
-    return find_written_calls(answer.text, answer.call_at, {"memory_search"}, is_expected=True)
+    return find_written_calls(answer.text, answer.call_at, {"memory_search"}.__contains__, is_expected=True)
 
 
 CALL = '{"name": "memory_search", "arguments": {"query": "cats"}}'
@@ -79,12 +79,14 @@ def test_a_long_call_costs_little(inside: str) -> None:
     """Whatever a model writes into a call, it is read in a twentieth of a second; a longer one is not read."""
     text = "<tool_call>" + "{" + inside * (19_000 // len(inside))
     started = time.process_time()
-    found = find_written_calls(text, 0, set(), is_expected=True)
+    found = find_written_calls(text, 0, set().__contains__, is_expected=True)
     assert time.process_time() - started < 0.05
     assert found is not None
     assert not found.is_whole
     long = f'<tool_call>{{"name": "x", "arguments": {{"y": "{"z" * 20_000}"}}}}'
-    assert find_written_calls(long, 0, set(), is_expected=True) == WrittenCalls((), is_whole=False, is_expected=True)
+    assert find_written_calls(long, 0, set().__contains__, is_expected=True) == WrittenCalls(
+        (), is_whole=False, is_expected=True
+    )
 
 
 @pytest.mark.parametrize(
