@@ -57,15 +57,13 @@ class TelegramHistory:
         if self._chats.get(message.key, OrderedDict()).pop(message.message_id, None) is not None:
             self._count -= 1
 
-    def take_album(self, message: InboundMessage) -> Sequence[InboundMessage]:
-        """Remove and return the other parts of the album of *message*, oldest first."""
+    def album_of(self, message: InboundMessage) -> Sequence[InboundMessage]:
+        """Return the other parts of the album of *message*, oldest first."""
         parts = [
             each
             for each in self._chats.get(message.key, OrderedDict()).values()
             if message.album and each.album == message.album and each.message_id != message.message_id
         ]
-        for each in parts:
-            self.remove(each)
         return sorted(parts, key=_order)
 
     def messages_before(

@@ -73,8 +73,9 @@ class TelegramInbound:
             return
         if message.is_addressed:
             # The mention may be on any photo: those before it were nobody's question until now.
-            for part in self._history.take_album(message):
+            for part in self._history.album_of(message):
                 await self._intake.receive(replace(part, is_addressed=True))
+                self._history.remove(part)
         result = await self._intake.receive(message)
         self._history.update(message, result)
         if message.kind is InboundKind.BUTTON:

@@ -15,8 +15,9 @@ import pytest
 
 from channels.telegram import polling
 from channels.telegram.polling import POLL_SECONDS
-from gateway.errors import SettingsError
-from gateway.events import ChatKind, InboundKind, edit_revision
+from gateway.access.refusal_log import RejectionReason
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.events import ChatKind, InboundKind, InboundMessage, edit_revision
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.logs import configure_logs
@@ -373,3 +374,29 @@ async def test_the_menu_is_put_once(server: TelegramServer) -> None:
     async with open_line(server):
         await server.until(lambda: [name for name, _ in server.calls].count("getMyCommands") == 2 * lists)
     assert server.menu_sets == lists
+
+
+async def test_an_album_is_whole_though_the_store_fails_in_between(server: TelegramServer) -> None:
+    """The photos before the mention are kept until each is stored: the mention comes again, and so do they."""
+
+    class FailingServices(FakePageServices):
+        left = 2
+
+        async def receive(self, message: InboundMessage) -> IntakeResult:
+            if not message.is_addressed:
+                return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=RejectionReason.NOT_ADDRESSED)
+            self.left -= 1
+            if not self.left:
+                raise StoreUnavailable("for a moment")
+            return await super().receive(message)
+
+    services = FailingServices()
+    server.privacy = False
+    server.chat(GROUP, "supergroup")
+    photo = {"photo": [{"file_id": "A", "width": 9, "height": 9}], "media_group_id": "al"}
+    mention = {"caption": "@parlour_bot these?", "caption_entities": MENTION["entities"]}
+    async with open_line(server, services):
+        for fields in (photo, photo, photo, {**photo, **mention}):
+            server.say(None, chat=GROUP, **fields)
+        await server.until(lambda: not server.updates)
+    assert [message.message_id for message in services.accepted] == ["1", "2", "3", "4"]
