@@ -302,7 +302,6 @@ _DESCRIBED: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("checklist_tasks_done", _tasks_done),
     ("checklist_tasks_added", _tasks_added),
     ("story", _story),
-    ("reply_to_story", _story),
     ("paid_media", _paid_media),
     ("invoice", _invoice),
     ("game", _game),

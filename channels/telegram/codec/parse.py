@@ -27,6 +27,7 @@ from gateway.text.text_units import safe_display_name
 KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _NAMED = 64  # characters of a name
 _ADDED = "added/"  # what the event id of our arrival begins with
+_UNREADABLE = "(content of a kind that cannot be read)"
 _QUOTED = 4_000  # characters of a quoted text
 
 
@@ -222,8 +223,10 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any]) -> str:
         poll = original["poll"]
         options = [each for each in poll["options"] if each.get("persistent_id") == option]
         original = {"poll": {**poll, "options": options or poll["options"]}}
-    story = {name: message[name] for name in ("reply_to_story",) if name in message}
-    return message_text(original or story)[:_QUOTED]
+    if not original:
+        original = {"story": message["reply_to_story"]} if "reply_to_story" in message else {}
+    text = message_text(original)[:_QUOTED]
+    return text if text or not original or attachments(original) else _UNREADABLE
 
 
 def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any], bot: TelegramBotIdentity) -> str:

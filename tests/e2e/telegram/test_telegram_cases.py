@@ -141,6 +141,7 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
         "of the quoted message",
     ),
     "caption": ({"photo": [{"file_id": "AgAC1", "width": 9, "height": 9}], "caption": "the cat"}, "> the cat (image)"),
+    "unknown kind": ({"hologram": {"size": 3}}, "> (content of a kind that cannot be read)"),
 }
 
 
@@ -163,6 +164,15 @@ async def test_every_kind_of_answered_message_is_told(server: TelegramServer, na
         (prompt,) = model.prompts
     assert expected in prompt
     assert prompt.endswith("this?") or "of the quoted message" in prompt
+
+
+async def test_a_story_that_is_answered_is_no_text_of_the_sender(server: TelegramServer) -> None:
+    """It is quoted, and the sender's own text is as they typed it."""
+    content = {"text": "what is this?", "reply_to_story": {"chat": {"title": "News"}, "id": 3}}
+    async with run_case(server, _private(content)) as model:
+        (prompt,) = model.prompts
+    assert "> (a story of News)\n" in prompt
+    assert prompt.endswith("] what is this?")
 
 
 KINDS: dict[str, tuple[dict[str, Any], str]] = {
