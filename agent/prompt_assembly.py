@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -26,7 +27,7 @@ from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question
 from agent.turn import Turn
 from agent.turn_draft import TurnDraft
-from gateway.events import UNKNOWN, Attachment, InboundKind, InboundMessage, OutboundKind, QuoteKind
+from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, OutboundKind, QuoteKind
 from gateway.ports import HistoryReader, InboxRow, Line, Outbox
 
 NAME_LENGTH = 64
@@ -88,8 +89,11 @@ class PromptAssembler:
         rows, notes, profile = turn.lease.rows, turn.lease.notes, turn.profile
         background: tuple[InboundMessage, ...] = ()
         recalled: Mapping[str, Any] = {}
-        if turn.is_shared and not is_stopped:
+        if (turn.is_shared or turn.key.thread) and not is_stopped:
             background = await self._read_background(draft, turn.message, conversation)
+        if (start := _answered_start(turn.message, background)) is not None:
+            background = background[1:]
+            rows = (replace(rows[0], message=_quoting(turn.message, start)), *rows[1:])
         untrusted = await self._untrusted_quotes(rows)
         root = root_files(turn.message, background)
         facts = await self._file_facts(rows, turn, untrusted, root, is_stopped=is_stopped)
@@ -281,6 +285,31 @@ def root_files(message: InboundMessage, background: Sequence[InboundMessage]) ->
     """Return the files of the first message of the thread of *message*, if it is in the *background*."""
     root = next((each for each in background[:1] if each.message_id and each.message_id == message.key.thread), None)
     return () if root is None else root.attachments
+
+
+def _answered_start(message: InboundMessage, background: Sequence[InboundMessage]) -> InboundMessage | None:
+    """Return the start of the thread of *message* that is shown as the message it answers; None for another start.
+
+    The start of a group's thread is part of the background if its chat admits its author.
+    """
+    start = background[0] if background and background[0].message_id == message.key.thread else None
+    if start is None or message.quoted.strip() or message.quoted_files:
+        return None
+    is_quoted = start.sender.is_self or start.sender.id == UNKNOWN or message.chat_kind is ChatKind.DIRECT
+    return start if is_quoted else None
+
+
+def _quoting(message: InboundMessage, start: InboundMessage) -> InboundMessage:
+    """Return *message* with the *start* of its thread as the message that it answers."""
+    by = UNKNOWN if _has_others_words(start) else start.sender.id
+    return replace(
+        message,
+        reply_to=start.message_id,
+        quoted=start.text,
+        quoted_by="" if start.sender.is_self else by,
+        quoted_name=start.sender.name,
+        quoted_files=start.attachments,
+    )
 
 
 def find_replaced(message: InboundMessage, conversation: Conversation) -> Line | None:

@@ -31,7 +31,10 @@ class ChannelHistory:
         self._admits = admits
 
     async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
-        """Return the newest words that admitted people said before *message*, oldest first."""
+        """Return the newest words that admitted people said before *message*, oldest first.
+
+        The start of its thread comes first, also the bot's own; an author that the chat does not admit is UNKNOWN.
+        """
         channel = self._channels.get(message.key.channel)
         if not isinstance(channel, SupportsHistory):
             return ()
@@ -44,7 +47,13 @@ class ChannelHistory:
         except Exception:  # the channel boundary: a turn can do without
             log.exception("overheard.failed", key=str(message.key))
             return ()
-        return tuple(each for each in said if self._admits(each))
+        found = [each for each in said if not each.sender.is_self and self._admits(each)]
+        start = next((each for each in said[:1] if each.message_id and each.message_id == message.key.thread), None)
+        if start is None or start in found[:1]:
+            return tuple(found)
+        if not start.sender.is_self:
+            start = replace(start, sender=replace(start.sender, id=UNKNOWN))
+        return (start, *found)
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
         """Return True if the person *sender* is admitted by id alone; a sender admitted by a role is not."""

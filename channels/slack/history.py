@@ -111,11 +111,12 @@ class SlackHistory:
         self, message: InboundMessage, bot: SlackBotIdentity, *, since: datetime | None, limit: int
     ) -> list[InboundMessage]:
         """Return the messages before *message* in its chat or thread; see `SupportsHistory`."""
-        if await self._is_known(message):
+        is_known, thread = await self._is_known(message), message.key.thread
+        if is_known and (since is not None or thread in ("", message.message_id) or not _is_typed(message)):
             return []
         oldest = _ts(since) if since else "0"
         try:
-            messages = await self._read(message, oldest, limit)
+            messages = await (self._read_start(message) if is_known else self._read(message, oldest, limit))
         except SlackRefusal as error:
             if error.code not in _EXPECTED:
                 raise
@@ -129,16 +130,17 @@ class SlackHistory:
 
     async def _is_known(self, message: InboundMessage) -> bool:
         """Return True if every message before *message* was received, or if the chat has no others."""
-        if message.chat_kind is ChatKind.DIRECT or message.kind is not InboundKind.MESSAGE:
+        if message.chat_kind is ChatKind.DIRECT or not _is_typed(message):
             return True
         if self._reply_policy(message.key.chat).group_policy == "open":
             return True
-        try:
-            moment(message.message_id)
-        except ValueError:
-            return True  # from a job, not from a user
         since = await self._inbound.threads.since(message.key.chat)
         return bool(since) and number(since) < number(message.message_id)
+
+    async def _read_start(self, message: InboundMessage) -> Sequence[Mapping[str, Any]]:
+        query = {"channel": message.key.parent.chat, "ts": message.key.thread, "limit": "1"}
+        answer = await self._api.get("conversations.replies", **query)
+        return [each for each in answer.get("messages") or () if each.get("ts") == message.key.thread]
 
     async def _read(self, message: InboundMessage, oldest: str, limit: int) -> Sequence[Mapping[str, Any]]:
         query = {"channel": message.key.parent.chat, "latest": message.message_id, "oldest": oldest}
@@ -175,7 +177,7 @@ class SlackHistory:
             except UnreadableEvent:
                 continue  # it is context only
             is_before = parsed is not None and number(parsed.ts) < number(message.message_id)
-            if parsed is not None and is_before and not parsed.is_self:
+            if parsed is not None and is_before and (not parsed.is_self or parsed.ts == message.key.thread):
                 yield parsed
 
     async def _build(
@@ -195,6 +197,15 @@ class SlackHistory:
             )
             for event in events
         ]
+
+
+def _is_typed(message: InboundMessage) -> bool:
+    """Return True for a message that a user wrote, which has a ts for its id; False for one of a job or a command."""
+    try:
+        moment(message.message_id)
+    except ValueError:
+        return False
+    return message.kind is InboundKind.MESSAGE
 
 
 def _ts(at: datetime) -> str:

@@ -98,9 +98,9 @@ class SupportsHistory(Protocol):
     ) -> Sequence[InboundMessage]:
         """Return users' messages before *message* in its chat or thread, oldest first, without the bot's own.
 
-        The result holds the start of the thread and the newest *limit* messages, all newer than *since*, with the
-        sender facts that admission needs. It is empty if the chat has no such messages or the bot receives all of them
-        anyway. Raises SendFailed if the platform cannot be asked.
+        The result holds the start of the thread, which may be the bot's own, and the newest *limit* messages, all newer
+        than *since*, with the sender facts that admission needs. Where the bot receives all messages anyway, it holds
+        the start alone, and only for a thread that begins. Raises SendFailed if the platform cannot be asked.
         """
 
 
@@ -154,7 +154,11 @@ class HistoryReader(Protocol):
     """Access to the messages before a mention, restricted to senders that the chat admits."""
 
     async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
-        """Return the messages, oldest first; () if the platform did not answer in time. Never raises."""
+        """Return the messages, oldest first; () if the platform did not answer in time. Never raises.
+
+        The start of the thread of *message* comes first, also the bot's own; an author that the chat does not admit
+        is UNKNOWN.
+        """
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
         """Return True if the person *sender* is admitted in the chat of *message*."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +13,24 @@ import pytest
 from gateway.i18n import translate
 from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
-from tests.fakes.slack_gateway import open_gateway
+from tests.fakes.slack_gateway import open_gateway, transcripts
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, FakeSlackChat, SlackFault, SlackServer, slack_server
 
 
 @asynccontextmanager
 async def run_case(
-    case: dict[str, Any], server: SlackServer | None = None, *, environment: Mapping[str, str] | None = None
+    case: dict[str, Any],
+    server: SlackServer | None = None,
+    *,
+    home: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[SlackServer, CaseModel, list[str]]]:
     """Run a gateway, let what the case holds arrive one after the other; the list has the messages' ts."""
     model, said, named = CaseModel(), list[str](), dict[str, str]()
     async with nullcontext(server) if server else slack_server() as workspace:
         for method, errors in case.get("fail", {}).items():
             workspace.faults[method] = [SlackFault(error=error) for error in errors]
-        async with open_gateway(workspace, model=model, environment={**SEES, **(environment or {})}) as up:
+        async with open_gateway(workspace, home=home, model=model, environment={**SEES, **(environment or {})}) as up:
             await workspace.until(lambda: bool(workspace.called("auth.test")))
             for message in case.get("messages", ()):
                 fields = dict(message)
@@ -180,6 +185,63 @@ async def test_the_picture_that_starts_a_thread_reaches_the_model() -> None:
             pass
     assert "look at this (image)" in model.prompts[-1]
     assert PICTURE in model.prompts[-1]
+
+
+APP = {"place": ROOM, "user": "U0APP", "bot_id": "B77", "as": "root"}
+STARTS: dict[str, tuple[dict[str, Any], str]] = {
+    "words": ({**APP, "text": "deploy failed"}, "> deploy failed"),
+    "a card": ({**APP, "text": "", "attachments": [{"title": "Build 7", "text": "red"}]}, "> Build 7\n>   red"),
+    "the bot's own file": (
+        {
+            **APP,
+            "text": "",
+            "user": "U0PARLOUR",
+            "bot_id": "B0PARLOUR",
+            "files": [{"id": "F1", "name": "plan.txt", "mimetype": "text/plain", "size": 3}],
+        },
+        "(document plan.txt, 3 bytes of the quoted message",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+async def test_the_start_of_a_thread_that_no_person_wrote_reaches_the_model(tmp_path: Path, name: str) -> None:
+    """Called below an app's message, or a file of its own, the bot is shown it; another program's text is untrusted."""
+    start, expected = STARTS[name]
+    case = {"messages": [start, {"place": ROOM, "user": ANN, "text": "<@U0PARLOUR> why?", "thread": "root"}]}
+    async with run_case(case, home=tmp_path) as (_, model, _said):
+        pass
+    assert "[the message that is answered here]" in model.prompts[-1]
+    assert expected in model.prompts[-1]
+    assert '"quoted_origin":"untrusted"' in transcripts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "settings"),
+    [
+        (DM, {}),
+        (ROOM, {"PARLOUR_CHANNELS__SLACK__REPLY_IN": "channel"}),
+        (ROOM, {"PARLOUR_CHANNELS__SLACK__REPLY_IN": "channel", "PARLOUR_CHANNELS__SLACK__GROUP_POLICY": "open"}),
+    ],
+    ids=["direct", "channel", "open channel"],
+)
+async def test_an_answer_that_starts_a_thread_is_shown_in_it(
+    tmp_path: Path, place: str, settings: dict[str, str]
+) -> None:
+    """A thread is a conversation of its own: the bot's answer, below which it begins, is quoted once, and is clean."""
+    model = CaseModel()
+    async with slack_server() as server, open_gateway(server, home=tmp_path, model=model, environment=settings) as up:
+        server.say(place, ANN, "<@U0PARLOUR> hi")
+        await server.until(lambda: server.shown(place) == ["Answer 1."])
+        await up.idle()
+        (answer,) = [each for each in server.places[place].messages if each.get("bot_id")]
+        for text in ("shorter", "shorter still"):
+            server.say(place, ANN, f"<@U0PARLOUR> {text}", thread=answer["ts"])
+            await server.until(lambda: not server.pending)
+            await up.idle()
+    quote = "[the message that is answered here]\n> Answer 1.\n"
+    assert [quote in each for each in model.prompts] == [False, True, False]
+    assert "quoted_origin" not in transcripts(tmp_path)
 
 
 @pytest.mark.parametrize("is_mention_first", [True, False])

@@ -127,7 +127,8 @@ async def test_what_comes_to_us_anyway_costs_no_call() -> None:
         called = await receive_message(up, ROOM, ANN, f"{CALL} hello", thread=root)
         assert await before(up, called) == ["a thread"]
         count = len(up.server.calls)
-        assert await before(up, await receive_message(up, ROOM, BOB, "and a follow-up", thread=root)) == []
+        follow_up = await receive_message(up, ROOM, BOB, "and a follow-up", thread=root)
+        assert await before(up, follow_up, since=called.sent_at) == []
         assert [name for name, _ in up.server.calls[count:] if name.startswith("conversations")] == []
         await receive_message(up, ROOM, BOB, f"<@{ANN}> lunch?", thread=root)
         up.server.say(ROOM, ANN, "yes", thread=root, quiet=True)

@@ -15,7 +15,7 @@ import pytest
 
 from channels.telegram import polling
 from channels.telegram.polling import POLL_SECONDS
-from gateway.access.refusal_log import RejectionReason
+from gateway.admission import RejectionReason
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, edit_revision
 from gateway.i18n import translate
