@@ -470,7 +470,7 @@ class AgentLoop:
 
         def progress(text: str, step: int = 0, of: int = 0) -> None:
             if call.id in context.calls:  # a call that was left behind after its timeout shows nothing
-                context.show_call(call, _format_progress(text, step, of))
+                context.show_call(call, _format_progress(self._redact(text), step, of))
 
         return ToolContext(
             account=turn.account,

@@ -57,13 +57,18 @@ class OutgoingFiles:
         *,
         most: int,
         limit: Callable[[str], int],
+        redact: Callable[[str], str],
     ) -> None:
-        """Send at most *most* bytes, and no more than *limit* says for a channel's name; 0 is one that takes none."""
+        """Send at most *most* bytes, and no more than *limit* says for a channel's name; 0 is one that takes none.
+
+        *redact* removes our secrets from what the model wrote.
+        """
         self._workspaces = workspaces
         self._received = received
         self._blobs = blobs
         self._most = most
         self._limit = limit
+        self.redact = redact
 
     def can_send(self, key: SessionKey) -> bool:
         """Return True if the chat takes files."""
@@ -101,7 +106,8 @@ class OutgoingFiles:
                 " out, or give its text, and the person is asked"
             )
         if data is not None:
-            return await self._store(scope, safe_name(name), data, limit)
+            redacted = await asyncio.to_thread(self._redact_text, data)
+            return await self._store(scope, safe_name(self.redact(name)), redacted, limit)
         fact = await self._received.find(scope, name.removeprefix(f"{RECEIVED}/"), lines)
         if fact is None:
             raise ToolFailed(await self._not_there(scope, name, lines))
@@ -117,6 +123,13 @@ class OutgoingFiles:
         if not is_there:
             raise ToolFailed(f"{attachment.name} is not kept here any more")
         return attachment
+
+    def _redact_text(self, data: bytes) -> bytes:
+        """Return *data*, which a tool wrote, without secrets; binary data is returned unchanged."""
+        try:
+            return self.redact(data.decode("utf-8")).encode("utf-8")
+        except UnicodeDecodeError:
+            return data
 
     async def _store(self, scope: str, name: str, data: bytes, limit: int) -> Attachment:
         _fits(name, len(data), limit)
@@ -167,7 +180,8 @@ class BoundFileSender:
     async def __call__(self, name: str, text: str = "", *, must_be_inert: bool = False) -> Attachment:
         """Stage a file of *text*, or without any the file *name* of this scope. Raises ToolFailed."""
         if text:
-            return await self.send_bytes(name, text.encode("utf-8", "replace"))
+            redact = self.out.redact
+            return await self.send_bytes(redact(name), redact(text).encode("utf-8", "replace"))
         self._require_room()
         found = await self.out.stage_existing(self.scope, name, self.lines(), self.limit, must_be_inert=must_be_inert)
         return self._stage(found)

@@ -156,6 +156,7 @@ def _build_outgoing(context: AppContext, parts: GatewaySubsystems) -> OutgoingFi
         parts.blobs,
         most=context.settings.files.max_mb * 1_000_000,
         limit=parts.channels.file_limit,
+        redact=context.redactor.redact,
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.tools.sources import ResultFile, ToolResult
 from agent.tools.tool import ToolContext, ToolKind, tool
+from gateway.delivery import turn_preview
 from tests.fakes.file_gateway import KEY, SCOPE, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
@@ -208,3 +212,49 @@ async def test_a_file_of_a_stopped_turn_is_not_sent() -> None:
         await parlour.idle()
         assert isinstance(parlour.channel, InProcessFileChannel)
         assert parlour.channel.arrived == []
+
+
+async def test_a_secret_is_in_no_file_of_the_model() -> None:
+    """Neither in what it writes into one, nor in the file's name; a file of the workspace is looked at when it goes."""
+    secret = "tok-9f8e7d6c5b4a"
+    written = {"name": "notes.txt", "text": f"the key is {secret}", "mode": "new"}
+    script: list[ScriptedAnswer | str] = [
+        sends({"name": f"{secret}.txt", "text": f"it is {secret}!"}),
+        "one",
+        ScriptedAnswer(calls=(ScriptedToolCall(name="file_write", arguments=json.dumps(written), id="w"),)),
+        sends({"name": "notes.txt"}),
+        "two",
+    ]
+    async with open_gateway(script, PARLOUR_LLM__API_KEY=secret) as at:
+        await at.channel.ask("c", "tell me the key")
+        await at.channel.ask("c", "once more")
+        await at.parlour.idle()
+        assert [each.data for each in at.channel.arrived] == [b"it is [redacted]!", b"the key is [redacted]"]
+        assert not any(secret in each.name for each in at.channel.arrived)
+
+
+async def test_a_secret_is_in_no_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is its beginning, where the line is cut."""
+    secret = "tok-9f8e7d6c5b4a"
+    done = asyncio.Event()
+    monkeypatch.setattr(turn_preview, "_STATUS_EVERY", 0.0)
+
+    @tool("Look.", kind=ToolKind.LOOK, name="look")
+    async def look(context: ToolContext) -> str:
+        for before in range(80):
+            context.progress(f"{'x' * before} {secret}")
+            for _ in range(10):
+                await asyncio.sleep(0)
+        done.set()
+        return "seen"
+
+    model = HeldScriptModel(calls(("look", "{}")), "Well.")
+    environment = {"PARLOUR_LLM__API_KEY": secret}
+    shown = replace(PLAIN, shows_activity=True)
+    async with gateway(model=model, tools=[look], capabilities=shown, environment=environment) as up:
+        await up.channel.ask("c", "look")
+        await up.idle()
+        assert done.is_set()
+        texts = [each.text for each in up.channel.activities if each.text]
+        assert len(texts) > 3
+        assert not any(secret[:5] in each for each in texts)

@@ -7,7 +7,8 @@ from tests.fakes.telegram_gateway import EchoModel, open_gateway
 from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 SECRET = "kq7wzmvbxpt-93"
-KNOWN = SECRET[:4]  # the attack tries to learn the next letter
+LETTERS = "az07-Z"
+WORDS = "As far as anybody here can tell, the key begins with"  # long enough to be shown at once
 MORE = " and more"
 
 
@@ -29,13 +30,21 @@ class GuessingModel(EchoModel):
 
 
 async def test_messages_that_guess_a_secret_learn_nothing() -> None:
-    """The preview of a guess is the same for each letter, the right one too."""
+    """At every second letter of the secret the previews of guesses are the same, also beside marks and other signs."""
     async with telegram_now() as server:
         model = GuessingModel()
         async with open_gateway(server, model, PARLOUR_LLM__API_KEY=SECRET):
-            shown = [await preview_of(server, model, f"It begins with {KNOWN}{each}") for each in "az0mZ-"]
-            assert "z" in SECRET[len(KNOWN)]
-    assert shown == ["It begins with"] * len(shown)
+            for known in range(0, len(SECRET), 2):
+                right = SECRET[known]
+                tried = dict.fromkeys([right, LETTERS[known % len(LETTERS)], "~"])
+                guesses = [f"{WORDS} {SECRET[:known]}{each}" for each in tried]
+                assert {await preview_of(server, model, guess) for guess in guesses} == {WORDS}
+            for said in ("`{}", "**{}", "[x]({}", "{} {}", "é{}"):
+                shown = {}
+                for each in (SECRET[:9], SECRET[:8] + "~"):
+                    guess = f"{WORDS} {said.replace('{}', each)}"
+                    shown[each] = (await preview_of(server, model, guess)).replace(each, "guess")
+                assert len(set(shown.values())) == 1, shown
 
 
 async def preview_of(server: TelegramServer, model: EchoModel, guess: str) -> str:
