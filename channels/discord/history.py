@@ -115,7 +115,12 @@ class DiscordHistory:
         try:
             place = codec.place_beside(message)
             return codec.parse_message(
-                message.key.channel, payload, place, bot, profiles.get(str(payload["author"]["id"]))
+                message.key.channel,
+                payload,
+                place,
+                bot,
+                profiles.get(str(payload["author"]["id"])),
+                starts_thread=str(payload["id"]) == message.key.thread,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             log.info("discord.unreadable", channel=self._name, error=type(error).__name__)

@@ -44,4 +44,5 @@ def _embed_texts(embeds: Sequence[Payload]) -> Iterator[str]:
         author = (each.get("author") or {}).get("name")
         yield from (str(text) for text in (author, each.get("title"), each.get("description")) if text)
         yield from (f"{field.get('name', '')}: {field.get('value', '')}" for field in each.get("fields") or ())
+        yield from (f"({name})" for name in ("image", "video") if each.get(name))
         yield from (str(text) for text in ((each.get("footer") or {}).get("text"), each.get("url")) if text)

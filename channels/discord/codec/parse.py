@@ -25,6 +25,7 @@ _THREADS = (10, 11, 12)
 _TEXTS = (0, 5)  # text and announcement channels
 _PRIVATE_THREAD = 12
 _VOICE_MESSAGE = 1 << 13
+_UNREADABLE = "(content of a kind that cannot be read)"
 _QUOTED = 1_000  # characters of what a message answers
 _MENTION = re.compile(r"<@!?(\d+)>|<@&(\d+)>|<#(\d+)>")
 
@@ -142,13 +143,20 @@ def changes_nothing(update: Payload) -> bool:
 
 
 def parse_message(
-    channel: str, payload: Payload, place: DiscordChat, bot: DiscordBotIdentity, profile: GuildProfile | None = None
+    channel: str,
+    payload: Payload,
+    place: DiscordChat,
+    bot: DiscordBotIdentity,
+    profile: GuildProfile | None = None,
+    *,
+    starts_thread: bool = False,
 ) -> InboundMessage | None:
     """Return the message of a payload; None for the bot's own and for joins, pins and boosts.
 
-    Messages of other bots and webhooks are returned, so that admission can reject and count them.
+    Messages of other bots and webhooks are returned, so that admission can reject and count them. The message that
+    *starts_thread* is returned in any case.
     """
-    if payload.get("type", 0) not in _WORDS or is_ours(payload, bot):
+    if not starts_thread and (payload.get("type", 0) not in _WORDS or is_ours(payload, bot)):
         return None
     message_id = str(int(payload["id"]))
     answered = payload.get("referenced_message") or {}
@@ -157,7 +165,7 @@ def parse_message(
     return InboundMessage(
         key=SessionKey(channel, place.chat),
         message_id=message_id,
-        sender=_sender(payload, profile),
+        sender=_sender(payload, profile, bot),
         # "@bot /status" is shown as the command alone.
         text=command if command.startswith(("/", "!")) else _text(payload, forwarded, bot),
         command=command,
@@ -202,7 +210,7 @@ def mentions_others(payload: Payload, bot: DiscordBotIdentity) -> bool:
     return bool(named) and bot.id not in named and not _addresses(payload, answered, bot)
 
 
-def _sender(payload: Payload, profile: GuildProfile | None) -> Sender:
+def _sender(payload: Payload, profile: GuildProfile | None, bot: DiscordBotIdentity) -> Sender:
     author = payload["author"]
     member = payload.get("member") or {}
     known = profile or GuildProfile(roles=tuple(str(role) for role in member.get("roles") or ()))
@@ -211,6 +219,7 @@ def _sender(payload: Payload, profile: GuildProfile | None) -> Sender:
         id=str(int(author["id"])),
         name=sanitize(str(name)),
         is_bot=_is_program(payload),
+        is_self=is_ours(payload, bot),
         is_admin=known.is_admin,
         is_guest=known.is_gone,
         roles=known.roles,
@@ -268,7 +277,11 @@ def _name(user: Payload) -> str:
 
 def _text(payload: Payload, forwarded: Sequence[Payload], bot: DiscordBotIdentity) -> str:
     """Return the text of a message and of what it forwards, with descriptions of stickers, polls and the like."""
-    parts = [_described(payload, bot, is_own=True), *(_described(each, bot, is_own=False) for each in forwarded)]
+    # The embeds of a person's message are previews of web pages, which nobody said.
+    parts = [
+        _described(payload, bot, is_own=not _is_program(payload)),
+        *(_described(each, bot, is_own=False) for each in forwarded),
+    ]
     return "\n\n".join(each for each in parts if each)
 
 
@@ -284,10 +297,11 @@ def _is_program(payload: Payload) -> bool:
 
 
 def _quoted(answered: Payload, bot: DiscordBotIdentity) -> str:
-    # The embeds of a person's message are previews of web pages, which nobody said.
     parts = [_described(answered, bot, is_own=not _is_program(answered))]
     parts += [_described(each, bot, is_own=False) for each in snapshots(answered)]
     text = "\n\n".join(each for each in parts if each)
+    if answered and not text and not _files(answered):
+        return _UNREADABLE
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
 
 

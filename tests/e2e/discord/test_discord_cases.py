@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.i18n import translate
 from tests.e2e.discord.test_gateway_discord import CALL, open_gateway
-from tests.fakes.discord_records import ANN, GENERAL, TEAM_ROLE
+from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
+from tests.fakes.slack_gateway import transcripts
 
 
 @asynccontextmanager
@@ -133,6 +135,54 @@ async def test_a_forward_that_is_answered_reaches_the_model(discord: DiscordServ
         (prompt,) = model.prompts
     assert "[the message that is answered here, by Ann]\n> the forwarded words (image)" in prompt
     assert PICTURE in prompt
+
+
+CI = {"author": {"id": "3001", "username": "CI", "bot": True}}
+ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
+    "embed": ({**CI, "embeds": [{"title": "Build 7", "description": "red"}]}, "by CI]\n> Build 7\n>   red\n"),
+    "picture of an embed": ({**CI, "embeds": [{"image": {"url": "https://x.example/i.png"}}]}, "by CI]\n> (image)\n"),
+    "unknown kind": ({"hologram": {"size": 3}}, "> (content of a kind that cannot be read)\n"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+async def test_a_message_without_text_that_is_answered_is_told(discord: DiscordServer, name: str) -> None:
+    """Another bot's card, and what no version of ours knows."""
+    content, expected = ANSWERED[name]
+    answered = {"where": GENERAL, "user": BEN, "content": "", "as": "it", **content}
+    question = {"where": GENERAL, "user": ANN, "content": f"{CALL} what is this?", "reply": "it"}
+    async with run_case(discord, {"messages": [answered, question]}) as model:
+        (prompt,) = model.prompts
+    assert expected in prompt
+
+
+async def test_a_thread_below_another_bots_card_is_shown_it(discord: DiscordServer) -> None:
+    """Its author is no person that the channel admits: the card is what is answered, and untrusted."""
+    discord.users["3001"] = CI["author"]
+    card = discord.say(GENERAL, BEN, "", **CI, embeds=[{"title": "Build 7"}])
+    thread = discord.open_thread(GENERAL, "red", ident=card)
+    async with run_case(discord, {"messages": [{"where": thread, "user": ANN, "content": f"{CALL} why?"}]}) as model:
+        (prompt,) = model.prompts
+    assert "[the message that is answered here, by CI]\n> Build 7\n" in prompt
+
+
+async def test_an_answer_that_starts_a_thread_is_shown_in_it(discord: DiscordServer, tmp_path: Path) -> None:
+    """A thread is a conversation of its own: the bot's answer, below which it begins, is quoted once, and is clean."""
+    model = CaseModel()
+    more = {"PARLOUR_CHANNELS__DISCORD__REPLY_IN": "channel"}
+    async with open_gateway(discord, model=model, home=tmp_path, more=more) as up:
+        discord.say(GENERAL, ANN, f"{CALL} hi")
+        await discord.until(lambda: len(posts(discord)) == 1)
+        await up.idle()
+        (answer,) = [each for each in discord.messages[GENERAL] if each["author"]["id"] == BOT]
+        thread = discord.open_thread(GENERAL, "more", ident=answer["id"])
+        for n, text in enumerate(("shorter", "shorter still"), 2):
+            discord.say(thread, ANN, f"{CALL} {text}")
+            await discord.until(lambda n=n: len(posts(discord)) == n)  # type: ignore[misc]
+            await up.idle()
+    quote = "[the message that is answered here, by Parlour]\n> Answer 1.\n"
+    assert [quote in each for each in model.prompts] == [False, True, False]
+    assert "quoted_origin" not in transcripts(tmp_path)
 
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
