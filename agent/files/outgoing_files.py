@@ -6,7 +6,10 @@ import asyncio
 import mimetypes
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+
+import regex
 
 from agent.attachments.file_facts import attachment_of
 from agent.attachments.file_names import extension, format_size, safe_name
@@ -22,28 +25,40 @@ from gateway.ports import BlobStore, Line
 MOST_FILES = 10  # with one answer
 _NAMED = 10  # files that the model is told of when it names one that is not there
 _PICTURES = frozenset({"png", "jpg", "jpeg", "gif", "webp"})
-# What systems disagree about, or do not know.
+# Pictures, sounds and films that hold all of themselves. What the system's table calls so includes lists for players.
+_MEDIA = _PICTURES | frozenset(
+    {"bmp", "avif", "heic", "tif", "tiff", "ico"}
+    | {"mp3", "wav", "ogg", "oga", "opus", "m4a", "flac", "aac", "amr"}
+    | {"mp4", "m4v", "webm", "mkv", "mov", "avi", "3gp"}
+)
 _ALWAYS_INERT = frozenset({"txt", "log", "json", "yaml", "yml"})
 _TABLES = frozenset({"csv", "tsv"})
-_FORMULA = re.compile(r"""(?:^|[,;|\t\r\n"'])[ "']*(?:[=@\t\r＝＠]|[-+－＋](?![\d.,\s%]*(?:$|[,;|\t\r\n"'])))""")
+# A cell that begins like a formula: behind a separator, a quote or a blank. A number may have a sign.
+_FORMULA = re.compile(r"""(?:^|[,;|\t\r\n"'])[ ]*+(?:[=@\t\r＝＠]|[-+－＋](?![\d.,\s%]*(?:$|[,;|\t\r\n"'])))""")
+# Spreadsheets read a separator of the file's choice, and files in SYLK or HTML whatever their name is.
+_OTHER_TABLE = re.compile(r"\s*+(?:sep=|ID|<)", re.IGNORECASE)
+_SKIPPED = regex.compile(r"[\p{Cf}\x00-\x08\x0e-\x1f]+")  # before a cell's text
+_LINE_ENDS = re.compile(r"[\x0b\x0c\x85\u2028\u2029]")
+# Pictures, HTML, and what viewers of Markdown draw: diagrams and slides load pictures of their own.
+_LOADS_IN_MARKDOWN = re.compile(r"!\[|<|mermaid|plantuml|!include|marp:|url\(", re.IGNORECASE)
 _TYPES = {"md": "text/markdown", "csv": "text/csv", "json": "application/json", "yaml": "application/yaml"}
 
 
 def can_load(name: str, text: str) -> bool:
     """Return True if a file *name* with *text* may load something from elsewhere when a person opens it.
 
-    Text files cannot, nor can a table without formulas, or Markdown without pictures and HTML.
+    Text files cannot, nor can a table without formulas, or Markdown without pictures, HTML and diagrams.
     """
     last = extension(safe_name(name))
     if last in _TABLES:
-        return _FORMULA.search(text) is not None
-    return last not in _ALWAYS_INERT and not (last == "md" and "![" not in text and "<" not in text)
+        plain = _LINE_ENDS.sub("\n", _SKIPPED.sub("", text))
+        return _OTHER_TABLE.match(plain) is not None or _FORMULA.search(plain) is not None
+    return last not in _ALWAYS_INERT and not (last == "md" and _LOADS_IN_MARKDOWN.search(text) is None)
 
 
 def is_medium(name: str) -> bool:
     """Return True if programs show a file *name* as a picture, sound or video, which loads nothing."""
-    media_type = mimetypes.types_map.get(f".{extension(safe_name(name))}", "")
-    return media_type.partition("/")[0] in ("image", "audio", "video") and not media_type.endswith("xml")
+    return extension(safe_name(name)) in _MEDIA
 
 
 class OutgoingFiles:
@@ -96,14 +111,14 @@ class OutgoingFiles:
     ) -> Attachment:
         """Return the workspace's file *name*, else the newest called so that was received.
 
-        With *must_be_inert* a table with formulas and Markdown with pictures are refused, unless a person sent them.
+        With *must_be_inert* a table with formulas, Markdown with pictures, and text that is called a picture, sound or
+        film are refused, unless a person sent them.
         """
         data = await self._read_workspace(scope, name, limit)
-        is_text = extension(safe_name(name)) in (*_TABLES, "md")
-        if data is not None and must_be_inert and is_text and can_load(name, data.decode("utf-8", "replace")):
+        if data is not None and must_be_inert and await asyncio.to_thread(_loads, name, data):
             raise ToolFailed(
-                f"{safe_name(name)} has formulas, pictures or HTML, which load something when it is opened; leave them"
-                " out, or give its text, and the person is asked"
+                f"{safe_name(name)} has formulas, pictures or HTML, or is not what its name says: it may load something"
+                " when it is opened. Leave that out, or give its text, and the person is asked"
             )
         if data is not None:
             redacted = await asyncio.to_thread(self._redact_text, data)
@@ -200,6 +215,17 @@ class BoundFileSender:
     def _stage(self, attachment: Attachment) -> Attachment:
         self.staged.append(attachment)
         return attachment
+
+
+def _loads(name: str, data: bytes) -> bool:
+    """Return True if a stored file that is sent unasked may load something: a table, Markdown, or a false medium."""
+    if is_medium(name):
+        # Players look at the bytes: a list of addresses is one under any name. Tools write text; real media are none.
+        with suppress(UnicodeDecodeError):
+            data.decode("utf-8")
+            return True
+        return False
+    return extension(safe_name(name)) in (*_TABLES, "md") and can_load(name, data.decode("utf-8", "replace"))
 
 
 def _fits(name: str, size: int, limit: int) -> None:

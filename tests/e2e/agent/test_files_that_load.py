@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -26,6 +27,20 @@ LOADING = {
     "page.txt.html": f"<script src={URL}></script>",
     "page.xhtml": f"<img src='{URL}'/>",
     "letter.rtf": URL,
+    "mark.csv": f'\ufeff=WEBSERVICE("{URL}")',
+    "zero.csv": f'tea,\u200b=WEBSERVICE("{URL}")',
+    "line.csv": f'tea\x0b=WEBSERVICE("{URL}")',
+    "own.csv": f'sep=~\ntea~=WEBSERVICE("{URL}")',
+    "link.csv": f'ID;PWXL;N;E\nC;X1;Y1;K0;EHYPERLINK("{URL}")\nE\n',
+    "page.csv": f"<table><tr><td><img src={URL}></table>",
+    "diagram.md": f'```mermaid\nflowchart\nA@{{ img: "{URL}" }}\n```',
+    "slides.md": f"---\nmarp: true\nbackgroundImage: url({URL})\n---",
+    "mail.mht": URL,
+    "link.url": f"[InternetShortcut]\nURL={URL}",
+    "link.desktop": f"[Desktop Entry]\nExec=curl {URL}",
+    "noending": f"<img src='{URL}'>",
+    "song.mp3": f"#EXTM3U\n{URL}",
+    "picture.png": f"<img src='{URL}'>",
 }
 INERT = {
     "notes.txt": f"<img src='{URL}'>",
@@ -84,3 +99,30 @@ async def test_a_stored_table_with_formulas_is_not_sent_unasked() -> None:
         assert isinstance(parlour.channel, InProcessFileChannel)
         assert parlour.channel.arrived == []
     assert "has formulas, pictures or HTML" in str(model.asked[-1].messages[-1]["content"])
+
+
+@pytest.mark.parametrize(
+    "name", ["song.m3u", "song.pls", "film.wvx", "film.mxu", "clip.ram", "picture.svgz", "song.mp3"]
+)
+async def test_a_stored_list_for_a_player_is_not_sent_unasked(name: str) -> None:
+    """Systems count its ending among sounds and films, and players open the addresses in it, whatever its name is."""
+    model = HeldScriptModel(
+        calls(("page", "{}")),
+        calls(("file_write", json.dumps({"name": name, "text": f"#EXTM3U\n{URL}\n\0"}))),
+        calls(("send_file", json.dumps({"name": name}))),
+        "there",
+    )
+    async with gateway(model=model, tools=(page,), kind=InProcessFilePlugin(PlatformFiles())) as parlour:
+        await parlour.channel.ask("ann", "look it up and send me a song")
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert parlour.channel.arrived == []
+
+
+def test_a_table_is_looked_through_in_linear_time() -> None:
+    """A million quotes, blanks and signs take less than a second."""
+    for piece in ('"', "' ", "+1 ", ",-", "sep", "\u200b", "!["):
+        begun = time.process_time()
+        can_load("table.csv", piece * (1_000_000 // len(piece)))
+        can_load("notes.md", piece * (1_000_000 // len(piece)))
+        assert time.process_time() - begun < 1
