@@ -4,7 +4,7 @@ Differences from CommonMark, each made in channels/web/page/markdown.js too:
 
 - Marks beside Chinese, Japanese and Korean text need no blanks: such text has none (github.com/tats-u/
   markdown-cjk-friendly).
-- A star between two letters or digits is a product: ``2*3*4``.
+- A star between two letters, digits or brackets is a product: ``2*3*4``, ``(a)*(b)*c``. Two beside a digit are a power.
 - Formulas (``$…$``, ``$$…$$``, ``\(…\)``, ``\[…\]``) are kept as written.
 - A line that is not indented ends a list; CommonMark adds it to the last item.
 """
@@ -43,8 +43,8 @@ class _InlineState(StateInline):
         end = start + scanned.length
         before = self.src[start - 1] if start > 0 else " "
         after = self.src[end] if end < self.posMax else " "
-        if self.src[start] == "*" and scanned.length == 1 and _is_ascii_word(before) and _is_ascii_word(after):
-            return Scanned(False, False, 1)
+        if self.src[start] == "*" and _is_operator(before, scanned.length, after):
+            return Scanned(False, False, scanned.length)
         if not canSplitWord or not (_CJK.match(before) or _CJK.match(after)):
             return scanned
         can_open = not _is_blank(after) and (not _is_foreign_punctuation(after) or _ends_word(before))
@@ -52,8 +52,12 @@ class _InlineState(StateInline):
         return Scanned(can_open, can_close, scanned.length)
 
 
-def _is_ascii_word(char: str) -> bool:
-    return char.isascii() and char.isalnum()
+def _is_operator(before: str, stars: int, after: str) -> bool:
+    """Return True for the stars of a product or a power of what is *before* and *after* them."""
+    if not (before.isascii() and after.isascii()):
+        return False
+    is_between = (before.isalnum() or before in ")]") and (after.isalnum() or after in "([")
+    return is_between and (stars == 1 or (stars == 2 and (before.isdigit() or after.isdigit())))
 
 
 def _is_blank(char: str) -> bool:

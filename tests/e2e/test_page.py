@@ -357,12 +357,13 @@ async def test_the_page_reads_what_models_write_beyond_commonmark(
 ) -> None:
     """Bold beside Chinese, Japanese and Korean signs, products of stars, and a paragraph after a list, as elsewhere."""
     bold = load_case("30_render_cjk_bold")["render"]
-    services.answer = lambda _: "\n\n".join([*bold, "2*3*4 = 24", "- a\n- b\nAfter"])
+    services.answer = lambda _: "\n\n".join([*bold, "2*3*4 = 24", "(a)*(b)*(c)", "10**3 and x**2", "- a\n- b\nAfter"])
     page = await open_chat(chromium, served.url)
     await send_text(page, "yes")
     body = page.locator(".line.assistant .body").last
     await expect(body.locator("strong")).to_have_text(["「重点」", "注意：", "“重要”", "「強調」", "굵게(강조)"])
-    await expect(body).to_contain_text("2*3*4 = 24")
+    for text in ("2*3*4 = 24", "(a)*(b)*(c)", "10**3 and x**2"):
+        await expect(body).to_contain_text(text)
     await expect(body.locator("em")).to_have_count(0)
     await expect(body.locator("li").last).to_have_text("b")
     await expect(body.locator("p").last).to_have_text("After")

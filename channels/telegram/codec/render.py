@@ -330,6 +330,9 @@ class _EntityWriter:
     def _records(self, rows: Sequence[tuple[MarkdownNode, ...]]) -> None:
         """Write a table that is too wide for columns, or has links: a paragraph for each row."""
         head, *body = rows
+        if body and _has_link(head[:1]):  # the other titles are before their cells
+            self._inline(head[0].children)
+            self.write("\n\n")
         for n, row in enumerate(body or [head]):
             if n:
                 self.write("\n\n")

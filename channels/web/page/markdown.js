@@ -62,7 +62,9 @@ markdown.inline.State.prototype.scanDelims = function (start, canSplitWord) {
   const before = [...this.src.slice(Math.max(start - 2, 0), start)].at(-1) ?? " ";
   const end = start + scanned.length;
   const after = end < this.posMax ? String.fromCodePoint(this.src.codePointAt(end)) : " ";
-  if (this.src[start] === "*" && scanned.length === 1 && /[a-z0-9]/i.test(before) && /[a-z0-9]/i.test(after)) {
+  const isProduct = /[a-z0-9)\]]/i.test(before) && /[a-z0-9([]/i.test(after);
+  const isPower = scanned.length === 2 && (/[0-9]/.test(before) || /[0-9]/.test(after));
+  if (this.src[start] === "*" && isProduct && (scanned.length === 1 || isPower)) {
     return { ...scanned, can_open: false, can_close: false };
   }
   if (!canSplitWord || !(CJK.test(before) || CJK.test(after))) return scanned;

@@ -58,9 +58,17 @@ def test_formulas_are_as_written(formula: str, render: Callable[[str], str]) -> 
     assert formula in render(f"The area is {formula}.")
 
 
+def test_a_link_in_the_first_title_of_a_table_is_kept_on_telegram() -> None:
+    """The column's title is left out of its rows, unless it has an address."""
+    found = telegram_markup("| [h](https://h.example) | b |\n|-|-|\n| 1 | 2 |")
+    assert found.text == "h\n\n1\nb: 2"
+    assert "https://h.example" in str(found.entities)
+
+
 def test_products_are_no_emphasis_and_money_is_no_formula() -> None:
     """Stars between digits or letters stay; a dollar before a number ends nothing."""
-    for text in ("2*3*4 = 24", "a*b*c", "$5 and *not* $6".replace("*not*", "not")):
+    products = ("(x+1)*(x+2)*(x+3)", "(a)*b*(c)", "10**3 and 2**8", "x**2 + y**2", "(a+b)**2*c")
+    for text in ("2*3*4 = 24", "a*b*c", *products, "$5 and *not* $6".replace("*not*", "not")):
         assert telegram_markup(text).text == text
         assert render_plain(text) == text
     assert discord_markup("2*3*4 = 24") == "2\\*3\\*4 = 24"
