@@ -113,6 +113,7 @@ class ModelClient:
         not hide it.
         """
         first: ModelFailed | None = None
+        faults: list[tuple[str, ModelFailed]] = []
         for each in self._models:
             try:
                 reply = await self._ask_for_less(each, request, sink)
@@ -122,20 +123,28 @@ class ModelClient:
                 raise
             except ModelFailed as error:
                 first = first or error
-                if self._observer is not None and error.cause is not None and error.cause.is_permanent:
-                    self._observer.note_fault(each.sized_as, error.cause)
+                faults.append((each.sized_as, error))
                 name = each.model.name
                 log.warning(
                     "model.gave_up", model=name, turn=request.turn, error=type(error).__name__, reason=str(error)
                 )
             else:
+                self._note_faults(faults)
                 if self._observer is not None:
                     self._observer.note_answer(each.sized_as)
                 return reply
+        # Whoever asked reads about the first model, since none answered.
+        self._note_faults(faults, chat=request.chat if request.purpose == "answer" else "")
         if self._observer is not None:
             self._observer.note_failure()
         assert first is not None  # noqa: S101 - models is not empty
         raise first
+
+    def _note_faults(self, faults: Sequence[tuple[str, ModelFailed]], *, chat: str = "") -> None:
+        """Report the permanent *faults*; the first one is shown in *chat*."""
+        for n, (sized_as, error) in enumerate(faults):
+            if self._observer is not None and error.cause is not None and error.cause.is_permanent:
+                self._observer.note_fault(sized_as, error.cause, "" if n else chat)
 
     async def _know(self, each: _NamedModel) -> None:
         """Look up the model's window, once."""
@@ -405,8 +414,11 @@ class ModelObserver(Protocol):
     def note_failure(self) -> None:
         """Note that no model answered a call."""
 
-    def note_fault(self, model: str, cause: FailureCause) -> None:
-        """Note that *model* fails until a person has repaired *cause*; another model may answer the same call."""
+    def note_fault(self, model: str, cause: FailureCause, chat: str = "") -> None:
+        """Note that *model* fails until a person has repaired *cause*; another model may answer the same call.
+
+        *chat* is where the cause is shown, if its sender is an owner; "" if it is shown nowhere.
+        """
 
 
 class CallRecord(Protocol):

@@ -64,6 +64,10 @@ class OwnerAddress:
     key: SessionKey
     visible_to: str = ""
 
+    def is_in(self, chats: Collection[SessionKey]) -> bool:
+        """Return True if this is one of *chats* itself, where the owner reads everything."""
+        return not self.visible_to and self.key in chats
+
 
 Language: TypeAlias = Callable[[SessionKey], str]  # in which a chat is spoken to
 

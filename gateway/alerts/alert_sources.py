@@ -12,7 +12,7 @@ from pathlib import Path
 from gateway.alerts.alert_messages import reason
 from gateway.alerts.alert_state import Observation
 from gateway.errors import FailureCause, LoginRefused, UserError
-from gateway.events import short_turn_id
+from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Alert, AlertStore, DelayedDelivery
 from gateway.ports.caps import CapAllowance
 from gateway.quarantine import list_events
@@ -87,6 +87,13 @@ class DelaySource:
         return Observation(cause=cause, since=first.since, stage=1, line="alerts.delivery_delayed", fields=fields)
 
 
+@dataclass(frozen=True, slots=True)
+class _ModelFault:
+    cause: FailureCause
+    since: datetime
+    read_in: tuple[SessionKey, ...]
+
+
 class ModelSource:
     """Models that do not answer: at once where a person must repair the cause, else after ten minutes of failures.
 
@@ -98,7 +105,7 @@ class ModelSource:
         self._now = now
         self._failing: tuple[datetime, datetime] | None = None  # the first and the last failure, nothing good between
         self._has_answered = False
-        self._faults: dict[str, tuple[FailureCause, datetime] | None] = {}  # by model; None = it has answered since
+        self._faults: dict[str, _ModelFault | None] = {}  # by model; None = it has answered since
 
     def note_answer(self, model: str) -> None:
         """Note that *model* answered a call."""
@@ -111,11 +118,11 @@ class ModelSource:
         first, last = self._failing or (now, now)
         self._failing = (now if now - last > MODEL_FORGETS else first, now)
 
-    def note_fault(self, model: str, cause: FailureCause) -> None:
-        """Note that *model* fails until a person has repaired *cause*."""
+    def note_fault(self, model: str, cause: FailureCause, chat: str = "") -> None:
+        """Note that *model* fails until a person has repaired *cause*, which an owner reads in *chat*, if any."""
         known = self._faults.get(model)
-        if known is None or known[0] is not cause:
-            self._faults[model] = (cause, self._now())
+        if known is None or known.cause is not cause:
+            self._faults[model] = _ModelFault(cause, self._now(), (SessionKey.parse(chat),) if chat else ())
             self.check_now.set()
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
@@ -132,15 +139,16 @@ class ModelSource:
 
     def _look_at_faults(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
         for model, fault in self._faults.items():
-            name = f"{_MODEL_FAULT}.{fault[0]}.{model}" if fault is not None else ""
+            name = f"{_MODEL_FAULT}.{fault.cause}.{model}" if fault is not None else ""
             if fault is not None:
                 yield Observation(
                     cause=name,
-                    since=fault[1],
+                    since=fault.since,
                     stage=1,
                     line="alerts.model_fault",
-                    fields={"model": model, "fault": fault[0].value},
+                    fields={"model": model, "fault": fault.cause.value},
                     level="critical",
+                    read_in=fault.read_in,
                 )
             for each, alert in causes.items():
                 family, _, about = each.partition(".")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from gateway.events import SessionKey
 from gateway.ports import Alert, NotificationState
 
 EVERY = timedelta(hours=1)  # docs/monitoring.md: at most hourly per cause
@@ -32,6 +33,7 @@ class Observation:
     mark: str = ""
     ends_from: int = 1  # the end of lower stages is not reported
     is_gone: bool = False  # what this was about is not there any more: nothing is said
+    read_in: Collection[SessionKey] = ()  # chats whose owner reads the same where it happened, and gets no alert
 
 
 class NotificationKind(StrEnum):

@@ -160,14 +160,15 @@ class AlertMonitor:
             observation, seen_by = merge_stages(before, observation, self._store.gateway, self._gateways)
         alert = replace(update_alert(before, observation, now), seen_by=seen_by)
         to_owners, to_monitor = due_notification(alert, alert.owners, now), due_notification(alert, alert.monitor, now)
-        ways = await self._to.ways.reachable_owners(about=channel_of(alert)) if to_owners is not None else ()
-        notices = [self._notice(alert, to_owners, at) for at in ways] if to_owners is not None else []
+        notices, is_reached = await self._notices(alert, to_owners, observation.read_in)
         posts = [self._to.origin.alert(alert, to_monitor, now)] if to_monitor is not None and self._to.posts else []
         after = alert
         if to_owners is not None:
             after = replace(
                 after,
-                owners=mark_notified(alert, alert.owners, to_owners, now, notices=[each.turn for each in notices]),
+                owners=mark_notified(
+                    alert, alert.owners, to_owners, now, notices=[each.turn for each in notices] or [_READ] * is_reached
+                ),
             )
         if to_monitor is not None:
             after = replace(after, monitor=mark_notified(alert, alert.monitor, to_monitor, now, notices=("log",)))
@@ -176,11 +177,26 @@ class AlertMonitor:
         causes[observation.cause] = after
         if to_monitor is not None:
             self._raise(alert, to_monitor)
-        if ways and to_owners is not None:
-            log.info("alert.told", cause=alert.cause, news=to_owners.value, owners=len(ways))
+        if notices and to_owners is not None:
+            log.info("alert.told", cause=alert.cause, news=to_owners.value, owners=len(notices))
         if posts:
             self._to.posted.set()
         return True
+
+    async def _notices(
+        self, alert: Alert, what: NotificationKind | None, read_in: Collection[SessionKey]
+    ) -> tuple[list[OutboundMessage], bool]:
+        """Return a notice for each owner who can be reached and does not read the same in *read_in*.
+
+        Also return whether there is an owner of either kind.
+        """
+        if what is None:
+            return [], False
+        if what is not NotificationKind.TROUBLE:
+            read_in = ()
+        chats = {key.parent for key in read_in}
+        ways = await self._to.ways.reachable_owners(about=channel_of(alert), preferred=chats)
+        return [self._notice(alert, what, at) for at in ways if not at.is_in(chats)], bool(ways)
 
     def _notice(self, alert: Alert, what: NotificationKind, at: OwnerAddress) -> OutboundMessage:
         language, zone = self._to.locale_of(at.key)
@@ -192,7 +208,8 @@ class AlertMonitor:
         write("alert.raised", cause=alert.cause, news=what.value, text=alert_text(alert, what, alert.monitor.waiting))
 
 
-_AWAY, _NEVER = 3, 4  # ranks; what a channel lacks is not told over it
+_READ = "read"  # in place of the notices of an alert that every owner has read where it happened
+_PREFERRED, _AWAY, _NEVER = -1, 3, 4  # ranks; what a channel lacks is not told over it
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -210,20 +227,26 @@ class OwnerDirectory:
     unreachable: Callable[[], Awaitable[Collection[SessionKey]]]
     pages: Sequence[SessionKey] = ()
 
-    async def reachable_owners(self, *, about: str = "") -> tuple[OwnerAddress, ...]:
+    async def reachable_owners(
+        self, *, about: str = "", preferred: Collection[SessionKey] = ()
+    ) -> tuple[OwnerAddress, ...]:
         """Return one address per owner and every open page, each once; empty if no owner can be reached.
 
-        A connected channel is preferred, then one not tried yet; alerts *about* a channel use another one if
-        possible. If any owner can be reached, messages for the others wait in the outbox.
+        One of the chats *preferred* comes first, then a connected channel, then one not tried yet; alerts *about* a
+        channel use another one if possible. If any owner can be reached, messages for the others wait in the outbox.
         """
         people, connection_states, unheard = await self.people(), self.connection_states(), await self.unreachable()
 
         def rank(at: OwnerAddress) -> int:
+            if at.is_in(preferred):
+                return _PREFERRED
             return _NEVER if at.key in unheard else self._rank(at, connection_states, about)
 
         best = [min(addresses, key=rank) for addresses in people if addresses]
         ranks = [rank(at) for at in best]
         pages = [OwnerAddress(key) for key in self.pages if self._is_open(key) and key not in unheard]
+        # The owner of this machine is one person, with windows of the page and terminals.
+        pages = [each for each in pages if each.is_in(preferred)] or pages
         if not pages and not any(rank < _AWAY for rank in ranks):
             return ()
         found = [at for at, rank in zip(best, ranks, strict=True) if rank < _NEVER]

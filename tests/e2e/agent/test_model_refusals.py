@@ -181,6 +181,27 @@ async def test_a_server_that_lacks_something_answers(name: str) -> None:
         assert await parlour.channel.ask("c", "my question, hello") == "well"
 
 
+async def test_an_owner_who_reads_the_cause_in_the_chat_gets_no_alert_of_it() -> None:
+    """It goes to the other owners, and once more to all when the model answers again."""
+    refusal, cause = PERMANENT[0]
+    is_repaired = False
+    owners = policy_of("pocket", ["*"], ["pocket:ann", "pocket:dan"], "mention")
+    async with open_refusing(lambda *_: None if is_repaired else refusal, policy=owners) as (parlour, _):
+        for owner in ("ann", "dan"):
+            await parlour.channel.ask(owner, "/status", sender=owner)
+        assert cause_line(cause) in await parlour.channel.ask("ann", "my question, hello")
+        alert = translate("alerts.model_fault", model="openai/test", reason=cause_line(cause))
+        posts = parlour.channel.posts
+        await parlour.channel.until(lambda: alert in [post.text for post in posts["dan"]])
+        is_repaired = True
+        assert await parlour.channel.ask("ann", "my question, hello") == "well"
+        over = translate("alerts.over_model_fault", model="openai/test")
+        await parlour.channel.until(
+            lambda: all(any(over in post.text for post in posts[each]) for each in ("ann", "dan"))
+        )
+        assert alert not in [post.text for post in posts["ann"]]
+
+
 def test_every_case_is_asked() -> None:
     """No refusal lies in the folder unused."""
     asked = {*OVERFLOWS, *ABILITIES, "gemini429.json", "groq-billing-429.json"}
