@@ -23,8 +23,9 @@ _CALL = (
     r"|<[|｜](?:DSML|tool[▁_]calls?[▁_]begin)[|｜]"
 )
 _TOKEN = re.compile(
-    rf"(?P<close>{_CLOSINGS})|(?P<open>{_OPENING})|(?P<header>{_HEADER})|(?P<around>{_AROUND})|(?P<call>{_CALL})"
-    r"|(?P<tick>`+|~~~+)|(?P<line>\n)",
+    r"(?=[<\[◁`~\nf])"  # the first characters of all of them: a text has few places to look at
+    rf"(?:(?P<close>{_CLOSINGS})|(?P<open>{_OPENING})|(?P<header>{_HEADER})|(?P<around>{_AROUND})|(?P<call>{_CALL})"
+    r"|(?P<tick>`+|~~~+)|(?P<line>\n))",
     re.IGNORECASE,
 )
 _CLOSING = re.compile(_CLOSINGS, re.IGNORECASE)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import structlog
+from cachetools import LRUCache
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import AnswerClock
@@ -48,6 +49,7 @@ _OPENAI_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_ORGANIZATION"
 _COMPLETION_TOKENS = re.compile(r"(?:.*/)?(?:gpt-[5-9]|o\d)")  # they refuse `max_tokens`
 _NO_KEY = "none"  # servers without a key accept any; those behind a proxy may insist on one
 _CONNECT_SECONDS = 10.0
+_MOST_TOOLBOXES = 16  # whose JSON is kept
 
 
 def open_model(config: ModelConfig) -> ChatModel:
@@ -83,6 +85,7 @@ class OpenAIModel(ProviderModel):
         self._connection: OpenAIConnection | None = None
         self._facts = ModelFacts()
         self._loading = asyncio.Lock()
+        self._tools_as_json: LRUCache[int, tuple[Sequence[Mapping[str, Any]], str]] = LRUCache(_MOST_TOOLBOXES)
 
     async def warm(self) -> None:
         """Import the HTTP library and read the model's entry in litellm's table, in a thread."""
@@ -152,8 +155,23 @@ class OpenAIModel(ProviderModel):
         body |= extra
         if ModelAbility.EFFORT not in request.without:
             body |= fields_of_address(request.effort, self._config.api_base, self._sent_name)
-        if request.tools and ModelAbility.TOOLS not in request.without:
-            body["tools"] = list(request.tools)
-            if request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:
-                body["tool_choice"] = request.tool_choice
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+        has_tools = bool(request.tools) and ModelAbility.TOOLS not in request.without
+        if has_tools and request.tool_choice and ModelAbility.TOOL_CHOICE not in request.without:
+            body["tool_choice"] = request.tool_choice
+        text = _to_json(body)
+        if has_tools:
+            text = f'{text[:-1]},"tools":{self._write_tools(request.tools)}}}'
+        return text.encode(errors="replace")
+
+    def _write_tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        """Return *tools* as JSON, made once for each toolbox: they are a third of the body."""
+        known = self._tools_as_json.get(id(tools))
+        if known is None:
+            known = (tools, _to_json(tools))
+            if isinstance(tools, tuple):  # the toolbox's, which is kept, so that its id is no other's
+                self._tools_as_json[id(tools)] = known
+        return known[1]
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

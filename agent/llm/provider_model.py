@@ -223,7 +223,8 @@ class ProviderModel(ABC):
         messages = outgoing(
             request.messages, self.name, marks=marks, has_tools=bool(request.tools), lacks=request.without
         )
-        if any(isinstance(message.get("content"), list) for message in messages) and not await self._is_shown(request):
+        in_parts = [each for each in messages if isinstance(each.get("content"), list)]
+        if in_parts and not await self._is_shown(request):
             return [without_pictures(message) for message in messages]
         return messages
 
