@@ -67,8 +67,8 @@ class StepStore(Protocol):
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Claim the messages that the sender wrote while the turn ran."""
 
-    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[bool]:
-        """Call *notify* with each message that is accepted in *key* during the block; True if some came before it."""
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
+        """Call *notify* with each message that is accepted in *key* from the claim to the end of the block."""
 
 
 class CallReview(Protocol):
@@ -244,22 +244,25 @@ class AgentLoop:
         """
         turn, loop = context.turn, asyncio.get_running_loop()
         until, arrived = loop.time() + _GROWS_FOR, asyncio.Event()
+        is_theirs = True  # everything that came behind the turn
         request: asyncio.Timeout | None = None  # that runs
 
         def note(message: InboundMessage) -> None:
-            is_theirs = message.sender.id == turn.message.sender.id
-            if is_theirs and message.kind is InboundKind.MESSAGE and not message.replaces:
-                arrived.set()
-                # One that was cancelled takes a moment to end, in which more may be written.
-                is_running = request is not None and not request.expired()
-                if request is not None and is_running and loop.time() < until and not context.draft.streamed:
-                    request.reschedule(loop.time())
+            nonlocal is_theirs
+            is_plain = message.kind is InboundKind.MESSAGE and not message.replaces
+            # What comes behind a command or another sender's message is not taken in.
+            is_theirs = is_theirs and is_plain and message.sender.id == turn.message.sender.id
+            if not is_theirs:
+                return
+            arrived.set()
+            # One that was cancelled takes a moment to end, in which more may be written.
+            is_running = request is not None and not request.expired()
+            if request is not None and is_running and loop.time() < until and not context.draft.streamed:
+                request.reschedule(loop.time())
 
-        with self._store.watch_messages(turn.key, note) as has_more:
-            if has_more:  # while the prompt was assembled
-                arrived.set()
+        with self._store.watch_messages(turn.key, note):
             while loop.time() < until:
-                is_asked = not arrived.is_set()
+                is_asked = not arrived.is_set()  # else more came while the prompt was assembled
                 if is_asked:
                     try:
                         async with asyncio.timeout(None) as request:
@@ -270,22 +273,25 @@ class AgentLoop:
                     finally:
                         request = None
                 if not await self._take_in(context, arrived, until) and is_asked:
-                    break  # another sender's message, or a command, is before theirs: asking again would gain nothing
+                    break  # it was deleted, or an edit has made it a command: asking again would gain nothing more
         return await self._request(context)
 
     async def _take_in(self, context: LoopContext, arrived: asyncio.Event, until: float) -> bool:
-        """Add what the sender writes until they pause, or the time *until* comes; return False if there is nothing."""
+        """Add what the sender writes until they pause, or the time *until* comes; return False if there is nothing.
+
+        The messages wait in the queue until then, so that a /stop, an edit or a deletion finds them there.
+        """
         loop, rows = asyncio.get_running_loop(), list[InboxRow]()
-        while True:
+        while (left := until - loop.time()) > 0:
             arrived.clear()
-            rows += await self._store.steer(context.turn.lease)
-            if not rows or len(rows) >= _MOST_TAKEN_IN or (left := until - loop.time()) <= 0:
-                break
             try:
                 async with asyncio.timeout(min(left, _PAUSE_IN_TYPING)):
                     await arrived.wait()
             except TimeoutError:
                 break
+        arrived.clear()
+        while len(rows) < _MOST_TAKEN_IN and (taken := await self._store.steer(context.turn.lease)):
+            rows += taken
         await self._add_messages(context, rows)
         return bool(rows)
 

@@ -156,9 +156,9 @@ class RecordedResults:
         self,
         key: SessionKey,  # noqa: ARG002
         notify: Callable[[InboundMessage], None],  # noqa: ARG002 - what came then is in the opening
-    ) -> AbstractContextManager[bool]:
+    ) -> AbstractContextManager[None]:
         """Nothing arrives."""
-        return nullcontext(False)
+        return nullcontext()
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
         """Return the messages that arrived at this point of the turn."""

@@ -87,8 +87,8 @@ class RetryingJournal:
         """Claim the messages that the sender wrote while the turn ran."""
         return await _until_stored(lambda: self._journal.steer(lease))
 
-    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[bool]:
-        """Call *notify* with each message that is accepted in *key* during the block; True if some came before it."""
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
+        """Call *notify* with each message that is accepted in *key* from the claim to the end of the block."""
         return self._journal.watch_messages(key, notify)
 
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:

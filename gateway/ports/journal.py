@@ -334,11 +334,11 @@ class Journal(Protocol):
     async def acquit(self) -> None:
         """Give back the attempt that was running when the process before was killed: something else was in hand."""
 
-    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[bool]:
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> AbstractContextManager[None]:
         """Call *notify* with each message for the queue of *key* that this gateway accepts during the block.
 
-        The value is True if something was queued between the claim and the block. One block per session at a time.
-        Messages that other gateways accept are not among them. *notify* must not raise.
+        It is first called with those that were accepted between the claim and the block. One block per session at a
+        time. Messages that other gateways accept are not among them. *notify* must not raise.
         """
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:

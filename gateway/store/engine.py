@@ -85,8 +85,8 @@ class StoreEngine:
     controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)
     chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
-    followed: set[SessionKey] = field(default_factory=set)  # held lanes in which something came after the claim
-    # Called with each message that is accepted behind the turn that runs in a session.
+    behind: dict[SessionKey, list[InboundMessage]] = field(default_factory=dict)  # accepted since a held lane's claim
+    # Called in place of that with each message that is accepted behind the turn that runs in a session.
     behind_turns: dict[SessionKey, Callable[[InboundMessage], None]] = field(default_factory=dict)
     offered_controls: set[int] = field(default_factory=set)  # open rows
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
@@ -130,15 +130,19 @@ class StoreEngine:
 
     def wake_session(self, key: SessionKey) -> None:
         """Say that *key* may have a turn to claim, unless its owner will say so when it is done."""
-        if key in self.held:
-            self.followed.add(key)
-        elif self.claims.covers(key):
+        if key not in self.held and self.claims.covers(key):
             self.lanes.put(key)
 
+    def note_behind(self, key: SessionKey, message: InboundMessage) -> None:
+        """Note a message that was accepted in *key*, if this worker runs a turn there."""
+        if (notify := self.behind_turns.get(key)) is not None:
+            notify(message)
+        elif key in self.behind:
+            self.behind[key].append(message)
+
     def hold_lane(self, key: SessionKey, epoch: int) -> None:
-        """Say that a turn of *key* is ours."""
-        self.held[key] = epoch
-        self.followed.discard(key)
+        """Note that this worker holds the lane of *key*, at *epoch*."""
+        self.held[key], self.behind[key] = epoch, []
 
     def wake_chat(self, key: SessionKey) -> None:
         """Say that there is something to deliver in *key*."""
@@ -148,7 +152,7 @@ class StoreEngine:
     def free_lane(self, key: SessionKey, *, has_more: bool) -> None:
         """Say that *key* has no owner any more."""
         self.held.pop(key, None)
-        self.followed.discard(key)
+        self.behind.pop(key, None)
         if has_more:
             self.lanes.put(key)
 

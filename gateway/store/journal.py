@@ -81,8 +81,7 @@ class SqlJournal:
     def _accepted(self, message: InboundMessage, accepted: inbox.AcceptEffect) -> None:
         if accepted.lane is not None:
             self._engine.wake_session(accepted.lane)
-            if (notify := self._engine.behind_turns.get(accepted.lane)) is not None:
-                notify(message)
+            self._engine.note_behind(accepted.lane, message)
         if accepted.control is not None:
             self._engine.offer_control(accepted.control)
         if accepted.chat is not None:
@@ -91,11 +90,13 @@ class SqlJournal:
             self._engine.queued_job.set()
 
     @contextmanager
-    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> Iterator[bool]:
-        """Call *notify* with each message that this worker accepts in *key* during the block."""
+    def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> Iterator[None]:
+        """Call *notify* with each message that this worker accepts in *key* from its claim to the end of the block."""
+        for message in self._engine.behind.get(key, ()):
+            notify(message)
         self._engine.behind_turns[key] = notify
         try:
-            yield key in self._engine.followed
+            yield
         finally:
             del self._engine.behind_turns[key]
 

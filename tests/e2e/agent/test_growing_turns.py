@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.events import InboundKind, edit_revision
 from gateway.settings.settings_model import AgentSettings
 from tests.fakes.held_model import HeldScriptModel, users
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 BURST = {"PARLOUR_AGENT__MERGE": "burst"}
 
@@ -147,19 +150,81 @@ async def test_what_comes_while_the_prompt_is_assembled_is_taken_in() -> None:
         assert post.text == "answer 1"
 
 
-async def test_what_stands_behind_another_sender_costs_one_request_more() -> None:
-    """In a group the sender's next messages wait behind the others' words; the request is not repeated for each."""
-    model = HeldScriptModel(held=[1, 2, 3])
+async def test_what_stands_behind_another_sender_repeats_no_request() -> None:
+    """In a group the sender's next messages wait behind the others' words, and the running request goes on."""
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model, environment=BURST) as parlour:
         await parlour.channel.say("c", "mine", group=True, sender="ann")
         await model.called(1)
         await parlour.channel.say("c", "yours", group=True, sender="bob")
-        await parlour.channel.say("c", "more of mine", group=True, sender="ann")
-        await model.called(2)
         for n in range(5):
             await parlour.channel.say("c", f"and {n}", group=True, sender="ann")
-        for n in (1, 2, 3):
-            model.go(n)
+        model.go(1)
         await parlour.idle()
-        said = [users(request)[-1] for request in model.asked]
-        assert said == ["mine", "mine", "yours", "and 4"]
+        assert [users(request)[-1] for request in model.asked] == ["mine", "yours", "and 4"]
+
+
+async def pausing(parlour: InProcessGateway, model: HeldScriptModel) -> None:
+    """Let "one" be asked and "two" be written behind it, whose sender may go on writing."""
+    await parlour.channel.say("c", "one", number="1")
+    await model.called(1)
+    await parlour.channel.say("c", "two", number="2")
+    await asyncio.sleep(0.1)
+
+
+async def test_a_stop_ends_what_was_about_to_be_taken_in() -> None:
+    """Nothing that was written before the /stop is answered."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await pausing(parlour, model)
+        await parlour.channel.say("c", "/stop")
+        await parlour.idle()
+        assert [users(request) for request in model.asked] == [["one"]]
+
+
+async def test_a_deletion_before_it_is_taken_in_leaves_nothing() -> None:
+    """The model never reads a message that its sender has deleted by then; the question is asked again without it."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await pausing(parlour, model)
+        await parlour.channel.say("c", "", number="2", kind=InboundKind.DELETION)
+        await parlour.idle()
+        assert [users(request) for request in model.asked] == [["one"], ["one"]]
+
+
+async def test_an_edit_before_it_is_taken_in_is_what_the_model_reads() -> None:
+    """The new text alone, whatever is delivered again."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await pausing(parlour, model)
+        await parlour.channel.say("c", "two, rather", number="2", revision=edit_revision("5", "two, rather"))
+        await parlour.channel.say("c", "two", number="2")
+        await parlour.channel.say("c", "one", number="1")
+        await parlour.idle()
+        assert [users(request) for request in model.asked] == [["one"], ["one", "two, rather"]]
+
+
+async def test_an_edit_into_a_command_is_not_taken_in() -> None:
+    """It runs behind the turn, and so does what is behind it."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await pausing(parlour, model)
+        edit: dict[str, Any] = {"number": "2", "revision": "5", "kind": InboundKind.COMMAND}
+        await parlour.channel.say("c", "/new", **edit)
+        await parlour.channel.say("c", "three", number="3")
+        await parlour.idle()
+        asked = [users(request) for request in model.asked if request.purpose == "answer"]
+        assert asked == [["one"], ["one"], ["three"]]
+
+
+async def test_a_kill_before_it_is_taken_in_loses_nothing(tmp_path: Path) -> None:
+    """Each is answered after the start, once."""
+    model = HeldScriptModel(held=[1])
+    async with gateway(model=model, environment=BURST) as parlour:
+        await pausing(parlour, model)
+        copy = parlour.kill(tmp_path / "copy")
+    model = HeldScriptModel()
+    async with gateway(home=copy, model=model, environment=BURST) as parlour:
+        await parlour.idle()
+        assert users(model.asked[-1]) == ["one", "two"]
+        assert [post.reply_to for post in parlour.channel.posts["c"]] == ["1", "2"]
