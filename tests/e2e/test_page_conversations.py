@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, Route, ViewportSize, expect
+from playwright.async_api import Browser, Error, FilePayload, Locator, Page, Route, ViewportSize, expect
 
 from gateway.app import build_operations
 from gateway.events import SessionKey
@@ -395,3 +397,73 @@ async def test_the_list_fits_every_window(chromium: Browser, up: InProcessGatewa
             await page.locator("#sidebar-toggle").click()
         await expect(page.locator("#sidebar")).to_be_visible()
         await take_picture(page, f"page-conversations-{name}-{scheme}")
+
+
+async def test_the_files_of_a_draft_outlive_a_reload(chromium: Browser) -> None:
+    """Each conversation has its own; they are sent with their message, and what was removed or sent is gone."""
+    async with gateway(model=InstantModel(), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
+        page = await open_page(chromium)
+        await page.goto(up.app.web.url)
+        await log_in(page, up, "ann")
+        await say(page, "the roses need water")
+        files = page.locator("#attached li")
+        await page.locator("#files").set_input_files([_note("roses.txt"), _note("tulips.txt")])
+        await expect(page.locator("#attached li[data-state=ready]")).to_have_count(2)
+        await page.locator("#new-chat").click()
+        await expect(files).to_have_count(0)
+        await page.locator("#files").set_input_files([_note("wine.txt")])
+        await expect(page.locator("#attached li[data-state=ready]")).to_have_count(1)
+        await page.reload()
+        await expect(files).to_contain_text(["wine.txt"])
+        await expect(page.locator("#send")).to_be_enabled()
+        await titles(page).filter(has_text="roses").click()
+        await expect(files).to_contain_text(["roses.txt", "tulips.txt"])
+        await page.get_by_role("button", name=translate("web.attach_remove", name="tulips.txt")).click()
+        await page.reload()
+        await expect(files).to_contain_text(["roses.txt"])
+        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await say(page, "what is in it?")
+        await expect(page.locator(".line.user").last.locator(".file")).to_contain_text("roses.txt")
+        await page.reload()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await expect(files).to_have_count(0)
+        # A file that the gateway no longer keeps is not offered.
+        await page.locator("#files").set_input_files([_note("old.txt")])
+        await expect(page.locator("#attached li[data-state=ready]")).to_have_count(1)
+        await page.clock.install(time=datetime.now(UTC) + timedelta(hours=25))
+        await page.reload()
+        await expect(page.locator("#trouble")).to_have_text(translate("web.upload_gone"))
+        await expect(files).to_have_count(0)
+        await page.locator("#leave").click()
+        await log_in(page, up, "ben")
+        await expect(files).to_have_count(0)
+
+
+async def test_a_file_on_its_way_is_not_left_without_a_question(chromium: Browser, up: InProcessGateway) -> None:
+    """The browser asks before it leaves a page that is still handing files over, and not afterwards."""
+    page = await visit(chromium, up)
+    goes_on = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await goes_on.wait()
+        await route.continue_()
+
+    await page.route("**/files", hold)
+    await page.locator("#text").press("a")  # browsers ask only people who did something
+    await page.locator("#files").set_input_files([_note("roses.txt")])
+    await expect(page.locator("#attached li[data-state=sending]")).to_have_count(1)
+    async with page.expect_event("dialog") as asked:
+        leaving = asyncio.create_task(page.reload())
+    question = await asked.value
+    assert question.type == "beforeunload"
+    await question.dismiss()
+    with suppress(Error):
+        await leaving
+    goes_on.set()
+    await expect(page.locator("#attached li[data-state=ready]")).to_have_count(1)
+    await page.reload()
+    await expect(page.locator("#attached li")).to_have_count(1)
+
+
+def _note(name: str) -> FilePayload:
+    return {"name": name, "mimeType": "text/plain", "buffer": b"some words"}

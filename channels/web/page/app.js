@@ -24,7 +24,7 @@ const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn)
 const panels = new Panels(words, run);
 const drafts = new Drafts();
 const menu = new CommandMenu(words, typed);
-const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
+const attachments = new Attachments(words, { changed: typed, trouble: showTrouble, login: showLogin });
 const card = new ModelCard(words, () => wire.hurry());
 const recorder = new Recorder(words, {
   recorded: (file) => attachments.add([file], true),
@@ -45,8 +45,11 @@ const wire = new Wire({
     pending = new Pending(session.who);
     conversations.start(session.latest);
     pending.conversation = wire.conversation = conversations.current;
-    if (!drafts.open(session.who)) text.value = "";
-    if (text.value === "") showDraft();
+    if (!drafts.open(session.who)) {
+      text.value = "";
+      attachments.forget();
+    }
+    if (text.value === "" && attachments.isEmpty) showDraft();
     menu.allow(session.commands);
     recorder.allow(session.can_record);
     card.allow(session);
@@ -177,16 +180,17 @@ function endEdit() {
 function keepDraft() {
   const { text: before } = drafts.get(wire.conversation);
   const edit = { text: before, edited: text.value, replaces: replaced };
-  drafts.set(wire.conversation, replaced ? edit : { text: text.value });
+  const { ready: files } = attachments;
+  drafts.set(wire.conversation, { ...(replaced ? edit : { text: text.value }), files });
 }
 
-/** Show what was typed in the open conversation and not sent. */
+/** Show what was typed and attached in the open conversation and not sent. */
 function showDraft() {
-  const { text: before, edited, replaces = "" } = drafts.get(wire.conversation);
+  const { text: before, edited, replaces = "", files } = drafts.get(wire.conversation);
   replaced = replaces;
   by("editing").hidden = !replaces;
   text.value = replaces ? edited : before;
-  fit();
+  attachments.restore(wire.conversation, files);
 }
 
 by("edit-cancel").addEventListener("click", () => {
@@ -266,6 +270,7 @@ by("stop").addEventListener("click", () => run("/stop"));
 /** Show another conversation: its history comes with its connection, what was typed stays where it was typed. */
 function turnTo(conversation) {
   keepDraft();
+  attachments.setAside(wire.conversation);
   if (pending) pending.conversation = conversation;
   chat.restore([]);
   showTrouble("");
@@ -381,6 +386,7 @@ by("leave").addEventListener("click", async () => {
   conversations.forget();
   panels.close();
   forgetPictures();
+  attachments.forget();
   drafts.clear();
   showDraft();
   by("spoken").textContent = "";

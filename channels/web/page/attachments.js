@@ -4,6 +4,7 @@ import { sizeOf } from "./chat.js";
 import { keepPicture } from "./pictures.js";
 
 const MOST = 10;
+const KEPT_FOR = 24 * 3600 * 1000; // milliseconds; the gateway keeps them for two days, and a message may wait for one
 
 export class Attachments {
   constructor(words, on) {
@@ -12,13 +13,17 @@ export class Attachments {
     this.list = document.getElementById("attached");
     this.chooser = document.getElementById("files");
     this.drop = document.getElementById("drop");
-    this.files = []; // { name, size, token, element, stop }
+    this.files = []; // { name, size, token, at, element, stop }
+    this.aside = new Map(); // conversation -> files that were being handed over when another one was opened
     document.getElementById("attach").addEventListener("click", () => this.chooser.click());
     this.chooser.addEventListener("change", () => {
       this.add(this.chooser.files);
       this.chooser.value = "";
     });
     this.listen();
+    addEventListener("beforeunload", (event) => {
+      if (this.isBusy || this.aside.size > 0) event.preventDefault(); // they would be lost: the browser asks
+    });
   }
 
   get isEmpty() {
@@ -29,13 +34,52 @@ export class Attachments {
     return this.files.some((file) => !file.token);
   }
 
+  /** The files that can be sent, as a draft keeps them. */
+  get ready() {
+    return this.files.filter(({ token }) => token).map(({ name, size, token, at }) => ({ name, size, token, at }));
+  }
+
   /** Return what was handed over, and begin anew. */
   take() {
-    const taken = this.files.map(({ name, size, token }) => ({ name, size, token }));
-    for (const file of this.files) file.element.remove();
-    this.files = [];
+    const taken = this.ready;
+    this.clear();
     this.show();
     return taken;
+  }
+
+  clear() {
+    for (const file of this.files) file.element.remove();
+    this.files = [];
+  }
+
+  /** Empty the list for another conversation; what is still handed over for *conversation* goes on. */
+  setAside(conversation) {
+    if (this.isBusy) this.aside.set(conversation, this.files.filter((file) => !file.token));
+    this.clear();
+  }
+
+  /** Show the files of a draft of *conversation*, and those that were set aside there. */
+  restore(conversation, kept = []) {
+    const left = kept.filter(({ at }) => Date.now() - at < KEPT_FOR);
+    this.files = left.map((file) => ({ ...file, stop: new AbortController() }));
+    for (const file of this.files) {
+      file.element = this.element(file);
+      file.element.dataset.state = "ready";
+    }
+    for (const file of this.aside.get(conversation) ?? []) {
+      this.list.append(file.element);
+      this.files.push(file);
+    }
+    this.aside.delete(conversation);
+    this.show();
+    if (left.length < kept.length) this.on.trouble(this.words.upload_gone);
+  }
+
+  /** Stop and forget everything, since somebody else comes; a draft is shown next. */
+  forget() {
+    for (const file of [...this.files, ...[...this.aside.values()].flat()]) file.stop.abort();
+    this.aside.clear();
+    this.clear();
   }
 
   listen() {
@@ -93,11 +137,11 @@ export class Attachments {
       if (answer.status === 401) this.on.login();
       const told = await answer.json();
       if (!answer.ok) throw new Error(told.line ?? this.words.upload_failed);
-      Object.assign(file, told);
+      Object.assign(file, told, { at: Date.now() });
       keepPicture(file.token, data);
       file.element.dataset.state = "ready";
     } catch (error) {
-      if (!this.files.includes(file)) return;
+      if (!this.has(file)) return;
       this.remove(file);
       // What the network itself says is not for people.
       this.on.trouble(error.constructor === Error ? error.message : this.words.upload_failed);
@@ -105,8 +149,17 @@ export class Attachments {
     this.show();
   }
 
+  has(file) {
+    return [this.files, ...this.aside.values()].some((files) => files.includes(file));
+  }
+
   remove(file) {
     this.files = this.files.filter((other) => other !== file);
+    for (const [conversation, files] of this.aside) {
+      const left = files.filter((other) => other !== file);
+      if (left.length) this.aside.set(conversation, left);
+      else this.aside.delete(conversation);
+    }
     file.stop.abort();
     file.element.remove();
     this.show();

@@ -43,7 +43,7 @@ export class Pending {
   }
 }
 
-/** What was typed in each conversation and not sent: { text }, and what is being edited as { edited, replaces }. */
+/** What was typed in each conversation and not sent: { text, files }, and what is being edited as { edited, replaces }. */
 export class Drafts {
   constructor() {
     this.kept = new Map(); // conversation -> draft; also where nothing can be stored
@@ -66,7 +66,7 @@ export class Drafts {
     this.kept.set(conversation, draft);
     if (!this.who) return;
     try {
-      if (draft.text || draft.replaces) localStorage.setItem(this.name(conversation), JSON.stringify(draft));
+      if (draft.text || draft.replaces || draft.files.length) localStorage.setItem(this.name(conversation), JSON.stringify(draft));
       else localStorage.removeItem(this.name(conversation));
     } catch {
       // Storage is full or forbidden: this tab still has the draft.
