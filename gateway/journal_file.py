@@ -3,6 +3,9 @@
 SQLite silently opens a missing, emptied or older file, and one without its write-ahead log. Therefore a stamp is stored
 beside the journal: its id, and a count that the journal holds too. The stamp is written after the count is durable in
 the journal. A crash or power cut never leaves a journal behind its stamp, but a lost or replaced file does.
+
+A home whose messages are in a database has a stamp as well. Of several gateways each has its own, so an older copy of
+the database is noticed by the newest turns that the stamp names, whatever other gateways have stored since.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,7 +29,10 @@ STAMP = "journal.stamp"
 MOVED = "journal.moved"  # names the database that has the messages of this home
 CACHE = "memory-cache.db"  # begins the names of what says how a home compares with a database
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
-_LONGEST_STAMP = 4096  # bytes
+_LONGEST_STAMP = 256 * 1024  # bytes
+STAMPED_SESSIONS = 50  # of which a stamp names the newest turn: an older store lacks the newest turns of all
+_TRANSCRIPTS = ("people/*/sessions/*.jsonl", "chats/*/sessions/*.jsonl", "sessions/*.jsonl")
+_HEAD = (b'"kind":"head"', b'"transcript":')  # in the first line of our transcripts, and of no older system's
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FORBIDDEN = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
@@ -38,14 +45,33 @@ class OpenChoice(StrEnum):
     DROP = "drop"  # ended without an answer
 
 
+class StoreKind(StrEnum):
+    """A store of the messages of a home."""
+
+    POSTGRESQL = "postgresql"
+    SQLITE = "sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class StampedTurn:
+    """The newest turn of a session that this home's gateway has stored."""
+
+    turn: str
+    at: int  # microseconds since 1970
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalStamp:
-    """The state that a journal had durably when the stamp was written."""
+    """The state that a store had durably when the stamp was written."""
 
-    store: str  # random id of the journal
-    count: int  # stamps of this journal so far; never decreases
+    store: str  # random id of the store; "" = the next start takes the store that it finds
+    count: int  # stamps of a journal so far, starts on a database; never decreases
     schema: int
     at: str  # ISO 8601, UTC
+    kind: StoreKind = StoreKind.SQLITE
+    turns: Mapping[str, StampedTurn] | None = None  # by session, at most STAMPED_SESSIONS; None = of an older version
+    accepted_until: int = 0  # microseconds since 1970; turns of this home up to then may be missing in the store
+    is_damaged: bool = False  # found while it was in use; it is read whole before the next start
 
 
 def stamp_of(journal: Path) -> Path:
@@ -63,16 +89,35 @@ def read_stamp(journal: Path) -> JournalStamp | None:
     try:
         with stamp_of(journal).open("rb") as file:
             found = json.loads(file.read(_LONGEST_STAMP))
+        turns = found.get("turns")
         return JournalStamp(
-            store=str(found["store"]), count=int(found["count"]), schema=int(found["schema"]), at=str(found["at"])
+            store=str(found["store"]),
+            count=int(found["count"]),
+            schema=int(found["schema"]),
+            at=str(found["at"]),
+            kind=StoreKind(found.get("kind", StoreKind.SQLITE)),
+            turns=None
+            if turns is None
+            else {key: StampedTurn(str(turn), int(at)) for key, (turn, at) in turns.items()},
+            accepted_until=int(found.get("accepted_until", 0)),
+            is_damaged=found.get("is_damaged") is True,
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def write_stamp(journal: Path, stamp: JournalStamp) -> None:
-    """Replace the stamp of *journal*, durably. Its count must be durable in the journal. Raises OSError."""
-    _replace_file(stamp_of(journal), asdict(stamp))
+    """Replace the stamp of *journal*, durably. Its count and turns must be durable in the store. Raises OSError."""
+    turns = {key: [each.turn, each.at] for key, each in (stamp.turns or {}).items()}
+    fields = {name: value for name, value in asdict(stamp).items() if name != "turns"}
+    _replace_file(stamp_of(journal), {**fields, "turns": turns})
+
+
+def accept_store(journal: Path, at: datetime) -> None:
+    """Have the next start take the store that it finds, which may lack turns of before *at*. Raises OSError."""
+    accepted = int(at.timestamp() * 1_000_000)
+    stamp = JournalStamp(store="", count=0, schema=0, at=at.isoformat(timespec="seconds"), accepted_until=accepted)
+    write_stamp(journal, stamp)
 
 
 def _replace_file(target: Path, content: Mapping[str, object]) -> None:
@@ -85,19 +130,6 @@ def _replace_file(target: Path, content: Mapping[str, object]) -> None:
         os.close(descriptor)
     beside.replace(target)
     sync_folder(target.parent)
-
-
-def remove_stamp(journal: Path) -> None:
-    """Remove the stamp of *journal*, durably: the next start takes the journal as it is."""
-    stamp_of(journal).unlink(missing_ok=True)
-    sync_folder(journal.parent)
-
-
-class StoreKind(StrEnum):
-    """A store that `parlour store migrate` moves the messages of a home to."""
-
-    POSTGRESQL = "postgresql"
-    SQLITE = "sqlite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +188,7 @@ def misplaced_journal(journal: Path, *, has_database: bool) -> str:
     if (move := read_move(journal)) is not None:
         what = f"({move.database}) since" if not move.id else f"({move.database}) on"
         where = f"{'were moved to' if move.id else 'are in'} PostgreSQL {what} {move.at[:16].replace('T', ' ')} UTC"
-    elif journal.with_name(CACHE).exists():
+    elif journal.with_name(CACHE).exists() or _is_of_database(read_stamp(journal)):
         where = "are in a PostgreSQL database"
     else:
         return ""
@@ -188,8 +220,14 @@ def lost_journal(journal: Path) -> str:
     Changes nothing. `journal_fault` and the start judge a journal that cannot be read.
     """
     stamp = read_stamp(journal)
-    if stamp is None:
+    if read_move(journal) is not None or _is_of_database(stamp):
         return ""
+    if _is_log_alone(journal):
+        return lost_line(journal, "is missing or empty, and its -wal file is left")
+    if stamp is None or not stamp.store:
+        return ""
+    if stamp.is_damaged and (fault := journal_fault(journal)):
+        return fault
     try:
         identity = _read_identity(journal)
     except sqlite3.Error:
@@ -203,6 +241,43 @@ def lost_journal(journal: Path) -> str:
     else:
         what = "is older than at the last start, or its -wal file is missing"
     return lost_line(journal, f"{what}; on {stamp.at[:16].replace('T', ' ')} UTC it contained more data")
+
+
+def unstamped_loss(journal: Path) -> str:
+    """Return the error line for conversations whose journal is gone, its stamp too; otherwise "". Changes nothing.
+
+    It is for a home without a database. A home in which no gateway has run yet has lost none.
+    """
+    if read_stamp(journal) is not None or not journal.with_name("schema").exists():
+        return ""
+    with suppress(sqlite3.Error):  # a journal that cannot be read is there
+        if _read_identity(journal) is None and _has_transcripts(journal.parent):
+            return lost_line(journal, f"is missing or empty, but {journal.parent} contains conversations")
+    return ""
+
+
+def _has_transcripts(home: Path) -> bool:
+    for path in (path for pattern in _TRANSCRIPTS for path in home.glob(pattern)):
+        with suppress(OSError), path.open("rb") as file:
+            first = file.readline(_LONGEST_STAMP)
+            if all(mark in first for mark in _HEAD):
+                return True
+    return False
+
+
+def _is_of_database(stamp: JournalStamp | None) -> bool:
+    return stamp is not None and stamp.kind is StoreKind.POSTGRESQL
+
+
+def _is_log_alone(journal: Path) -> bool:
+    """Return True if the write-ahead log is left of a deleted or emptied journal."""
+    log = journal.with_name(f"{journal.name}-wal")
+    return is_empty(journal) and not is_empty(log)
+
+
+def is_empty(path: Path) -> bool:
+    """Return True if the file is missing or empty. SQLite, also as a reader, deletes the log beside an empty one."""
+    return not path.exists() or path.stat().st_size == 0
 
 
 def lost_line(journal: Path, what: str) -> str:
@@ -230,7 +305,7 @@ def is_missing(journal: Path) -> bool:
 
 def _read_identity(journal: Path) -> tuple[str, int] | None:
     """Return the journal's id and count; None where the file holds no journal. Raises sqlite3.Error."""
-    if not any(path.exists() and path.stat().st_size for path in files_of(journal)[:2]):
+    if is_empty(journal):
         return None
     with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
@@ -245,7 +320,7 @@ def journal_fault(journal: Path) -> str:
     Reads the whole file and changes nothing.
     """
     try:
-        if not journal.exists():
+        if is_empty(journal):
             return ""
         with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
             answer = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])

@@ -20,7 +20,7 @@ from gateway.archive_reader import TarMember, defuse_repositories, open_archive
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
 from gateway.errors import SchemaTooNew, UserError
 from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging
-from gateway.journal_file import OpenChoice, journal_fault
+from gateway.journal_file import OpenChoice, accept_store, journal_fault
 from gateway.ports.durable_files import sync_folder, write_private
 from gateway.ports.journal import SessionRow
 from gateway.settings.sources import FILE_NAMES
@@ -277,5 +277,6 @@ def _swap(home: Home, staging: Path) -> None:
             entry.rename(home.path / entry.name)
     sync_folder(home.path)
     home.migrating.unlink(missing_ok=True)  # its snapshot was of the data that has gone
+    accept_store(home.journal, datetime.now(UTC))  # transcripts may have turns that an earlier journal has lost
     home.restoring.unlink()
     sync_folder(home.path)

@@ -14,7 +14,6 @@ from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.lapsed_questions import LapsedQuestions
@@ -38,6 +37,7 @@ from gateway.app.console import build_console, is_console_owner
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_recorder, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import join_local_accounts, settle_scopes
+from gateway.app.lost_turns import describe_loss
 from gateway.app.machine_operations import MachineOperations
 from gateway.app.memory import (
     build_dreamer,
@@ -64,14 +64,11 @@ from gateway.control import Line, Operation
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import InboundMessage
-from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
-from gateway.journal_file import lost_rows_line, misplaced_journal, other_database
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
-from gateway.store.closed_store import read_sessions, read_store_id
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
@@ -96,7 +93,7 @@ async def open_app(
     """
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
-        if lost := await asyncio.to_thread(lost_turns, home, settings.store.address):
+        if lost := await asyncio.to_thread(describe_loss, home, settings.store.address):
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
         files = await stack.enter_async_context(open_scope_files(settings, home.path, store))
@@ -130,19 +127,6 @@ async def open_app(
         await app.commands.memory.erasure.retention.plan()
         await load_counts(app.usage, store, settings.caps)
         yield app
-
-
-def lost_turns(home: Home, url: str) -> str:
-    """Return the error line for a store that is another home's, or lacks turns of the transcripts; else "". Blocks.
-
-    Raises StoreUnavailable and SettingsError for a database that cannot be used.
-    """
-    if misplaced_journal(home.journal, has_database=bool(url)):
-        return ""  # opening the store says more
-    if url and (other := other_database(home.journal, partial(read_store_id, url))):
-        return other
-    leads = describe_leads(home.path, read_sessions(home.journal, url, NEWEST_SESSIONS))
-    return lost_rows_line(home.journal, url, leads) if leads else ""
 
 
 def build_operations(app: GatewayApp) -> Mapping[str, Operation]:

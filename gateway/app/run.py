@@ -101,6 +101,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
                 app.store, app.intake.quarantine.prune, app.workspaces.expire_trash, app.pages.prune
             ),
             stamp=lambda: run_stamp_loop(app.store),
+            verify=app.store.verify,
             store_watcher=app.store_watcher.run,
             replaced=lambda: _end_when_replaced(app.store),
             **({"scope_files": app.scope_files.run} if app.scope_files is not None else {}),

@@ -28,7 +28,7 @@ from gateway.doctor import (
 )
 from gateway.errors import ParlourError, SettingsError, ToolFailed
 from gateway.home import Home
-from gateway.journal_file import lost_journal, lost_rows_line, other_database
+from gateway.journal_file import lost_journal
 from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.entry_points import HOW_TO_INSTALL, with_operator_commands
@@ -170,16 +170,12 @@ def _fallbacks(settings: Settings | None) -> list[DoctorFinding]:
 
 def _transcripts(home: Home, url: str) -> list[DoctorFinding]:
     """Compare the transcripts with the store, as a start does. Blocks."""
-    if not url and (not home.journal.exists() or lost_journal(home.journal)):
+    if not home.path.is_dir() or lost_journal(home.journal):
         return []  # the latter says more
-    from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
-    from gateway.store.closed_store import read_sessions, read_store_id
+    from gateway.app.lost_turns import describe_loss
 
     try:
-        if url and (other := other_database(home.journal, lambda: read_store_id(url))):
-            return [DoctorFinding(FindingLevel.FAIL, "journal", other, "transcripts")]
-        what = describe_leads(home.path, read_sessions(home.journal, url, NEWEST_SESSIONS))
-        lost = lost_rows_line(home.journal, url, what) if what else ""
+        lost = describe_loss(home, url)
     except ParlourError as error:  # the database has gone since it was asked
         lost = str(error)
     return [DoctorFinding(FindingLevel.FAIL, "journal", lost, "transcripts")] if lost else []

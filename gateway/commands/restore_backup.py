@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gateway.errors import SettingsError, UserError
 from gateway.home import Home, hold_lock, make_private
 from gateway.journal_file import (
+    CACHE,
     OpenChoice,
+    accept_store,
     damaged_line,
     files_of,
     is_missing,
     journal_fault,
     lost_journal,
+    lost_rows_line,
     misplaced_journal,
     other_database,
     remove_move,
-    remove_stamp,
 )
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import operator_command
@@ -33,9 +36,15 @@ from gateway.settings import check_settings, home_of
 from gateway.settings.sources import FILE_NAMES, read_file
 from gateway.store.closed_store import read_sessions, read_store_id
 from gateway.store.engine import new_transcript
+from gateway.store.session_queue import ALL
 from gateway.store.sqlite.closed_journal import mark_adopted
 from gateway.text.text_units import strip_control_characters
 
+if TYPE_CHECKING:
+    from gateway.app.lost_turns import LostTurns
+
+# The cache of what the database has goes with the memory, so that all of it is fetched.
+_MEMORY = ("people", "chats", "shared", "memory", "sessions", "USER.md", CACHE, f"{CACHE}-wal", f"{CACHE}-shm")
 _USUAL = {
     "people": "private memory and conversations",
     "chats": "memory and conversations of groups",
@@ -75,11 +84,15 @@ def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
 
 
 def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
+    from gateway.app.lost_turns import LostTurns, describe_loss, find_lost_turns
+
     fault = journal_fault(home.journal)
     is_damaged = fault == damaged_line(home.journal)
     if fault and not is_damaged:
         raise UserError(fault)
-    lost = fault or lost_journal(home.journal) or _lost_turns(home, "")
+    lost = fault or lost_journal(home.journal) or describe_loss(home, "", sessions=ALL)
+    turns = LostTurns({}, has_newer=False) if lost else find_lost_turns(home, "")
+    lost = lost or _describe_turns(home, "", turns)
     if not lost:
         typer.echo(f"{home.journal} is intact and belongs to this home; nothing is lost")
         return
@@ -89,41 +102,54 @@ def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
     else:
         work = mark_adopted(home.journal, choice, fit_sessions(home))
         typer.echo(f"the next start uses the journal as it is; {work.describe(choice)}")
-    remove_stamp(home.journal)
+    accept_store(home.journal, datetime.now(UTC))
 
 
 def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> None:
-    """Make a database that is older than the transcripts fit them. An unreachable one is not lost, and raises."""
+    """Make a database that is older than the transcripts fit them. An unreachable one is not lost, and raises.
+
+    Where the database has newer turns too, the home's memory is moved to backups/: one transcript cannot keep both, and
+    the next start fetches the database's.
+    """
+    from gateway.app.lost_turns import describe_loss, find_lost_turns
+
     other = other_database(home.journal, lambda: read_store_id(url))
-    lost = _lost_turns(home, url)
-    if other:
-        _ask(other, is_sure=is_sure)
-        remove_move(home.journal)
-        if not lost:
-            typer.echo("the next start uses the database of store.url, and names it in the home")
-            return
+    turns = find_lost_turns(home, url)
+    lost = other or describe_loss(home, url, sessions=ALL) or _describe_turns(home, url, turns)
     if not lost:
         typer.echo("the database of store.url has all turns of this home's transcripts; nothing is lost")
         return
-    if not other:
-        _ask(lost, is_sure=is_sure)
-    from gateway.store.postgres.schema import adopt_database
+    if turns.turns:
+        typer.echo(f"{_count(turns)} are in {home.path} and not in the database of store.url")
+    _ask(lost, is_sure=is_sure)
+    if other:
+        remove_move(home.journal)
+        typer.echo("the next start uses the database of store.url, and names it in the home")
+    if turns.has_newer:
+        aside = _set_aside(home, [home.path / name for name in _MEMORY])
+        typer.echo(f"the database has newer turns: the next start uses its memory, and that of this home is in {aside}")
+    elif turns.turns or not other:
+        from gateway.store.postgres.schema import adopt_database
 
-    work = adopt_database(url, choice, fit_sessions(home, url))
-    typer.echo(f"the next start uses the database as it is; {work.describe(choice)}")
+        work = adopt_database(url, choice, fit_sessions(home, url))
+        typer.echo(f"the next start uses the database as it is; {work.describe(choice)}")
+    accept_store(home.journal, datetime.now(UTC))
+
+
+def _describe_turns(home: Home, url: str, turns: LostTurns) -> str:
+    """Return the error line for turns that only a look at every transcript finds; "" for a store that has all."""
+    return lost_rows_line(home.journal, url, f"lacks {_count(turns)} of its transcripts") if turns.turns else ""
+
+
+def _count(turns: LostTurns) -> str:
+    chats = len({*turns.turns.values()})
+    return f"{len(turns.turns):,} turns of {chats:,} conversations"
 
 
 def _ask(line: str, *, is_sure: bool) -> None:
     typer.echo(line)
     if not is_sure:
         typer.confirm("Continue without the lost data?", abort=True)
-
-
-def _lost_turns(home: Home, url: str) -> str:
-    """Return a description of the turns that transcripts have and the store lacks; "" if it lacks none."""
-    from agent.memory.storage.transcript_lead import describe_leads
-
-    return describe_leads(home.path, read_sessions(home.journal, url))
 
 
 def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
@@ -135,18 +161,25 @@ def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
 
 def _begin_anew(home: Home) -> str:
     """Move the rest of the journal to backups/. Transcripts remain beside the new ones."""
-    make_private(home.backups)
-    aside = Path(tempfile.mkdtemp(prefix=f"lost-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-", dir=home.backups))
     left = [file for file in files_of(home.journal) if file.exists()]
-    for file in left:
-        file.rename(aside / file.name)
-    sync_folder(aside)
-    sync_folder(home.path)
+    aside = _set_aside(home, left)
     kept = f"; the rest of the old one is in {aside}" if left else ""
     return (
         "the next start creates a new journal: conversations start over (transcripts and all memory are kept), and"
         f" users approved in chats and owners who used a claim code must be admitted again{kept}"
     )
+
+
+def _set_aside(home: Home, paths: Iterable[Path]) -> Path:
+    """Move what exists of *paths* into a new folder in backups/, durably; return the folder."""
+    make_private(home.backups)
+    aside = Path(tempfile.mkdtemp(prefix=f"lost-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-", dir=home.backups))
+    for path in paths:
+        if path.exists():
+            path.rename(aside / path.name)
+    sync_folder(aside)
+    sync_folder(home.path)
+    return aside
 
 
 def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> None:

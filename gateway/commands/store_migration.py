@@ -20,7 +20,7 @@ from agent.memory.storage.cached_scopes import is_current
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, make_private
 from gateway.home_migration import open_home
-from gateway.journal_file import JournalMove, StoreKind, read_move, remove_move, remove_stamp, write_move
+from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move, remove_move, write_move
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import load_settings
@@ -71,7 +71,7 @@ def move_to_database(home: Home, connection: PostgresConnection) -> None:
     kept = home.backups / f"journal-{at:%Y%m%dT%H%M%SZ}-{move.id}.db"
     make_private(home.backups)
     seal(home.journal)
-    remove_stamp(home.journal)
+    accept_store(home.journal, at)  # the other store counts anew
     _rename(home.journal, kept)  # from here on the database has the messages
     schema.save_move(connection, replace(move, state=schema.MoveState.ACTIVE))
     typer.echo(
@@ -127,6 +127,7 @@ def move_to_file(home: Home, connection: PostgresConnection, url: str) -> None:
     count = copy_database(url, new, _report)
     now = _iso(datetime.now(UTC))
     left = schema.DatabaseMove(id=secrets.token_hex(8), state=schema.MoveState.LEFT, file=str(home.journal), at=now)
+    accept_store(home.journal, datetime.now(UTC))
     schema.save_move(connection, left)
     _rename(new, home.journal)  # from here on the file has the messages
     new.parent.rmdir()

@@ -16,7 +16,7 @@ from gateway.doctor.access_checks import SEVERAL, check_access
 from gateway.doctor.deployment_checks import check_deployment
 from gateway.doctor.findings import DoctorFinding, FindingLevel
 from gateway.home import Home, is_held
-from gateway.journal_file import journal_fault, lost_journal
+from gateway.journal_file import is_empty, journal_fault, lost_journal
 from gateway.ports.entry_points import HOW_TO_INSTALL, in_container, load_entry_points, ownership_hint
 from gateway.preflight import before_start
 from gateway.settings import Settings, SettingsReport
@@ -273,7 +273,7 @@ def _journal(home: Home) -> Iterator[DoctorFinding]:
     fault = journal_fault(home.journal) or lost_journal(home.journal)
     if fault:
         yield DoctorFinding(FindingLevel.FAIL, "journal", fault)
-    elif home.journal.exists():
+    elif not is_empty(home.journal):
         yield DoctorFinding(FindingLevel.OK, "journal", "is intact")
 
 

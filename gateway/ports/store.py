@@ -72,6 +72,9 @@ class Store(Protocol):
     async def check(self) -> None:
         """Do one durable write; raise StoreUnavailable when that fails."""
 
+    async def verify(self) -> None:
+        """Read all data if the last process may have damaged it; raise UserError if it is damaged."""
+
     async def stamp(self) -> None:
         """Note outside of the data how far it has come, so that a start notices older data. Raises StoreUnavailable."""
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Generic, TypeAlias, TypeVar
 
 from gateway.events import InboundMessage, SessionKey
+from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
 from gateway.ports.journal import InboxRow
 from gateway.ports.scope_files import SaveScopes
 from gateway.ports.store import StoreLimits
@@ -95,6 +96,7 @@ class StoreEngine:
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
+    newest_turns: dict[str, StampedTurn] = field(default_factory=dict)  # by session, the most recently used last
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
     remove_objects: Callable[[], Awaitable[None]] = _remove_nothing  # that no file refers to; awaited before a scrub
@@ -112,6 +114,13 @@ class StoreEngine:
     def owner(self) -> str:
         """Return the name that our leases carry."""
         return self.worker.name
+
+    def note_turn(self, key: SessionKey, turn: str, at: datetime) -> None:
+        """Note a stored turn for the next stamp."""
+        self.newest_turns.pop(str(key), None)
+        self.newest_turns[str(key)] = StampedTurn(turn, micros(at))
+        if len(self.newest_turns) > STAMPED_SESSIONS:
+            del self.newest_turns[next(iter(self.newest_turns))]
 
     def now(self) -> int:
         """Return the time as columns have it."""

@@ -35,6 +35,9 @@ _FORGET = (
     # The highest number stays, so that no number is given twice.
     "AND seq < (SELECT max(seq) FROM inbox) RETURNING seq"
 )
+# SQLite reads the whole table for two of them at once.
+_ENDS = "SELECT (SELECT coalesce(min(seq), 0) FROM {0}), (SELECT coalesce(max(seq), 0) FROM {0})"
+_ENDS_OF_INBOX, _ENDS_OF_OUTBOX = _ENDS.format("inbox"), _ENDS.format("outbox")
 _NAME_BEHIND = "SELECT name FROM dedupe WHERE name > ? ORDER BY name LIMIT 1 OFFSET ?"
 _FORGET_KEYS = (
     "DELETE FROM dedupe WHERE name > ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.seq = dedupe.seq)"
@@ -89,8 +92,8 @@ def begin_prune(database: Database, now: int, blank_after: timedelta = BLANK_AFT
         since=int(found[0]) if found is not None else 0,
         until=now - _micros(blank_after),
         keep=keep,
-        inbox=database.execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM inbox").fetchone(),
-        outbox=database.execute("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM outbox").fetchone(),
+        inbox=database.execute(_ENDS_OF_INBOX).fetchone(),
+        outbox=database.execute(_ENDS_OF_OUTBOX).fetchone(),
     )
 
 

@@ -260,8 +260,10 @@ class SqlJournal:
     def _recorded(self, new: EncodedCommit, committed: CommitEffect) -> None:
         if not committed.is_new:
             return
-        engine = self._engine
+        engine, record = self._engine, new.commit.record
         engine.recorded.set()
+        if record.inbox:
+            engine.note_turn(record.key, record.turn, record.at)
         for key in {message.key for message in new.commit.outbound}:
             engine.wake_chat(key)
         if new.jobs or new.advances:

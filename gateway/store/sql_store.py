@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,9 +13,15 @@ from typing import TypeAlias
 
 import structlog
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey
-from gateway.journal_file import JournalStamp, OpenChoice, write_stamp
+from gateway.journal_file import (
+    JournalStamp,
+    OpenChoice,
+    StoreKind,
+    read_stamp,
+    write_stamp,
+)
 from gateway.ports.access import AccessStore
 from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
@@ -65,6 +71,7 @@ from gateway.store.writer import StoreWriter
 log = structlog.get_logger(__name__)
 
 Copy: TypeAlias = Callable[[Path], object]  # raises StoreUnavailable
+FindDamage: TypeAlias = Callable[[], Awaitable[str]]  # reads the whole store; returns the error line, or ""
 
 _FULL_SECONDS = 60.0
 _META = "SELECT name, value FROM meta WHERE name IN ('unclean_stops', 'adopted', 'store', 'stamps')"
@@ -107,6 +114,7 @@ class RecoveryState:
 
     backlog: PendingWork
     unclean_stops: int
+    was_killed: bool  # the last process, or another one that had the store
     preferences: dict[str, dict[str, str]]
     choosers: dict[SessionKey, str]
     store_id: str  # random, of the journal
@@ -148,6 +156,7 @@ def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> Rec
     return RecoveryState(
         backlog=find_pending_work(database),
         unclean_stops=unclean_stops,
+        was_killed=bool(dead),
         preferences=preferences,
         choosers=choosers,
         store_id=store_id,
@@ -268,12 +277,28 @@ def _set_meta(database: Database, **values: str) -> None:
 
 
 class SqlStore:
-    """Every port over one file (see the Store port)."""
+    """Every port over one file or database (see the Store port)."""
 
-    def __init__(self, engine: StoreEngine, state: RecoveryState, copy: Copy, path: Path | None) -> None:
+    def __init__(
+        self,
+        engine: StoreEngine,
+        state: RecoveryState,
+        copy: Copy,
+        *,
+        journal_path: Path | None,
+        kind: StoreKind,
+        last_stamp: JournalStamp | None,
+        find_damage: FindDamage | None,
+    ) -> None:
         self._engine = engine
         self._copy = copy
-        self._path = path
+        self._journal_path = journal_path
+        self._kind = kind
+        self._find_damage = find_damage if state.was_killed else None
+        self._is_damaged = False
+        self._accepted_until = last_stamp.accepted_until if last_stamp is not None else 0
+        if last_stamp is not None and last_stamp.store == state.store_id:
+            engine.newest_turns |= last_stamp.turns or {}
         self._on_started: Callable[[], object] = lambda: None
         self._store_id, self._stamps = state.store_id, state.stamps
         self._stamped_at = engine.writer.commits
@@ -296,7 +321,8 @@ class SqlStore:
         self._cached = state
         self._notes = ChannelNotes(state.notes)
         # With a journal in the home, the home's files are what is true.
-        self.scope_files: ScopeFileStore | None = SqlScopeFiles(engine) if path is None else None
+        has_files = kind is StoreKind.SQLITE and journal_path is not None
+        self.scope_files: ScopeFileStore | None = None if has_files else SqlScopeFiles(engine)
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
         self.windows: SharedWindows | None = engine.windows
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
@@ -349,24 +375,47 @@ class SqlStore:
         now = str(self._engine.now())
         await self._engine.writer.submit(lambda database: _set_meta(database, checked_at=now))
 
-    async def stamp(self) -> None:
-        """Note beside the file how far it has come, if it has come any further (gateway/journal_file.py)."""
-        if self._path is None or self._engine.writer.commits == self._stamped_at:
+    async def verify(self) -> None:
+        """Read the whole file if the last process was killed; raise UserError if it is damaged.
+
+        Each start reads a damaged file whole until it is restored.
+        """
+        if self._find_damage is None:
             return
-        stamps = self._stamps + 1
-        await self._engine.writer.submit(lambda database: _set_meta(database, stamps=str(stamps)))
-        self._stamps = stamps
+        log.info("store.verifying")
+        if line := await self._find_damage():
+            self._is_damaged = True
+            await self.write_stamp()
+            raise UserError(line)
+        log.info("store.verified")
+
+    async def stamp(self) -> None:
+        """Note in the home how far the store has come, if it has come any further (gateway/journal_file.py)."""
+        if self._journal_path is None or self._engine.writer.commits == self._stamped_at:
+            return
+        if self._kind is StoreKind.SQLITE:  # a database has other gateways, which count as well
+            stamps = self._stamps + 1
+            await self._engine.writer.submit(lambda database: _set_meta(database, stamps=str(stamps)))
+            self._stamps = stamps
         await self.write_stamp()
 
     async def write_stamp(self) -> None:
-        """Write the stamp of the durable count. Errors of the disk are logged and ignored."""
-        if self._path is None:
+        """Write the stamp of the durable count and the newest turns. Errors of the disk are logged and ignored."""
+        if self._journal_path is None:
             return
-        at = self._engine.clock().isoformat(timespec="seconds")
-        stamp = JournalStamp(store=self._store_id, count=self._stamps, schema=len(MIGRATIONS), at=at)
         self._stamped_at = self._engine.writer.commits
+        stamp = JournalStamp(
+            store=self._store_id,
+            count=self._stamps,
+            schema=len(MIGRATIONS),
+            at=self._engine.clock().isoformat(timespec="seconds"),
+            kind=self._kind,
+            turns=dict(self._engine.newest_turns),
+            accepted_until=self._accepted_until,
+            is_damaged=self._is_damaged,
+        )
         try:
-            await asyncio.to_thread(write_stamp, self._path, stamp)
+            await asyncio.to_thread(write_stamp, self._journal_path, stamp)
         except OSError as error:
             log.warning("store.stamp_failed", error=error.strerror)
 
@@ -414,17 +463,20 @@ async def assemble(
     clock: Clock,
     copy: Copy,
     *,
-    path: Path | None = None,
+    journal: Path | None = None,
+    kind: StoreKind = StoreKind.SQLITE,
+    find_damage: FindDamage | None = None,
     worker: WorkerIdentity | None = None,
     chat_claims: ChatClaims | None = None,
     caches: SharedCaches | None = None,
     cap_writer: StoreWriter | None = None,
     frame_arrival: asyncio.Event | None = None,
 ) -> SqlStore:
-    """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
+    """Build a store on an open writer, and wake what the last run left.
 
-    Rows that other workers change come through *caches*; *cap_writer* is for the caps of workers that share. If
-    building fails, the writers are closed.
+    The stamp is written beside *journal*, the path that a home's file has or would have. *find_damage* reads the whole
+    store if the last process was killed; None = it has been read. Rows that other workers change come through *caches*;
+    *cap_writer* is for the caps of workers that share. If building fails, the writers are closed.
     """
     engine = StoreEngine(
         writer=writer,
@@ -436,15 +488,24 @@ async def assemble(
         frame_arrival=frame_arrival or asyncio.Event(),
     )
     try:
-        return await _assemble(engine, copy, path, caches or SharedCaches())
+        last_stamp = None if journal is None else await asyncio.to_thread(read_stamp, journal)
+        found = await _begin(engine)
+        store = SqlStore(
+            engine, found, copy, journal_path=journal, kind=kind, last_stamp=last_stamp, find_damage=find_damage
+        )
+        if caches is not None:
+            caches.adopt = store.adopt
+        await store.write_stamp()
     except BaseException:
         if cap_writer is not None:
             await cap_writer.close(lambda _: None)
         await writer.close(lambda _: None)
         raise
+    return store
 
 
-async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None, caches: SharedCaches) -> SqlStore:
+async def _begin(engine: StoreEngine) -> RecoveryState:
+    """Take over from the last run; wake what it left."""
     writer = engine.writer
     now = engine.now()
     found = await writer.submit(lambda database: begin_run(database, engine.worker, now))
@@ -464,10 +525,7 @@ async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None, caches: 
     )
     for job in found.lost.killed_jobs:
         log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
-    store = SqlStore(engine, found, copy, path)
-    caches.adopt = store.adopt
-    await store.write_stamp()
-    return store
+    return found
 
 
 def _wake(engine: StoreEngine, backlog: PendingWork) -> None:

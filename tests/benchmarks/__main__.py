@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "litellm": lambda: asyncio.run(over_http.with_litellm()),
     "clients": lambda: asyncio.run(over_http.with_each_client()),
     "start": start.start,
+    "start-many": start.start_of_many,
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
     "tools-start": start.compare_tools,

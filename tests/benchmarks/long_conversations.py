@@ -182,6 +182,6 @@ def _record(chat: BenchmarkChat, messages: int) -> TurnRecord:
         from_index=0,
         to_index=messages,
         inbox=(),
-        at=_BEGAN,
+        at=_BEGAN + timedelta(minutes=messages),  # the turns of before, which are in no record, were removed by age
         scope=chat.scope,
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.harness import median, row
+from tests.benchmarks.long_conversations import ConversationSizes, live
 
 RUNS = 5
 IDLE_SECONDS = 3
@@ -26,6 +30,23 @@ WITHOUT_TOOLS = {
     "PARLOUR_TOOLS__WEB__FETCH": "false",
     "PARLOUR_TOOLS__CODE__COMPUTE": "false",
 }
+
+
+CHATS_OF_MANY, TURNS_OF_MANY = 1_000, 100
+_TURNS = "WITH RECURSIVE turns (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM turns WHERE n < ?2)"
+_ROWS_OF_TURNS = (
+    "INSERT INTO inbox (key, state, turn, sender, sent_at, message_id, length, alone, role, accepted_at, ended_at,"
+    " payload) SELECT 'pocket:c' || (n % 1000), 'answered', 't' || n, 'u', ?1, n, 100, 0, 'member', ?1, ?1,"
+    " printf('%.400c', 'x') FROM turns",
+    "INSERT INTO dedupe (name, revision, seq) SELECT 'pocket:c' || (n % 1000) || ':' || n, '', n FROM turns",
+    "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure,"
+    " supersedes, scope) SELECT 't' || n, 'pocket:c' || (n % 1000), 'a', 'answered', 0, 2, '[1]', ?1, '', '', '',"
+    " 'people/pocket:u' FROM turns",
+    "INSERT INTO outbox (id, key, ended_at, payload) SELECT 't' || n || '.1', 'pocket:c', ?1, printf('%.300c', 'x')"
+    " FROM turns",
+    "INSERT INTO usage (turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at) SELECT"
+    " 't' || n, 'pocket:u', 'pocket:c', 'answer', 'instant', 10, 10, 0, 0.0, ?1 FROM turns",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,46 @@ def compare_tools() -> None:
     memory = {name: min(each.megabytes for each in found[1:]) for name, found in starts.items()}
     row("start with tools, without", cpu_ms=cpu["on"] * 1e3, without_ms=cpu["off"] * 1e3)
     row("  more with tools (least of each)", cpu_ms=(cpu["on"] - cpu["off"]) * 1e3, mb=memory["on"] - memory["off"])
+
+
+def start_of_many() -> None:
+    """Start on a home of 1,000 chats with 200 messages each, whose files are not in the page cache."""
+    with tempfile.TemporaryDirectory(prefix="parlour-bench-") as folder:
+        home = Path(folder) / "home"
+        asyncio.run(live(home, ConversationSizes(CHATS_OF_MANY, 2 * TURNS_OF_MANY)))
+        _fill_journal(home / "journal.db")
+        starts: list[GatewayStart] = []
+        for _ in range(RUNS):
+            _drop_pages(home)
+            starts.append(_one(Path(folder), {}))
+        size = (home / "journal.db").stat().st_size
+    row(
+        "start to ready, 1,000 chats x 200, cold",
+        median_s=median([each.seconds for each in starts]),
+        cpu_s=median([each.cpu for each in starts]),
+        journal_mb=size / 1e6,
+    )
+
+
+def _fill_journal(journal: Path) -> None:
+    """Add the rows that the turns of yesterday have left: about as large, and as many."""
+    yesterday = (time.time() - 86_400) * 1_000_000
+    with closing(sqlite3.connect(journal)) as database, database:
+        for statement in _ROWS_OF_TURNS:
+            database.execute(
+                f"{_TURNS} {statement}",
+                (int(yesterday), CHATS_OF_MANY * TURNS_OF_MANY),
+            )
+
+
+def _drop_pages(folder: Path) -> None:
+    """Have the system read the files of *folder* from the disk again."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
 
 
 def measure_start(variables: Mapping[str, str]) -> tuple[float, float]:

@@ -66,6 +66,26 @@ def empty(home: Path) -> None:
     (home / "journal.db").touch(0o600)
 
 
+def delete_file(home: Path) -> None:
+    """Delete the journal alone: its log stays."""
+    (home / "journal.db").unlink()
+
+
+def empty_file(home: Path) -> None:
+    """Empty the journal alone."""
+    os.truncate(home / "journal.db", 0)
+
+
+def with_stamp(lose: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Return *lose*, which loses the stamp too."""
+
+    def lose_both(home: Path) -> None:
+        lose(home)
+        (home / STAMP).unlink()
+
+    return lose_both
+
+
 def put_older(home: Path) -> None:
     """Put an older copy in the journal's place."""
     remove(home)
@@ -92,6 +112,11 @@ def put_a_strangers(home: Path) -> None:
 LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
     "removed": (remove, "is missing or empty"),
     "emptied": (empty, "is missing or empty"),
+    "log-left": (delete_file, "is missing or empty, and its -wal file is left"),
+    "log-left-of-emptied": (empty_file, "is missing or empty, and its -wal file is left"),
+    "log-left-without-stamp": (with_stamp(delete_file), "is missing or empty, and its -wal file is left"),
+    "removed-with-stamp": (with_stamp(remove), "contains conversations"),
+    "emptied-with-stamp": (with_stamp(empty), "contains conversations"),
     "older": (put_older, "is older than at the last start"),
     "no-wal": (delete_log, "is older than at the last start, or its -wal file is missing"),
     "empty-wal": (empty_log, "is older than at the last start, or its -wal file is missing"),

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from gateway.errors import SettingsError, WorkerReplaced
-from gateway.journal_file import JournalMove, misplaced_journal, read_move, write_move
+from gateway.journal_file import JournalMove, StoreKind, misplaced_journal, read_move, write_move
 from gateway.ports.store import Store, StoreLimits
 from gateway.settings import check_settings
 from gateway.store.claims import ChatClaims
@@ -48,7 +48,12 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     if mistake := misplaced_journal(journal, has_database=True):
         raise SettingsError(mistake)
     store = await open_database(
-        url, limits, clock=clock, shares=limits.is_shared, read_address=partial(_read_address, url)
+        url,
+        limits,
+        clock=clock,
+        shares=limits.is_shared,
+        read_address=partial(_read_address, url),
+        journal=journal,
     )
     await asyncio.to_thread(_note_database, journal, url, store.store_id, clock())
     return store
@@ -86,11 +91,13 @@ async def open_database(
     wrap: Wrap = PostgresConnection,
     shares: bool = False,
     read_address: Callable[[], str] | None = None,
+    journal: Path | None = None,
 ) -> SqlStore:
     """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults.
 
     Each session uses the address that *read_address* returns, *url* without it. With *shares*, other workers that share
-    the database may have it open too, and the chats are divided among them.
+    the database may have it open too, and the chats are divided among them. A stamp is written beside *journal*, the
+    path that the journal would have in the home.
     """
     current_address = read_address or (lambda: url)
     last = 0  # the server's process of our last session
@@ -153,6 +160,8 @@ async def open_database(
         limits,
         clock,
         lambda target: copy_database(current_address(), target),
+        journal=journal,
+        kind=StoreKind.POSTGRESQL,
         worker=worker,
         chat_claims=held,
         caches=caches,

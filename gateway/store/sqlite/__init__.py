@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from gateway.errors import SettingsError, StoreUnavailable
-from gateway.journal_file import fault_line, misplaced_journal, remove_move
+from gateway.journal_file import damaged_line, fault_line, misplaced_journal, read_only, remove_move
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.engine import Clock, utc_now
 from gateway.store.sql_store import SqlStore, assemble
@@ -17,6 +20,8 @@ from gateway.store.sqlite import schema
 from gateway.store.sqlite.connection import SqliteConnection
 from gateway.store.sqlite.thread import SqliteThread
 from gateway.store.writer import BatchWriter
+
+log = structlog.get_logger(__name__)
 
 FILE = "journal.db"
 
@@ -69,7 +74,38 @@ async def open_file(
 
     writer = BatchWriter(partial(SqliteThread.open, connector))
     await writer.open()
-    return await assemble(writer, limits, clock, partial(copy_file, path), path=path)
+    find_damage = None if schema.is_checked_first(path) else partial(find_file_damage, path)
+    return await assemble(writer, limits, clock, partial(copy_file, path), journal=path, find_damage=find_damage)
+
+
+async def find_file_damage(path: Path) -> str:
+    """Read the whole file of an open store; return the error line if it is damaged, otherwise "".
+
+    A cancelled call ends the reading.
+    """
+    try:
+        # Other threads may use the connection: reading is interrupted from the loop's.
+        connection = sqlite3.connect(read_only(path), uri=True, check_same_thread=False)
+    except sqlite3.Error as error:
+        return _damage_of(path, error)
+    reading = asyncio.ensure_future(asyncio.to_thread(schema.is_whole, connection))
+    try:
+        return "" if await asyncio.shield(reading) else damaged_line(path)
+    except sqlite3.Error as error:
+        return _damage_of(path, error)
+    finally:
+        connection.interrupt()
+        await asyncio.wait({reading})
+        connection.close()
+
+
+def _damage_of(path: Path, error: sqlite3.Error) -> str:
+    """Return the error line if *error* is damage. Others are met by the writer too, which waits for their end."""
+    line = fault_line(path, error)
+    if line == damaged_line(path):
+        return line
+    log.warning("store.check_failed", reason=line)
+    return ""
 
 
 def copy_file(path: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
-from gateway.journal_file import OpenChoice, fault_line, read_only
+from gateway.journal_file import OpenChoice, fault_line, is_empty, read_only
 from gateway.ports.journal import SessionRow
 from gateway.store import adoption
 from gateway.store.adoption import OpenWork
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 def read_journal(journal: Path, read: Callable[[Database], T]) -> T | None:
     """Return the result of *read* on a journal, which may be open; None if it cannot be read or is older. Blocks."""
-    if not journal.exists():
+    if is_empty(journal):
         return None
     try:
         with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
@@ -13,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
-from gateway.events import InboundKind, Role
+from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable, UserError
+from gateway.events import InboundKind, Role, SessionKey
+from gateway.journal_file import damaged_line, lost_journal
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.sql_store import SqlStore
-from gateway.store.sqlite import FILE, open_file, open_store, schema
+from gateway.store.sqlite import FILE, find_file_damage, open_file, open_store, schema
+from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.store import NAMED_PARTS
 from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, next_delivery, parts_of, receipt, said
 
@@ -90,6 +93,81 @@ async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) 
     path.write_bytes(whole)
     store = await open_file(path, StoreLimits())
     await store.close()
+
+
+async def fill(path: Path, chats: int) -> None:
+    """Write a journal of more than four megabytes, in which so many chats have an answer that was delivered."""
+    store = await open_file(path, StoreLimits())
+    for n in range(90):
+        await accept(store, said("x" * 100_000, id=str(n), key=SessionKey("telegram", "long")))
+    for n in range(chats):
+        await answer(store, said(id="1", key=SessionKey("telegram", str(n))), "y")
+    await store.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE outbox SET open = NULL, ended_at = 1")
+
+
+async def test_a_large_file_is_read_whole_after_a_kill_only(tmp_path: Path) -> None:
+    """No start waits for it. Damage ends the gateway that finds it, and each later start until it is gone."""
+    path = tmp_path / FILE
+    await fill(path, chats=1)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    damaged = whole[: middle - 3_000] + b"\xff" * 6_000 + whole[middle + 3_000 :]
+    path.write_bytes(damaged)
+    store = await open_file(path, StoreLimits())  # was closed in order
+    await store.verify()
+    killed = shutil.copytree(tmp_path, tmp_path / "killed") / FILE
+    await store.close()
+    assert lost_journal(path) == ""
+
+    store = await open_file(killed, StoreLimits())
+    assert lost_journal(killed) == ""
+    with pytest.raises(UserError, match="is damaged"):
+        await store.verify()
+    await store.close()
+    assert lost_journal(killed) == damaged_line(killed)
+    mended = killed.read_bytes()
+    killed.write_bytes(mended[: middle - 3_000] + whole[middle - 3_000 : middle + 3_000] + mended[middle + 3_000 :])
+    assert lost_journal(killed) == ""
+    store = await open_file(killed, StoreLimits())
+    await store.close()
+    assert lost_journal(killed) == ""
+
+
+async def test_a_check_of_a_whole_file_ends_with_the_gateway(tmp_path: Path) -> None:
+    """A whole file passes it; one that is cancelled stops reading, and the file can be closed."""
+    path = tmp_path / FILE
+    await fill(path, chats=1)
+    assert await find_file_damage(path) == ""
+    store = await open_file(path, StoreLimits())
+    reading = asyncio.create_task(find_file_damage(path))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await store.close()
+
+
+async def test_a_start_costs_the_same_with_many_chats(tmp_path: Path) -> None:
+    """It reads no message that has ended: a chat more costs a look at its lane, as a check of the file does not."""
+    steps: list[int] = []
+
+    def count_steps(path: Path) -> SqliteConnection:
+        connection = schema.connect(path)
+        connection.set_progress_handler(count, 1)
+        return connection
+
+    def count() -> None:
+        steps[-1] += 1
+
+    for chats in (100, 300):
+        path = tmp_path / str(chats) / FILE
+        await fill(path, chats)
+        steps.append(0)
+        store = await open_file(path, StoreLimits(), connect=count_steps)
+        await store.close()
+    assert steps[1] - steps[0] < 200 * 20
 
 
 async def test_no_word_of_a_message_stays_in_the_inbox_after_a_week(tmp_path: Path) -> None:

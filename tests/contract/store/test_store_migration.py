@@ -16,7 +16,7 @@ from gateway.commands.store_migration import migrate_store
 from gateway.errors import HomeInUse, ParlourError, SchemaTooNew, SettingsError, StoreUnavailable, UserError
 from gateway.events import SessionKey
 from gateway.home import Home, hold_lock
-from gateway.journal_file import MOVED, STAMP, StoreKind
+from gateway.journal_file import MOVED, STAMP, StoreKind, read_stamp
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.migrations import MIGRATIONS
@@ -100,7 +100,7 @@ async def test_a_thousand_chats_move_there_and_back(home: Home, server: Postgres
     migrate_store(StoreKind.SQLITE)
     assert rows_of_file(home.journal) == rows
     assert home.journal.stat().st_mode & 0o777 == 0o600
-    assert {path.name for path in home.path.iterdir()} == {FILE, "backups", "lock", "schema"}
+    assert {path.name for path in home.path.iterdir()} == {FILE, STAMP, "backups", "lock", "schema"}
     back = await open_file(home.journal, StoreLimits(), clock=lambda: START)
     assert await seen(back) == before
     await back.close()
@@ -179,7 +179,9 @@ async def test_the_store_that_was_left_does_not_start(home: Home, server: Postgr
     with pytest.raises(SettingsError, match="parlour store migrate postgresql"):
         await open_on_database(home.path, server.url, StoreLimits())
     migrate_store(StoreKind.POSTGRESQL)
-    assert not (home.path / STAMP).exists()
+    stamp = read_stamp(home.journal)
+    assert stamp is not None
+    assert stamp.store == ""  # the next start takes the store that it finds
     assert startable(home.journal, server.url) == {"database"}
     with pytest.raises(SettingsError, match=r"were moved to PostgreSQL .* set PARLOUR_STORE__URL .* migrate sqlite"):
         await open_on_file(home.path, "", StoreLimits())
