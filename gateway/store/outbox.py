@@ -221,10 +221,9 @@ _BURY = sql(
 )
 _QUESTION = "SELECT key, message_id, sent_at, sender, payload FROM inbox WHERE seq = ?"
 _UNMOVED = sql("SELECT payload, seq FROM outbox WHERE id = ? AND +open IS NOT NULL", LOCKED)
+_MAY_MOVE = sql("SELECT 1 FROM part WHERE message = ? AND n = ? AND", _IS_UNFINISHED)
 _MOVED = sql(
-    "UPDATE part SET state = 'cancelled', reason = 'moved', at = ? WHERE message = ? AND n >= ? AND",
-    _IS_UNFINISHED,
-    "RETURNING n",
+    "UPDATE part SET state = 'cancelled', reason = 'moved', at = ? WHERE message = ? AND n >= ? AND", _IS_UNFINISHED
 )
 _PLACED = sql("UPDATE part SET message_id = ? WHERE", _OF_MESSAGE, "AND n = ? AND", _IS_UNFINISHED)
 _END_PREVIEW = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND +open IS NOT NULL"
@@ -435,8 +434,9 @@ def move(
         return False
     if question_of(database, message.turn) != question:
         return False
-    if not database.execute(_MOVED, (at, found[1], n)).fetchall():
+    if database.execute(_MAY_MOVE, (found[1], n)).fetchone() is None:
         return False
+    database.execute(_MOVED, (at, found[1], n))
     state = PartState.PENDING.value
     database.executemany(_INSERT_PART, [(found[1], number, state, 0, at, payload) for number, payload in cut])
     return True

@@ -339,3 +339,36 @@ async def test_a_sent_message_is_found_by_its_id_in_its_chat(store: Store) -> No
     assert await store.outbox.sent_message(BOB, ids[0]) is None
     assert await store.outbox.sent_message(ANN, "no such id") is None
     assert await store.outbox.sent_message(ANN, "") is None
+
+
+async def test_parts_are_moved_once_and_keep_what_was_sent(store: Store) -> None:
+    """The rest of a message goes to another chat under new numbers; what is finished, or was erased, is left alone."""
+    message, parts = await frozen(store, 3)
+    question = await store.outbox.question(message.turn)
+    assert question is not None
+    assert (question.text, question.sender.id) == ("hello", "ann")
+    await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
+    moved = [replace(parts[1], id=f"{message.id}.4", moved_to="elsewhere", key=SessionKey(ANN.channel, "elsewhere"))]
+    assert not await store.outbox.move(message, parts[1], moved, replace(question, text="erased"))
+    assert not await store.outbox.move(replace(message, text="erased"), parts[1], moved, question)
+    assert not await store.outbox.move(message, parts[0], moved, question)
+    assert await store.outbox.move(message, parts[1], moved, question)
+    delivery = await next_delivery(store)
+    cancelled = [PartState.CANCELLED, PartState.CANCELLED]
+    assert states(delivery) == [PartState.SENT, *cancelled, PartState.PENDING]
+    assert delivery.parts[-1].part == moved[0]
+    assert not await store.outbox.move(message, parts[1], moved, question)
+    await store.outbox.mark_sent(receipt(moved[0], "901"))
+    assert await store.outbox.next(ANN) is None
+    assert not await store.outbox.move(message, moved[0], moved, question)
+    assert await store.outbox.question("tunknown") is None
+
+
+async def test_the_question_of_a_turn_expires_with_its_words(backend: StoreBackend) -> None:
+    """Nothing of it is quoted once it was blanked."""
+    store = await backend.open()
+    message, _ = await frozen(store, 1)
+    backend.wall.advance(days=8)
+    await store.prune()
+    question = await store.outbox.question(message.turn)
+    assert question is None or question.text == ""
