@@ -155,6 +155,19 @@ class ModelSource:
                 if alert.stage and each != name and family == _MODEL_FAULT and about.partition(".")[2] == model:
                     # Another cause has taken its place, or the model answers.
                     yield Observation(cause=each, since=self._now(), is_gone=fault is not None)
+        if self._has_answered:
+            yield from self._look_at_replaced(causes)
+
+    def _look_at_replaced(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
+        """Yield the end of faults from before the start whose models were not called since, though others answer.
+
+        The settings may name another model now. Of several gateways, the end of the one that saw it is enough.
+        """
+        for each, alert in causes.items():
+            family, _, about = each.partition(".")
+            is_earlier = family == _MODEL_FAULT and about.partition(".")[2] not in self._faults
+            if alert.stage and is_earlier and not alert.seen_by:
+                yield Observation(cause=each, since=self._now(), is_gone=True)
 
 
 @dataclass(slots=True, eq=False)

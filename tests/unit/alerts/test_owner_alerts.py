@@ -430,6 +430,29 @@ async def test_a_cause_that_a_person_repairs_is_told_at_once_and_once(tmp_path: 
     await scene.stop()
 
 
+async def test_a_fault_of_a_model_that_was_replaced_ends_silently(tmp_path: Path, clock: VirtualClock) -> None:
+    """The operator has set another model: it answers, and the old one, which nobody asks, is no trouble any more."""
+    models: list[ModelSource] = []
+
+    def sources(_: AlertScene) -> Mapping[str, Source]:
+        models.append(ModelSource(clock.now))
+        return {"model": models[-1]}
+
+    scene = AlertScene(tmp_path / "home", clock, sources)
+    await scene.start()
+    models[-1].note_fault("old/model", FailureCause.KEY)
+    await scene.until(1)
+    await scene.kill()
+    await scene.start()
+    await scene.until(2)
+    assert scene.watch.active_alerts() == ("model_fault.key.old/model",)  # nothing has answered yet
+    models[-1].note_answer("new/model")
+    await scene.until(3)
+    assert scene.watch.active_alerts() == ()
+    assert len(scene.told(OWNER_HERE)) == 1
+    await scene.stop()
+
+
 async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: VirtualClock) -> None:
     """80 %, 100 % and the new day: three lines, however often it is looked at."""
     used = 0
