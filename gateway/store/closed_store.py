@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gateway.errors import SettingsError
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.ports.journal import SessionRow
-from gateway.store.database import LISTED, Database
-from gateway.store.row_codec import quote, sql, unquote, write_json
+from gateway.store.database import Database
+from gateway.store.inspection import missing_turns
+from gateway.store.row_codec import unquote
 from gateway.store.session_queue import ALL, list_sessions
 from gateway.store.sqlite.closed_journal import read_journal
 
 T = TypeVar("T")
 
 _COUNT = "SELECT name, value FROM meta WHERE name IN ('store', 'stamps')"
-_KNOWN = sql("SELECT turn FROM record WHERE turn", LISTED)
-_OLDEST = "SELECT at FROM record ORDER BY seq LIMIT 1"
 # Of turns whose lines are in a transcript.
 _NEWEST = "SELECT turn FROM record WHERE inbox != '[]' AND seq NOT IN (SELECT seq FROM body) ORDER BY seq DESC LIMIT 1"
-_AT_ONCE = 500
 
 
 def read_store(journal: Path, url: str, read: Callable[[Database], T]) -> T | None:
@@ -61,21 +60,8 @@ def read_stamp_count(journal: Path, url: str, store: str) -> int | None:
 
 
 def find_missing(journal: Path, url: str, turns: Mapping[str, int]) -> Collection[str]:
-    """Return those of *turns* that a closed store must have stored at these times (microseconds), and does not have.
-
-    A turn that is older than the oldest record may have been removed by age. Raises as `read_store` does.
-    """
-
-    def read(database: Database) -> Collection[str]:
-        oldest = database.execute(_OLDEST).fetchone()
-        wanted = [turn for turn, at in turns.items() if oldest is None or at >= oldest[0]]
-        known: set[str] = set()
-        for start in range(0, len(wanted), _AT_ONCE):
-            names = write_json([quote(turn) for turn in wanted[start : start + _AT_ONCE]])
-            known.update(unquote(turn) for (turn,) in database.execute(_KNOWN, (names,)))
-        return [turn for turn in wanted if turn not in known]
-
-    return (read_store(journal, url, read) or ()) if turns else ()
+    """Return those of *turns* that a closed store lacks (see `missing_turns`). Raises as `read_store` does."""
+    return (read_store(journal, url, partial(missing_turns, turns=turns)) or ()) if turns else ()
 
 
 def read_newest_turn(journal: Path, url: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.ports.journal import DeadLetter, TurnQuery, TurnSummary, TurnTrace
@@ -17,6 +17,9 @@ _FIND = (
 )
 _FIND_MESSAGE = "SELECT id, key FROM outbox WHERE id >= ? AND id < ?"
 _INBOX = "SELECT seq, state, attempts, crashes, sent_at, accepted_at, ended_at FROM inbox WHERE"
+_KNOWN = sql("SELECT turn FROM record WHERE turn", LISTED)
+_OLDEST = "SELECT at FROM record ORDER BY seq LIMIT 1"
+_TURNS_AT_ONCE = 500
 _MOST_SEARCHED = 20_000  # of the newest turns: a search must not hold the writer for longer than a moment
 _WITHIN = (
     "at >= ? AND at < ? AND (? = '' OR key = ? OR (key >= ? AND key < ? AND (? = '' OR scope = ?))) "
@@ -160,3 +163,17 @@ def queue_depth(database: Database, now: int) -> dict[str, Any]:
         "dead": dead,
         "unprojected": unprojected,
     }
+
+
+def missing_turns(database: Database, turns: Mapping[str, int]) -> Collection[str]:
+    """Return those of *turns* that must have been stored at these times (microseconds since 1970), and are not there.
+
+    A turn that is older than the oldest record may have been removed by age.
+    """
+    oldest = database.execute(_OLDEST).fetchone()
+    wanted = [turn for turn, at in turns.items() if oldest is None or at >= oldest[0]]
+    known: set[str] = set()
+    for start in range(0, len(wanted), _TURNS_AT_ONCE):
+        names = write_json([quote(turn) for turn in wanted[start : start + _TURNS_AT_ONCE]])
+        known.update(unquote(turn) for (turn,) in database.execute(_KNOWN, (names,)))
+    return [turn for turn in wanted if turn not in known]

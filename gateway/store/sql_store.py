@@ -53,6 +53,7 @@ from gateway.store.connections import ConnectionBalance, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
+from gateway.store.inspection import missing_turns
 from gateway.store.jobs import SqlJobs
 from gateway.store.journal import SqlJournal
 from gateway.store.migrations import MIGRATIONS
@@ -74,6 +75,10 @@ Copy: TypeAlias = Callable[[Path], object]  # raises StoreUnavailable
 FindDamage: TypeAlias = Callable[[], Awaitable[str]]  # reads the whole store; returns the error line, or ""
 
 _FULL_SECONDS = 60.0
+_OLDER = (
+    "the store lacks turns that this gateway has stored, because an older copy is in its place: put the later copy"
+    " back, or stop the gateway, run `parlour accept-loss` and start again"
+)
 _META = "SELECT name, value FROM meta WHERE name IN ('unclean_stops', 'adopted', 'store', 'stamps')"
 
 
@@ -209,8 +214,11 @@ def find_pending_work(database: Database) -> PendingWork:
 def look_again(database: SharedDatabase, engine: StoreEngine) -> PendingWork:
     """Release the leases of a broken batch, and return the pending work.
 
-    Another worker may have had the database while our session was lost, and have been killed.
+    Another worker may have had the database while our session was lost, and have been killed. Raises StoreUnavailable
+    if the store is older than it was, so that nothing is written over turns that this process has stored.
     """
+    if missing_turns(database, {each.turn: each.at for each in engine.newest_turns.values()}):
+        raise StoreUnavailable(_OLDER)
     if dead := database.dead_workers(engine.owner, shares=engine.worker.shares):
         take_over(database, engine.worker, dead, engine.now())
     lost = session_queue.free_orphans(database, engine.owner, engine.held)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from gateway.errors import UserError
 from gateway.journal_file import STAMP
 from tests.e2e.test_postgres_gateway import KEY, put_aside, put_back, said_in, settings, until_answered
 from tests.fakes.gateway import GatewayProcess, free_port
+from tests.fakes.inprocess_gateway import InstantModel
+from tests.fakes.inprocess_gateway import gateway as in_process
 from tests.fakes.postgres_server import PostgresServer
 from tests.faults.process_pool import ForkServer
 
@@ -133,3 +138,53 @@ async def test_the_stamp_names_the_newest_turn_of_each_session(
         await gateway.command("accept-loss", "--yes")
         await talk(gateway, "three")
         assert said(gateway.home) == ["one", "two", "three"]
+
+
+async def test_a_dump_that_is_restored_beside_a_gateway_is_not_written(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """The gateway that comes back to it confirms nothing and says why; its next start is refused like any other."""
+    async with homes(tmp_path, server, zygote) as open_home:
+        gateway = open_home("home")
+        await talk(gateway, "one")
+        put_aside(server)
+        await gateway.start()
+        await gateway.command("send", KEY, "lost")
+        await until_answered(gateway, 2)
+        put_back(server)
+        server.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'parlour'")
+        await gateway.wait_logged("lacks turns that this gateway has stored")
+        assert server.query("SELECT count(*) FROM record") == [(1,)]
+        await gateway.kill()
+        assert f"lacks turns that are in the transcript of {KEY}" in await refused(gateway)
+        await gateway.command("accept-loss", "--yes")
+        await talk(gateway, "two")
+        assert said(gateway.home) == ["one", "lost", "two"]
+
+
+async def test_every_turn_that_a_dump_lacks_is_counted_and_kept(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """Twenty chats lose two turns each, and have three newer ones: forty turns are named, and are in the backups."""
+
+    async def ask(home: Path, *texts: str) -> None:
+        async with in_process(home=home, model=InstantModel(), environment=settings(server)) as parlour:
+            for text in texts:
+                await asyncio.gather(*(parlour.channel.ask(f"c{n}", text, sender=f"u{n}") for n in range(20)))
+            await parlour.idle()
+
+    first = tmp_path / "first"
+    await ask(first, "one")
+    put_aside(server)
+    await ask(first, "lost a", "lost b")
+    put_back(server)
+    await ask(tmp_path / "second", "two", "three", "four")
+    with pytest.raises(UserError, match="lacks turns that are in the transcript of pocket:c"):
+        await ask(first, "five")
+    async with homes(tmp_path, server, zygote) as open_home:
+        printed = await open_home("first").command("accept-loss", "--yes")
+    assert "40 turns of 20 conversations are in" in printed
+    await ask(first, "five")
+    assert Counter(said(first)) == dict.fromkeys(["one", "two", "three", "four", "five"], 20)
+    (aside,) = (first / "backups").glob("lost-*")
+    assert Counter(said(aside)) == dict.fromkeys(["one", "lost a", "lost b"], 20)
