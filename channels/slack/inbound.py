@@ -191,6 +191,8 @@ class SlackInbound:
         message = build_message(event, self._name, bot, profile, is_followed=is_followed, names=names)
         self._senders[event.chat, event.ts] = (event.user, message.sender.team)
         result = await self._intake.receive(message)
+        if event.calls_us and result.is_repeated:  # another gateway on the same store has its `message` event
+            self._pairs.expect_messages(event.chat)
         if event.press is not None and result.verdict is not IntakeVerdict.REJECTED:
             await self._buttons.hold_press(event.press, message)
         if event.response_url and result.verdict is not IntakeVerdict.REJECTED:
@@ -291,12 +293,16 @@ class MentionPairs:
             return
         chat, ts = chat_of(body), str(event.get("ts"))
         if event.get("type") == "message":
-            self._without_messages.pop(chat, None)
+            self.expect_messages(chat)
             self._received[chat, ts] = None
             if (waiting := self._waiting.get((chat, ts))) is not None:
                 waiting.set()
         elif event.get("type") == "app_mention" and not event.get("files") and chat not in self._without_messages:
             await self._wait(chat, ts)
+
+    def expect_messages(self, chat: str) -> None:
+        """Wait again at the mentions of *chat*."""
+        self._without_messages.pop(chat, None)
 
     async def _wait(self, chat: str, ts: str) -> None:
         if (chat, ts) in self._received:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from channels.slack.inbound import MentionPairs
+from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 from gateway.i18n import translate
 from tests.fakes.platform_cases import PICTURE, SEES, CaseModel, load_case
 from tests.fakes.sample_files import png_of
@@ -262,6 +265,43 @@ async def test_a_file_in_a_mention_counts_whichever_event_comes_first(is_mention
             assert server.shown(ROOM, ts) == ["Answer 1."]
     assert len(model.prompts) == 1
     assert PICTURE in model.prompts[0]
+
+
+async def test_a_mention_waits_where_another_gateway_takes_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first wait was in vain, yet the message was known: the next mention waits too, and does not come first."""
+    waits: list[str] = []
+    wait = MentionPairs._wait
+
+    async def count(pairs: MentionPairs, chat: str, ts: str) -> None:
+        waits.append(ts)
+        await wait(pairs, chat, ts)
+
+    monkeypatch.setattr(MentionPairs, "_wait", count)
+    mention = load_case("13_slack_app_mention_first_without_files")["events"][0]
+    model = CaseModel()
+    model.go_on.clear()  # the bot's own message would be an event of the chat
+    async with slack_server() as server, open_gateway(server, model=model) as up:
+        for _ in range(2):
+            ts = server._ts()
+            message = InboundMessage(
+                key=SessionKey("slack", f"{ROOM}/{ts}"),
+                message_id=ts,
+                account="T0HOME",
+                sender=Sender(id=ANN),
+                text="@parlour hi",
+                sent_at=datetime.now(UTC),
+                chat_kind=ChatKind.GROUP,
+                is_addressed=True,
+            )
+            await up.app.intake.receive(message)  # as the other gateway does
+            server.event({**mention, "ts": ts, "event_ts": ts})
+        await server.until(lambda: len(server.acks) == 2)
+        ts = server._ts()
+        server.event({**mention, "ts": ts, "event_ts": ts})
+        await server.until(lambda: len(server.acks) == 3)
+        model.go_on.set()
+        await up.idle()
+    assert len(waits) == 3
 
 
 async def test_an_app_without_messages_answers_its_mentions() -> None:
