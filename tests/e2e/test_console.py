@@ -114,6 +114,26 @@ async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Brows
     await take_pictures(phone, "console-people")
 
 
+async def test_people_who_are_logged_in_to_the_page_are_listed(chromium: Browser) -> None:
+    """Each with the number of browsers and the end of the login; a name leads to the person, a logout ends the row."""
+    async with console_people() as people:
+        page = await visit(chromium, people, "people")
+        channel = people.up.app.channels["web"]
+        assert isinstance(channel, WebChannel)
+        there = page.get_by_role("table", name="People who are logged in to the page")
+        await expect(there.get_by_role("row")).to_have_count(5)  # with the heading
+        for who, browsers in (("owner", "2"), ("ann", "1"), ("eve", "1"), ("bob", "1")):
+            row = there.get_by_role("row", name=f"web:{who}")
+            await expect(row.get_by_role("cell").first).to_have_text(browsers)
+            await expect(row.locator("time")).to_have_count(1)
+        await there.get_by_role("link", name="web:bob").click()
+        await expect(page.get_by_role("region", name="Role and access")).to_be_visible()
+        await expect(page.locator("#view code").first).to_have_text("web:bob")
+        await channel.log_out("bob")
+        await page.goto(f"{people.url}console#people")
+        await expect(there.get_by_role("row")).to_have_count(4)
+
+
 async def test_a_pairing_request_is_approved(chromium: Browser) -> None:
     """A person who was given a code by the bot waits here, and may write once an owner has pressed Approve."""
     environment = {"PARLOUR_CHANNELS__TELEGRAM__ENABLED": "false"}

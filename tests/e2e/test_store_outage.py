@@ -292,3 +292,21 @@ async def test_an_unreachable_platform_does_not_hold_the_others_up(tmp_path: Pat
             assert (await ask("/readyz"))[0] == 503
             assert await until(ask, "/readyz", lambda status, _: status == 200, 13) > 3
             assert json.loads((await ask("/readyz"))[1])["degraded"] == ["telegram"]
+
+
+async def test_workers_gives_up_on_a_locked_table(tmp_path: Path, server: PostgresServer, zygote: ForkServer) -> None:
+    """`parlour workers` waits five seconds for an answer of the database, then ends with one line."""
+    first = GatewayProcess(tmp_path / "first", free_port(), zygote, **settings(server))
+    try:
+        await first.start()
+        with closing(psycopg.connect(server.url)) as session:
+            session.execute("LOCK TABLE worker IN ACCESS EXCLUSIVE MODE")
+            began = time.monotonic()
+            code, printed = await first.run_to_its_end("workers")
+            took = time.monotonic() - began
+        (line,) = [each for each in printed.splitlines() if each.startswith("parlour: ")]
+        assert (code, "Traceback" in printed) == (1, False), printed
+        assert "statement timeout" in line
+        assert 5 <= took < 15
+    finally:
+        await first.close()
