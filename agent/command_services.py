@@ -54,12 +54,12 @@ class QueueService:
     turns: RunningTurns
     now: Callable[[], datetime]
 
-    async def stop(self, key: SessionKey, *, sender: str, before: int, is_queue_kept: bool = False) -> tuple[bool, int]:
+    async def stop(self, key: SessionKey, *, sender: str, before: int) -> tuple[bool, int]:
         """Stop the running turn and the queue before the inbox row *before*; an empty *sender* means every sender's.
 
         Return whether a turn was stopped, and the number of queued messages that were.
         """
-        stopped, dropped = await self.turns.stop(key, sender=sender, before=before, is_queue_kept=is_queue_kept)
+        stopped, dropped = await self.turns.stop(key, sender=sender, before=before)
         # The outbox does not know whose answer it delivers, so only a stop of every sender's turn holds answers back.
         if not stopped and not sender:
             stopped = await self._hold_back(key)

@@ -198,15 +198,13 @@ class RunningTurns:
     def __len__(self) -> int:
         return len(self._running)
 
-    async def stop(
-        self, key: SessionKey, *, sender: str = "", before: int = sys.maxsize, is_queue_kept: bool = False
-    ) -> tuple[bool, int]:
-        """Stop the running turn and, unless *is_queue_kept*, the queue of *key*; with *sender* only that sender's.
+    async def stop(self, key: SessionKey, *, sender: str = "", before: int = sys.maxsize) -> tuple[bool, int]:
+        """Stop the running turn and the queue of *key*; with *sender* only that sender's.
 
         Messages from the inbox row *before* on go on: a kill repeats a /stop, after which people have written more.
         Return whether a turn was stopped, and the number of queued messages that were.
         """
-        dropped = 0 if is_queue_kept else await self._journal.drop(key, sender=sender, before=before)
+        dropped = await self._journal.drop(key, sender=sender, before=before)
         if key not in self._running:
             # A turn that started before a crash and is not claimed again yet.
             queued = await self._journal.waiting_rows(key)

@@ -101,15 +101,13 @@ def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
 async def stop(context: CommandContext) -> CommandReply:
     """Stop the turn and the queue, a member their own, an admin every sender's, and count the messages.
 
-    At the top level of a chat with nothing to stop, stop the sender's own turns in its threads. The page's own Stop
-    button ends the answer that is being read: queued messages are answered next, and other conversations go on.
+    At the top level of a chat with nothing to stop, stop the sender's own turns in its threads; the page's own Stop
+    button leaves other conversations alone.
     """
     message, service = context.message, context.services.queue
     sender = "" if context.may_all else message.sender.id
     is_own_button = message.kind is InboundKind.BUTTON and not message.reply_to
-    stopped, dropped = await service.stop(
-        context.key, sender=sender, before=context.turn.row.seq, is_queue_kept=is_own_button
-    )
+    stopped, dropped = await service.stop(context.key, sender=sender, before=context.turn.row.seq)
     in_threads = False
     if not stopped and not dropped:
         running = service.turns.get(context.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, FilePayload, Locator, Page, expect
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.errors import ModelFailed
@@ -38,25 +38,51 @@ def bodies(page: Page) -> Locator:
     return page.locator(".line:not([hidden]) .body")
 
 
-async def test_stop_ends_the_answer_and_what_waits_is_answered(chromium: Browser) -> None:
-    """No command stands in the conversation, nothing that is marked as stored is lost, and a reload shows the same."""
+async def test_stop_ends_the_answer_and_gives_back_what_waits(chromium: Browser) -> None:
+    """As `/stop` anywhere; what was not answered is in the composer again, with its files, and keeps no mark."""
     model = StoryModel(held=[1])
     async with gateway(model=model) as up:
         page = await open_chat(chromium, up.app.web.url)
         await send_text(page, "a story")
         await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
+        notes: FilePayload = {"name": "sky.txt", "mimeType": "text/plain", "buffer": b"blue"}
+        await page.locator("#files").set_input_files([notes])
+        await expect(page.locator("#attached li[data-state=ready]")).to_have_count(1)
         await send_text(page, "and the weather?")
-        await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓"])
+        await send_text(page, "in Rome")
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓", "✓"])
+        text = page.locator("#text")
+        await text.fill("tomorrow")
         await page.locator("#stop").click()
-        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 2")
-        stopped = re.compile(f"{BEGINNING}\\s*{re.escape(translate('delivery.stopped_here'))}")
-        await expect(page.locator(".line.user .body")).to_have_text(["a story", "and the weather?"])
-        await expect(page.locator(".line.assistant .body")).to_have_text([stopped, "answer 2"])
-        await expect(page.locator(".line.notice")).to_have_count(0)
+        await expect(text).to_have_value("and the weather?\n\nin Rome\n\ntomorrow")
+        await expect(page.locator("#attached li")).to_contain_text(["sky.txt"])
+        await expect(page.locator(".line.user .body")).to_have_text(["a story"])
+        await expect(page.locator(".line.command .body")).to_have_text([translate("commands.stopped", queued=2)])
+        await up.idle()
+        assert len(model.asked) == 1
         await page.reload()
-        await expect(page.locator(".line.user .body")).to_have_text(["a story", "and the weather?"])
+        await expect(text).to_have_value("and the weather?\n\nin Rome\n\ntomorrow")
+        await text.press("Enter")
+        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 2")
+        assert "sky.txt" in str(model.asked[1].messages)
+        stopped = re.compile(f"{BEGINNING}\\s*{re.escape(translate('delivery.stopped_here'))}")
         await expect(page.locator(".line.assistant .body")).to_have_text([stopped, "answer 2"])
-        await expect(page.locator(".line.notice, .line.command")).to_have_count(0)
+
+
+async def test_stop_of_an_answer_alone_leaves_no_command(chromium: Browser) -> None:
+    """Neither at once nor after a reload: the answer's own line says that it was stopped."""
+    model = StoryModel(held=[1])
+    async with gateway(model=model) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "a story")
+        await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
+        await page.locator("#stop").click()
+        stopped = re.compile(f"{BEGINNING}\\s*{re.escape(translate('delivery.stopped_here'))}")
+        for _ in range(2):
+            await expect(page.locator(".line.user .body")).to_have_text(["a story"])
+            await expect(page.locator(".line.assistant .body")).to_have_text([stopped])
+            await expect(page.locator(".line.notice, .line.command")).to_have_count(0)
+            await page.reload()
 
 
 async def test_a_stopped_answer_can_be_continued(chromium: Browser) -> None:

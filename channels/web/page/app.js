@@ -37,6 +37,8 @@ let pending = null;
 let again = 0;
 let isLocaleTold = false;
 let isLanguageChanged = false; // the page is in another language once the answer is there
+let stopping = ""; // the press of Stop, then the turn that answers it
+let isTakenBack = false; // with the next history: what a Stop has ended unanswered
 let replaced = ""; // the message that is being edited
 
 const wire = new Wire({
@@ -67,7 +69,10 @@ const wire = new Wire({
 const handlers = {
   history({ lines, before }) {
     showTrouble("");
+    const left = isTakenBack ? chat.unansweredSince(lines) : [];
+    isTakenBack = false;
     chat.restore(lines, before);
+    takeBack(left);
     resend();
     showActivity(false);
     chat.seek(conversations.takeSought());
@@ -78,6 +83,7 @@ const handlers = {
   accepted({ id, turn }) {
     isLoggedIn = false;
     by("as-whom").hidden = true;
+    if (id === stopping) stopping = turn;
     if (chat.pressTaken(id, turn)) return;
     pending.remove(id);
     chat.accepted(id);
@@ -115,6 +121,12 @@ const handlers = {
     welcome();
     panels.refresh();
     if (isLanguageChanged && frame.kind === "notice") reload();
+    // A Stop is answered with a line if it ended what waited.
+    if (stopping && frame.turn === stopping) {
+      stopping = "";
+      isTakenBack = true;
+      wire.send({ type: "look" });
+    }
     if (chat.hasEnded(frame)) wire.send({ type: "look" }); // the history knows where the new conversation begins
   },
   conversations() {
@@ -134,7 +146,7 @@ const handlers = {
 function submit(saying, files = [], replaces = "") {
   if (!pending || (saying.trim() === "" && files.length === 0 && !replaces)) return;
   if (/^\/stop$/i.test(saying.trim())) {
-    run("/stop"); // as the button: what is queued here is answered, not lost
+    stop();
     return;
   }
   if (saying.length > LONGEST) {
@@ -263,7 +275,23 @@ for (const chip of document.querySelectorAll(".chip")) {
   });
 }
 
-by("stop").addEventListener("click", () => run("/stop"));
+by("stop").addEventListener("click", stop);
+
+/** End the running answer, and what waits behind it. */
+function stop() {
+  stopping = run("/stop");
+}
+
+/** Put what a Stop has ended unanswered back into the composer: it is in no history. */
+function takeBack(left) {
+  if (left.length === 0) return;
+  keepDraft();
+  const draft = drafts.get(wire.conversation);
+  const text = [...left.map((each) => each.text), draft.text].filter(Boolean).join("\n\n");
+  drafts.set(wire.conversation, { ...draft, text, files: [...left.flatMap((each) => each.files), ...draft.files] });
+  attachments.setAside(wire.conversation);
+  showDraft();
+}
 
 // What stands around the conversation.
 

@@ -266,6 +266,16 @@ export class Chat {
     this.follow();
   }
 
+  /** Return what was said here since the first of *lines*, the history, and is not in it: a Stop has ended it unanswered. */
+  unansweredSince(lines) {
+    const first = lines.length ? new Date(lines[0].at) : new Date(0);
+    const known = new Set(lines.map((line) => line.message || line.id));
+    const mine = [...this.mine].filter(([id, { dataset }]) => dataset.state === "accepted" && !known.has(id));
+    return mine
+      .filter(([, line]) => !isCommand(line.source) && new Date(line.querySelector("time").dateTime) >= first)
+      .map(([, line]) => ({ text: line.source, files: line.sentFiles }));
+  }
+
   /** True when this message may have answered /new. */
   hasEnded({ kind }) {
     const said = this.said().at(-1)?.source ?? "";
@@ -349,10 +359,10 @@ export class Chat {
     if (row) this.enable(row, false);
     const isSent = this.onPress({ id, part, command });
     if (!isSent) this.unpressed(id);
-    return isSent;
+    return isSent ? id : "";
   }
 
-  /** Send the command of a control outside the conversation; false when nobody can take it. */
+  /** Send the command of a control outside the conversation; return the id of the press, "" when nobody can take it. */
   run(command) {
     return this.press(null, "", command);
   }
