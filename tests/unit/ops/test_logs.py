@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -147,6 +150,30 @@ def test_what_anybody_can_cause_is_written_a_few_times_a_minute() -> None:
     now = 61.0
     assert lines("accept failed\nsocket: 17", 5) == ["accept failed\nsocket: 17\n999 more such lines were left out"]
     assert lines({"event": "web.login_refused"}, 5)[0] == str({"event": "web.login_refused", "left_out": 998})
+
+
+def lines_about_the_store() -> set[str]:
+    """Return the events that the program logs where it catches StoreUnavailable."""
+    events = set()
+    for package in ("agent", "channels", "gateway"):
+        for path in (Path(__file__).resolve().parents[3] / package).rglob("*.py"):
+            for handler in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(handler, ast.ExceptHandler) and "StoreUnavailable" in ast.unparse(
+                    handler.type or handler
+                ):
+                    found = re.findall(r"log\.\w+\('([a-z_.]+)'", ast.unparse(handler))
+                    events |= set(found)
+    return events
+
+
+def test_a_store_that_is_away_writes_few_lines_whoever_waits_for_it() -> None:
+    """Each chat, turn, poll and job waits for itself: of no event are there more than three lines a minute."""
+    events = lines_about_the_store()
+    assert len(events) > 20
+    passes = FloodFilter()
+    for event in events:
+        records = [logging.LogRecord("x", logging.ERROR, "", 0, {"event": event}, (), None) for _ in range(100)]
+        assert sum(map(passes.filter, records)) <= 3, event
 
 
 def test_a_thousand_strangers_are_twenty_lines(written: io.StringIO) -> None:
