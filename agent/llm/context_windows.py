@@ -71,20 +71,16 @@ class ContextWindows:
 
     def window(self, model: str) -> int:
         """Return the context window of *model* in tokens, prompt and answer together."""
-        window = self._known.get(model, DEFAULT_WINDOW)
-        learned = self._learned_window(model)
-        return min(window, learned[0]) if learned is not None else window
+        return self._limits(model)[0]
 
     def budget(self, model: str) -> int:
         """Return the prompt budget of *model*, in the units of agent/memory/messages/token_estimate.py."""
-        return max(int(PromptBudget(self.window(model)).tokens / self.factor(model)), 1)
+        window, factor = self._limits(model)
+        return max(int(PromptBudget(window).tokens / factor), 1)
 
     def factor(self, model: str) -> float:
         """Return the provider's tokens per estimated token."""
-        if (known := self._factors.get(model)) is not None:
-            return known
-        learned = self._learned_window(model)
-        return learned[1] if learned is not None else 1.0
+        return self._limits(model)[1]
 
     def calibrate(self, model: str, weight: int, tokens: int) -> None:
         """Say that a prompt estimated at *weight* was *tokens* by the provider's own figures, cached ones included.
@@ -103,7 +99,7 @@ class ContextWindows:
 
         The budget is smaller than *weight* afterwards, unless the refusal cannot be true.
         """
-        factor, window = self.factor(model), self.window(model)
+        window, factor = self._limits(model)
         if limit:
             window = max(min(window, limit), SMALLEST_WINDOW)
             seen = 1.1 * window / max(weight, 1)  # at least so many of its tokens is one of ours
@@ -118,9 +114,13 @@ class ContextWindows:
         log.warning("model.window_learned", model=model, window=window, factor=round(factor, 2), told=bool(limit))
         await self._facts.learn(self._kept_as.get(model, model), {WINDOW: format_window(window, factor)})
 
-    def _learned_window(self, model: str) -> tuple[int, float] | None:
-        fact = self._facts.find(self._kept_as.get(model, model), WINDOW)
-        return parse_window(fact.value) if fact is not None else None
+    def _limits(self, model: str) -> tuple[int, float]:
+        """Return the window and the factor of *model*, as far as it has shown them."""
+        window, fact = self._known.get(model, DEFAULT_WINDOW), self._facts.find(self._kept_as.get(model, model), WINDOW)
+        if fact is None:
+            return window, self._factors.get(model, 1.0)
+        learned, factor = parse_window(fact.value)
+        return min(window, learned), self._factors.get(model, factor)
 
 
 def format_window(window: int, factor: float) -> str:

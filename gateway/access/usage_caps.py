@@ -343,19 +343,20 @@ class UsageCapTracker:
         """
         limits, chat = self._limits(sender), "" if message is None else str(message.key.parent)
 
-        def rule(
-            cap: CapKind, limit: int | None, names: tuple[str, ...], whose: str, *, is_quota: bool = False
-        ) -> CapRule:
-            return CapRule(cap, limit or 0, names, f"{cap}/{whose}", chat, is_quota)
+        found: list[CapRule] = []
+
+        def add(cap: CapKind, limit: int | None, names: tuple[str, ...], whose: str, *, is_quota: bool = False) -> None:
+            if limit:
+                counted = cost_names(names) if cap.is_cost else names
+                found.append(CapRule(cap, limit, counted, f"{cap}/{whose}", chat, is_quota))
 
         own_turns = FIRST_TURNS if limits.person_turns is None else limits.person_turns
         own_tokens = FIRST_TOKENS if limits.person_tokens is None else limits.person_tokens
-        found: list[CapRule] = []
         if message is not None and message.kind is InboundKind.JOB:
             # A reminder that schedules the next one would never stop by itself.
             own = (f"own/{chat}",)
-            found.append(rule(CapKind.OWN_TURNS, own_turns, own, chat))
-            found.append(rule(CapKind.OWN_TOKENS, own_tokens, own, chat))
+            add(CapKind.OWN_TURNS, own_turns, own, chat)
+            add(CapKind.OWN_TOKENS, own_tokens, own, chat)
         accounts, quota = tuple(each.name for each in sender.accounts), limits.quota
         mine = tuple(f"person/{each}" for each in accounts)
         for cap, set_limit, setting, first in (
@@ -364,18 +365,18 @@ class UsageCapTracker:
         ):
             usual = setting if sender.is_named else first
             has_quota = set_limit is not None
-            found.append(rule(cap, set_limit if has_quota else usual, mine, accounts[0], is_quota=has_quota))
+            add(cap, set_limit if has_quota else usual, mine, accounts[0], is_quota=has_quota)
         has_quota = quota.usd is not None
         person_cost = limits.person_cost if quota.usd is None else micro_dollars(quota.usd)
-        found.append(rule(CapKind.PERSON_COST, person_cost, cost_names(mine), accounts[0], is_quota=has_quota))
+        add(CapKind.PERSON_COST, person_cost, mine, accounts[0], is_quota=has_quota)
         if message is not None:
             here = (f"chat/{chat}",)
-            found.append(rule(CapKind.CHAT_TURNS, limits.chat_turns, here, chat))
-            found.append(rule(CapKind.CHAT_TOKENS, limits.chat_tokens, here, chat))
-            found.append(rule(CapKind.CHAT_COST, limits.chat_cost, cost_names(here), chat))
-            found.append(rule(CapKind.HOUSE_TOKENS, limits.installation_tokens, (HOUSE,), chat))
-            found.append(rule(CapKind.HOUSE_COST, limits.installation_cost, cost_names((HOUSE,)), chat))
-        return tuple(each for each in found if each.limit)
+            add(CapKind.CHAT_TURNS, limits.chat_turns, here, chat)
+            add(CapKind.CHAT_TOKENS, limits.chat_tokens, here, chat)
+            add(CapKind.CHAT_COST, limits.chat_cost, here, chat)
+            add(CapKind.HOUSE_TOKENS, limits.installation_tokens, (HOUSE,), chat)
+            add(CapKind.HOUSE_COST, limits.installation_cost, (HOUSE,), chat)
+        return tuple(found)
 
     def _find_exceeded(self, counters: UsageCounters, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
         notice = _notified_window(counters, rule, now)

@@ -133,7 +133,7 @@ class JournalUsageRecorder:
         release: Release = _release_nothing
         if request.purpose in COUNTED:
             release = await self.caps.reserve(request.turn, tokens.input + tokens.output, micro_dollars(cost or 0))
-        row = replace(self._row(request, model, weight), cost=cost)  # counted after a kill, like the tokens
+        row = self._row(request, model, weight, cost)  # counted after a kill, like the tokens
         self.store.journal.calling(row)
         return JournalCallRecord(self, row, release, price)
 
@@ -144,9 +144,9 @@ class JournalUsageRecorder:
 
     def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
         """Record a call that has ended and that no cap limits."""
-        self.close(self._row(request, model, 0), _release_nothing, usage, was_refused=False)
+        self.close(self._row(request, model, 0, None), _release_nothing, usage, was_refused=False)
 
-    def _row(self, request: ChatRequest, model: str, weight: int) -> UsageRow:
+    def _row(self, request: ChatRequest, model: str, weight: int, cost: float | None) -> UsageRow:
         return UsageRow(
             turn=request.turn,
             # An account without an id, as of a job, has a file name too ("%"), and is no person.
@@ -157,7 +157,7 @@ class JournalUsageRecorder:
             tokens_in=weight,
             tokens_out=0,
             tokens_cached=0,
-            cost=None,
+            cost=cost,
             at=self.now(),
             call=f"{self._run}.{next(self._numbers)}",
             is_own=self.caps.is_own(request.turn),

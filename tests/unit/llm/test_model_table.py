@@ -49,6 +49,18 @@ def test_every_chat_model_of_openai_is_as_litellm_has_it(monkeypatch: pytest.Mon
             assert facts.cost(TokenUsage(sent, answered, cached)) == pytest.approx(cost), (name, sent, cached)
 
 
+async def test_litellm_prices_no_chat_of_its_own_and_every_embedding() -> None:
+    """Its own cost of an answer is read by nobody and is a tenth of a turn's CPU; that of an embedding is read."""
+    litellm, key = load_litellm(), {"api_key": "test"}
+    messages = [{"role": "user", "content": "hi"}]
+    reply = await litellm.acompletion(model="openai/gpt-4o", messages=messages, mock_response="hello", **key)
+    assert "response_cost" not in reply._hidden_params
+    assert reply.choices[0].message.content == "hello"
+    model = "openai/text-embedding-3-small"
+    found = await litellm.aembedding(model=model, input=["hi"], mock_response=[[0.5]], **key)
+    assert found._hidden_params["response_cost"] > 0
+
+
 def test_a_fine_tuned_model_is_that_of_its_base() -> None:
     """`ft:<base>:<organisation>:<name>:<id>` has the entry `ft:<base>`, whose price differs from the base's."""
     facts = read_model_facts("openai", "ft:gpt-4o-mini-2024-07-18:me::id")
