@@ -267,7 +267,7 @@ def check_store(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read every file of the memory in a database and bucket; restore damaged ones. Exit code 2 if some are left."""
+    """Read the journal, or the memory in a database and bucket; restore damaged files. Exit code 2 if some are left."""
     from gateway.commands.store_check import check_store as check
 
     raise typer.Exit(check(copies or (), removes=remove, is_sure=yes, as_json=as_json))

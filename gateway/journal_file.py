@@ -16,7 +16,7 @@ import os
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -198,13 +198,13 @@ def misplaced_journal(journal: Path, *, has_database: bool) -> str:
     )
 
 
-def other_database(journal: Path, read_store_id: Callable[[], str]) -> str:
+def other_database(journal: Path, store: str) -> str:
     """Return the error line for a database that is not the one of this home; otherwise "".
 
-    *read_store_id* returns the id of the database's store, and is called if the home names one.
+    *store* is the id of the database's store, "" for a database without one.
     """
     move = read_move(journal)
-    if move is None or not move.store or move.store == (store := read_store_id()):
+    if move is None or not move.store or move.store == store:
         return ""
     found = "has no messages of a Parlour" if not store else "belongs to another home"
     return (

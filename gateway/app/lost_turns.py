@@ -10,7 +10,6 @@ from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, TranscriptTurn
 from gateway.home import Home
 from gateway.journal_file import (
     JournalStamp,
-    StampedTurn,
     StoreKind,
     lost_rows_line,
     misplaced_journal,
@@ -18,13 +17,10 @@ from gateway.journal_file import (
     read_stamp,
     unstamped_loss,
 )
-from gateway.store.closed_store import (
-    find_missing,
-    read_newest_turn,
-    read_sessions,
-    read_stamp_count,
-    read_store_id,
-)
+from gateway.store.closed_store import read_store
+from gateway.store.database import Database
+from gateway.store.inspection import missing_turns, newest_turn, read_identity
+from gateway.store.session_queue import list_sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,13 @@ class LostTurns:
 
     turns: Mapping[str, str]  # the session of each
     has_newer: bool  # the store has turns that the home lacks: it was used since
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    store: str  # random id
+    stamps: int
+    lost: tuple[str, ...]  # sessions with turns that the store lacks
 
 
 def describe_loss(home: Home, url: str, *, sessions: int = NEWEST_SESSIONS) -> str:
@@ -45,48 +48,51 @@ def describe_loss(home: Home, url: str, *, sessions: int = NEWEST_SESSIONS) -> s
     journal = home.journal
     if misplaced_journal(journal, has_database=bool(url)):
         return ""  # opening the store says more
-    if url and (other := other_database(journal, partial(read_store_id, url))):
-        return other
     if not url and (line := unstamped_loss(journal)):
         return line
     stamp = read_stamp(journal)
-    keys = _lost_sessions(home, url, stamp, sessions)
-    if keys:
-        others = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        return lost_rows_line(journal, url, f"lacks turns that are in the transcript of {keys[0]}{others}")
-    if url and stamp is not None and stamp.kind is StoreKind.POSTGRESQL and stamp.store:
-        count = read_stamp_count(journal, url, stamp.store)
-        if count is not None and count < stamp.count:
-            at = stamp.at[:16].replace("T", " ")
+    found = read_store(journal, url, partial(_compare, home=home, stamp=stamp, limit=sessions))
+    if url and (other := other_database(journal, found.store if found is not None else "")):
+        return other
+    if found is None:
+        return ""
+    if found.lost:
+        others = f" and {len(found.lost) - 1} more" if len(found.lost) > 1 else ""
+        return lost_rows_line(journal, url, f"lacks turns that are in the transcript of {found.lost[0]}{others}")
+    # Starts of other gateways raise the count of a database: it proves a loss, and never the absence of one.
+    if stamp is not None and stamp.kind is StoreKind.POSTGRESQL and stamp.store == found.store:
+        at = stamp.at[:16].replace("T", " ")
+        if found.stamps < stamp.count:
             return lost_rows_line(journal, url, f"is older than at {at} UTC, when it contained more data")
     return ""
-
-
-def _lost_sessions(home: Home, url: str, stamp: JournalStamp | None, limit: int) -> list[str]:
-    """Return the sessions, of those used last, with turns that the store lacks."""
-    ends = [*read_ends(home.path, read_sessions(home.journal, url, limit))]
-    newest = [TranscriptTurn(key, each.turn, each.at) for key, each in _stamped(stamp)]
-    if stamp is None or stamp.turns is not None:  # one of an older version does not say what was accepted
-        newest += [end.newest for end in ends if end.newest is not None]
-    missing = _missing(home, url, newest, stamp)
-    found = [str(end.session.key) for end in ends if end.is_ahead]
-    return list(dict.fromkeys([*found, *missing.values()]))
-
-
-def _stamped(stamp: JournalStamp | None) -> Iterable[tuple[str, StampedTurn]]:
-    return (stamp.turns or {}).items() if stamp is not None else ()
 
 
 def find_lost_turns(home: Home, url: str) -> LostTurns:
     """Return all turns of the transcripts that the store lacks. Reads every transcript. Raises as `describe_loss`."""
     turns = [*read_turns(home.path)]
-    newest = read_newest_turn(home.journal, url)
-    has_newer = bool(newest) and all(each.turn != newest for each in turns)
-    return LostTurns(_missing(home, url, turns, read_stamp(home.journal)), has_newer)
+    stamp = read_stamp(home.journal)
+
+    def read(database: Database) -> LostTurns:
+        newest = newest_turn(database)
+        has_newer = bool(newest) and all(each.turn != newest for each in turns)
+        return LostTurns(_missing(database, turns, stamp), has_newer)
+
+    return read_store(home.journal, url, read) or LostTurns({}, has_newer=False)
 
 
-def _missing(home: Home, url: str, turns: Iterable[TranscriptTurn], stamp: JournalStamp | None) -> Mapping[str, str]:
+def _compare(database: Database, home: Home, stamp: JournalStamp | None, limit: int) -> _Comparison:
+    ends = [*read_ends(home.path, list_sessions(database, limit))]
+    stamped = stamp.turns if stamp is not None else None
+    newest = [TranscriptTurn(key, each.turn, each.at) for key, each in (stamped or {}).items()]
+    if stamp is None or stamped is not None:  # one of an older version does not say what was accepted
+        newest += [end.newest for end in ends if end.newest is not None]
+    ahead = [str(end.session.key) for end in ends if end.is_ahead]
+    lost = dict.fromkeys([*ahead, *_missing(database, newest, stamp).values()])
+    return _Comparison(*read_identity(database), lost=tuple(lost))
+
+
+def _missing(database: Database, turns: Iterable[TranscriptTurn], stamp: JournalStamp | None) -> Mapping[str, str]:
     accepted = stamp.accepted_until if stamp is not None else 0
     found = {each.turn: each for each in turns if each.at > accepted}
-    missing = find_missing(home.journal, url, {turn: each.at for turn, each in found.items()})
+    missing = missing_turns(database, {turn: each.at for turn, each in found.items()})
     return {turn: found[turn].key for turn in missing}

@@ -136,14 +136,19 @@ class MachineOperations(OperationGroup):
     async def check_store(self, arguments: Line) -> AsyncIterator[Line]:
         """Read every file of the memory's scopes; yield a line for each that is damaged, then one with the numbers.
 
+        In a home without a database, read the journal's whole file instead, and yield nothing but `journal`.
+
         A damaged file of which the home or one of `copies` (absolute paths) has the content is stored again. With
         `remove`, a list of scope, path and object, the files that it names are removed if they are still damaged.
         """
         store, copies = self._app.store.scope_files, [Path(str(each)) for each in arguments.get("copies", ())]
         if store is None:
-            raise UserError(
-                "the memory is in the files of this home; only what is in a database or an object store is checked"
-            )
+            if copies:
+                raise UserError("the memory is in the files of this home: `parlour restore` brings a backup back")
+            if damage := await self._app.store.find_damage():
+                raise UserError(damage)
+            yield {"journal": "whole"}
+            return
         if missing := [each for each in copies if not each.exists()]:
             raise UserError(f"{missing[0]} does not exist; name a home, a copy of the objects, or a backup")
         repair, whole, damaged = ScopeRepair(store), 0, list[DamagedFile]()

@@ -113,7 +113,7 @@ def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure:
     """
     from gateway.app.lost_turns import describe_loss, find_lost_turns
 
-    other = other_database(home.journal, lambda: read_store_id(url))
+    other = other_database(home.journal, read_store_id(url))
     turns = find_lost_turns(home, url)
     lost = other or describe_loss(home, url, sessions=ALL) or _describe_turns(home, url, turns)
     if not lost:

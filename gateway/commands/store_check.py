@@ -1,4 +1,4 @@
-"""`parlour store check`: finds damaged files of memories beside a database, and restores or removes them."""
+"""`parlour store check`: reads the journal, or restores and removes damaged files of memories in a database."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ def check_store(copies: Sequence[Path], *, removes: bool, is_sure: bool, as_json
         print_json(lines)
         return 2 if left else 0
     *files, numbers = lines
+    if "journal" in numbers:
+        typer.echo("the journal is whole; the memory is in the files of this home")
+        return 0
     for line in files:
         typer.echo(_row(line))
     typer.echo(f"{numbers['whole']:,} objects are whole; damaged files: {len(left):,}")

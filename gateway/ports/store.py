@@ -72,8 +72,11 @@ class Store(Protocol):
     async def check(self) -> None:
         """Do one durable write; raise StoreUnavailable when that fails."""
 
+    async def find_damage(self) -> str:
+        """Read all data; return the error line if they are damaged, otherwise "". A server checks its own."""
+
     async def verify(self) -> None:
-        """Read all data if the last process may have damaged it; raise UserError if it is damaged."""
+        """Do the same if the last process was killed, and raise UserError if the data are damaged."""
 
     async def stamp(self) -> None:
         """Note outside of the data how far it has come, so that a start notices older data. Raises StoreUnavailable."""

@@ -19,6 +19,9 @@ _FIND_MESSAGE = "SELECT id, key FROM outbox WHERE id >= ? AND id < ?"
 _INBOX = "SELECT seq, state, attempts, crashes, sent_at, accepted_at, ended_at FROM inbox WHERE"
 _KNOWN = sql("SELECT turn FROM record WHERE turn", LISTED)
 _OLDEST = "SELECT at FROM record ORDER BY seq LIMIT 1"
+_IDENTITY = "SELECT name, value FROM meta WHERE name IN ('store', 'stamps')"
+# Of the turns whose lines are in a transcript.
+_NEWEST = "SELECT turn FROM record WHERE inbox != '[]' AND seq NOT IN (SELECT seq FROM body) ORDER BY seq DESC LIMIT 1"
 _TURNS_AT_ONCE = 500
 _MOST_SEARCHED = 20_000  # of the newest turns: a search must not hold the writer for longer than a moment
 _WITHIN = (
@@ -177,3 +180,15 @@ def missing_turns(database: Database, turns: Mapping[str, int]) -> Collection[st
         names = write_json([quote(turn) for turn in wanted[start : start + _TURNS_AT_ONCE]])
         known.update(unquote(turn) for (turn,) in database.execute(_KNOWN, (names,)))
     return [turn for turn in wanted if turn not in known]
+
+
+def newest_turn(database: Database) -> str:
+    """Return the newest turn that answered messages and has left the store for its transcript; "" without one."""
+    found = database.execute(_NEWEST).fetchone()
+    return unquote(found[0]) if found is not None else ""
+
+
+def read_identity(database: Database) -> tuple[str, int]:
+    """Return the random id of a store, "" before its first start, and its count of stamps."""
+    meta = dict(database.execute(_IDENTITY).fetchall())
+    return str(meta.get("store", "")), int(meta.get("stamps", "0"))

@@ -72,7 +72,7 @@ from gateway.store.writer import StoreWriter
 log = structlog.get_logger(__name__)
 
 Copy: TypeAlias = Callable[[Path], object]  # raises StoreUnavailable
-FindDamage: TypeAlias = Callable[[], Awaitable[str]]  # reads the whole store; returns the error line, or ""
+ReadWhole: TypeAlias = Callable[[], Awaitable[str]]  # returns the error line of a damaged store, or ""
 
 _FULL_SECONDS = 60.0
 _OLDER = (
@@ -296,13 +296,14 @@ class SqlStore:
         journal_path: Path | None,
         kind: StoreKind,
         last_stamp: JournalStamp | None,
-        find_damage: FindDamage | None,
+        read_whole: ReadWhole | None,
     ) -> None:
         self._engine = engine
         self._copy = copy
         self._journal_path = journal_path
         self._kind = kind
-        self._find_damage = find_damage if state.was_killed else None
+        self._read_whole = read_whole
+        self._was_killed = state.was_killed
         self._is_damaged = False
         self._accepted_until = last_stamp.accepted_until if last_stamp is not None else 0
         if last_stamp is not None and last_stamp.store == state.store_id:
@@ -383,19 +384,21 @@ class SqlStore:
         now = str(self._engine.now())
         await self._engine.writer.submit(lambda database: _set_meta(database, checked_at=now))
 
-    async def verify(self) -> None:
-        """Read the whole file if the last process was killed; raise UserError if it is damaged.
+    async def find_damage(self) -> str:
+        """Read the whole file beside the writer; return the error line if it is damaged, otherwise "".
 
         Each start reads a damaged file whole until it is restored.
         """
-        if self._find_damage is None:
-            return
-        log.info("store.verifying")
-        if line := await self._find_damage():
+        line = "" if self._read_whole is None else await self._read_whole()
+        if line:
             self._is_damaged = True
             await self.write_stamp()
+        return line
+
+    async def verify(self) -> None:
+        """Read the whole file if the last process was killed; raise UserError if it is damaged."""
+        if self._was_killed and (line := await self.find_damage()):
             raise UserError(line)
-        log.info("store.verified")
 
     async def stamp(self) -> None:
         """Note in the home how far the store has come, if it has come any further (gateway/journal_file.py)."""
@@ -473,7 +476,7 @@ async def assemble(
     *,
     journal: Path | None = None,
     kind: StoreKind = StoreKind.SQLITE,
-    find_damage: FindDamage | None = None,
+    read_whole: ReadWhole | None = None,
     worker: WorkerIdentity | None = None,
     chat_claims: ChatClaims | None = None,
     caches: SharedCaches | None = None,
@@ -482,9 +485,9 @@ async def assemble(
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left.
 
-    The stamp is written beside *journal*, the path that a home's file has or would have. *find_damage* reads the whole
-    store if the last process was killed; None = it has been read. Rows that other workers change come through *caches*;
-    *cap_writer* is for the caps of workers that share. If building fails, the writers are closed.
+    The stamp is written beside *journal*, the path that a home's file has or would have. *read_whole* looks for damage;
+    None = the database's server does. Rows that other workers change come through *caches*; *cap_writer* is for the
+    caps of workers that share. If building fails, the writers are closed.
     """
     engine = StoreEngine(
         writer=writer,
@@ -499,7 +502,7 @@ async def assemble(
         last_stamp = None if journal is None else await asyncio.to_thread(read_stamp, journal)
         found = await _begin(engine)
         store = SqlStore(
-            engine, found, copy, journal_path=journal, kind=kind, last_stamp=last_stamp, find_damage=find_damage
+            engine, found, copy, journal_path=journal, kind=kind, last_stamp=last_stamp, read_whole=read_whole
         )
         if caches is not None:
             caches.adopt = store.adopt

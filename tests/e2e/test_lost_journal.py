@@ -240,3 +240,17 @@ async def test_nothing_lost_is_nothing_to_accept(killed: Path, tmp_path: Path, z
     code, said = await gateway.run_to_its_end("accept-loss")
     assert code == 1, said  # nobody answers
     assert read_stamp(gateway.home / "journal.db") is not None
+
+
+async def test_the_check_of_the_store_reads_the_journal(killed: Path, tmp_path: Path, zygote: ForkServer) -> None:
+    """`parlour store check` says that it is whole, beside a gateway and without one; a damaged one is no success."""
+    gateway = killed_home(killed, tmp_path, zygote)
+    assert "the journal is whole" in await gateway.command("store", "check")
+    await gateway.start()
+    assert "the journal is whole" in await gateway.command("store", "check")
+    await gateway.stop()
+    journal = gateway.home / "journal.db"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:4_000] + b"\xff" * (len(whole) - 4_000))
+    code, said = await gateway.run_to_its_end("store", "check")
+    assert (code, "journal.db is damaged" in said) == (1, True), said

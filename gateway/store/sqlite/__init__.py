@@ -74,8 +74,9 @@ async def open_file(
 
     writer = BatchWriter(partial(SqliteThread.open, connector))
     await writer.open()
-    find_damage = None if schema.is_checked_first(path) else partial(find_file_damage, path)
-    return await assemble(writer, limits, clock, partial(copy_file, path), journal=path, find_damage=find_damage)
+    return await assemble(
+        writer, limits, clock, partial(copy_file, path), journal=path, read_whole=partial(find_file_damage, path)
+    )
 
 
 async def find_file_damage(path: Path) -> str:

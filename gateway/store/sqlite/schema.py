@@ -63,7 +63,8 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
     The snapshot to go back to is the home's (gateway/home_migration.py), which is taken before the store is opened.
     Raises StoreUnavailable for a damaged file and SchemaTooNew for one from a newer Parlour.
     """
-    if is_checked_first(path) and not is_whole(connection):
+    is_small = path is None or path.stat().st_size <= _CHECKED_FIRST
+    if is_small and not is_whole(connection):
         raise StoreUnavailable(damaged_line(path))
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(migrations):
@@ -84,11 +85,6 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
             raise
     if version:
         log.info("store.migrated", before=version, now=len(migrations))
-
-
-def is_checked_first(path: Path | None) -> bool:
-    """Return True if the file at *path* is small enough to be read whole before each start."""
-    return path is None or path.stat().st_size <= _CHECKED_FIRST
 
 
 def is_whole(connection: sqlite3.Connection) -> bool:
