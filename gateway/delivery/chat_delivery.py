@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -261,7 +262,10 @@ class ChatDeliveryWorker:
         """
         outbox = self._context.outbox
         question = await self._context.retry_store(lambda: outbox.question(message.turn))
-        planned = [] if question is None else self._cutter.plan_moved(message, part, question)
+        planned: list[MessagePart] = []
+        if question is not None:
+            plan = partial(self._cutter.plan_moved, message, part, question)
+            planned = await self._context.formatted(message.text, plan)
         if question is None or not planned or await self._was_asker_told(message, planned):
             await self._bury(part, str(error), 1 + len(later))
             return

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.events import MessagePart, OutboundMessage, SessionKey
-from tests.fakes.memory_channel import RINGING, FakeChannel
-from tests.fakes.turns import ANN, BOB
+from gateway.events import ChatKind, MessagePart, OutboundMessage, SessionKey
+from tests.fakes.memory_channel import RINGING, ChannelFault, FakeChannel
+from tests.fakes.turns import ANN, BOB, accept, claim, said
 from tests.unit.delivery.conftest import OpensGateway
 
 CID = SessionKey("telegram", "44")
@@ -85,3 +85,19 @@ async def test_a_preview_is_formatted_off_the_loop_too(opens: OpensGateway, monk
     await asyncio.sleep(2)
     await preview.close()
     assert formatting.threads == {HEAVY[:13]: True}
+
+
+async def test_a_moved_answer_is_formatted_off_the_loop_too(
+    opens: OpensGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long answer whose topic is gone is formatted a second time, for its group, and blocks nobody."""
+    formatting = HeldFormatting(monkeypatch)
+    formatting.go_on.set()
+    gateway = await opens(ROOMY)
+    topic = SessionKey("telegram", "-100/7")
+    gateway.platform.fail(ChannelFault.GONE, chat=topic.chat, calls=99)
+    await accept(gateway.store, said("when?", key=topic, chat_kind=ChatKind.GROUP))
+    await gateway.commit_to(await claim(gateway.store, topic), HEAVY)
+    await gateway.settled()
+    assert gateway.platform.texts(topic.parent)
+    assert formatting.threads == {HEAVY[:13]: True, f"> when?\n\n{HEAVY}"[:13]: True}
