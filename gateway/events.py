@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,6 +18,9 @@ _PRESSED = re.compile(r"/[a-z][ -~]{0,62}\Z")  # 64 bytes are the least that a p
 _LABEL = 40  # characters
 NAME_BYTES = 200  # of a quoted name: room for `.jsonl.corrupt` under the usual limit of 255
 _PLAIN_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
+_FILLERS = frozenset("\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0")  # letters and marks that show nothing
 
 UNKNOWN = "?"  # author, if the platform does not name one
 
@@ -273,7 +277,8 @@ class InboundMessage:
 
         Another version of a message keeps its files, so it is not empty without text.
         """
-        return not (self.text.strip() or self.attachments or self.quoted.strip() or self.quoted_files or self.replaces)
+        has_text = _is_visible(self.text) or _is_visible(self.quoted)
+        return not (has_text or self.attachments or self.quoted_files or self.replaces)
 
     @property
     def logical_key(self) -> str:
@@ -281,6 +286,11 @@ class InboundMessage:
         if self.message_id:
             return f"{self.key.chat}/{self.message_id}"
         return f"event/{self.event_ids[0]}" if self.event_ids else f"event/{self.sent_at.isoformat()}"
+
+
+def _is_visible(text: str) -> bool:
+    """Return True if *text* has a character that people see. One that this Python does not know may be an emoji."""
+    return any(each not in _FILLERS and unicodedata.category(each) not in _UNSEEN for each in text)
 
 
 def edit_revision(at: str, words: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import InboundMessage, Sender, SessionKey
 from tests.e2e.agent.test_taint import ORDER, ObedientModel
 from tests.e2e.discord.test_gateway_discord import CALL
@@ -178,3 +180,27 @@ async def test_forwarded_words_in_the_background_are_nobodys_own() -> None:
         sources.said["g"] = [replace(said, is_forwarded=True)]
         await up.channel.ask("g", "keep this", group=True, is_admin=True, sent_at=now)
         assert model.told == [ASKED]
+
+
+async def test_a_forward_that_is_taken_into_a_running_question_taints_it() -> None:
+    """A comment and the message that it is about are one question, and its calls are asked about."""
+
+    class HeldOnce(ObedientModel):
+        """Answers the comment alone never."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked = asyncio.Event()
+
+        async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+            if request.purpose == "answer" and not self.asked.is_set():
+                self.asked.set()
+                await asyncio.Event().wait()
+            return await super().complete(request, sink=sink)
+
+    model = HeldOnce()
+    async with telegram_now() as server, open_gateway(server, model, PARLOUR_AGENT__MERGE="burst") as up:
+        server.say("keep this, please")
+        await model.asked.wait()
+        await say(server, up, f"keep this: {ORDER}", posts=2, **PASSED_ON)
+    assert model.told == [ASKED]

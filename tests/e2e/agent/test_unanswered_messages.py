@@ -15,6 +15,7 @@ from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, FAILURES, failure_line
+from gateway.ports import IntakeVerdict
 from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.time_server import open_time_server
@@ -240,3 +241,15 @@ async def test_stopping_at_any_moment_leaves_the_lane_alive() -> None:
             parlour.app.pool.turns.stop(KEY), parlour.app.pool.turns.stop(KEY), parlour.app.pool.turns.stop(KEY)
         )
         assert await parlour.channel.ask("c", "next") == "answer 2"
+
+
+@pytest.mark.parametrize("text", ["", " \n\t", "\u200b", "\u2800 \u3164", "\ufeff\u00ad\u202e", "\u2060\ufe0f"])
+async def test_a_message_that_shows_nothing_is_no_question(text: str) -> None:
+    """Invisible characters alone cost no call of the model; their sender gets a line now and then."""
+    model = HeldScriptModel()
+    async with gateway(model=model) as parlour:
+        result, _ = await parlour.channel.say("c", text)
+        assert (result.verdict, result.line) == (IntakeVerdict.REJECTED, translate("files.unreadable"))
+        await parlour.channel.ask("c", "👍🏽")
+        await parlour.channel.ask("c", "\U0001fae8")  # which the tables of Python 3.11 do not have
+    assert [users(request)[-1] for request in model.asked] == ["👍🏽", "\U0001fae8"]
