@@ -68,7 +68,7 @@ const wire = new Wire({
 
 const handlers = {
   history({ lines, before }) {
-    showTrouble("");
+    showTrouble(attachments.takeLoss());
     const left = isTakenBack ? chat.unansweredSince(lines) : [];
     isTakenBack = false;
     chat.restore(lines, before);

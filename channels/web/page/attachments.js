@@ -14,6 +14,7 @@ export class Attachments {
     this.chooser = document.getElementById("files");
     this.drop = document.getElementById("drop");
     this.files = []; // { name, size, token, at, element, stop }
+    this.hasLost = false; // files of a draft that were too old, not reported yet
     this.aside = new Map(); // conversation -> files that were being handed over when another one was opened
     document.getElementById("attach").addEventListener("click", () => this.chooser.click());
     this.chooser.addEventListener("change", () => {
@@ -72,7 +73,14 @@ export class Attachments {
     }
     this.aside.delete(conversation);
     this.show();
-    if (left.length < kept.length) this.on.trouble(this.words.upload_gone);
+    this.hasLost ||= left.length < kept.length;
+  }
+
+  /** Return the line about files that are not kept any more, once; "" if there are none. */
+  takeLoss() {
+    const { hasLost } = this;
+    this.hasLost = false;
+    return hasLost ? this.words.upload_gone : "";
   }
 
   /** Stop and forget everything, since somebody else comes; a draft is shown next. */
