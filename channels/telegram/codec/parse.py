@@ -232,11 +232,11 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any]) -> str:
 def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any], bot: TelegramBotIdentity) -> str:
     """Return the author of what is quoted, "" for the bot itself.
 
-    UNKNOWN stands for a forward, a chat, a story, another bot and the result of an inline bot.
+    UNKNOWN stands for a forward, a chat, a story, another bot, the result of an inline bot and a list that others edit.
     """
     if not original:
         return UNKNOWN if "quote" in message or "reply_to_story" in message else ""
-    if _is_others(original, bot) or "sender_chat" in original:
+    if _is_others(original, bot) or "sender_chat" in original or _takes_words_of_others(original):
         return UNKNOWN
     author = original.get("origin", {}).get("sender_user", {}) if "origin" in original else original.get("from", {})
     said = str(author.get("id", UNKNOWN))
@@ -246,22 +246,33 @@ def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any], bot: Tel
 
 
 def _is_others(message: Mapping[str, Any], bot: TelegramBotIdentity) -> bool:
-    """Return True if another author wrote the text: a forward, or the result of an inline bot."""
+    """Return True if another author wrote the text: a forward, the result of an inline bot, a list that others edit."""
     if (via := message.get("via_bot")) is not None and str(via.get("id")) != bot.id:
         return True
     origin = message.get("forward_origin")
     if origin is None:
-        return False
+        return "edit_date" in message and _takes_words_of_others(message)
     own = origin.get("sender_user", {}).get("id")
     return own is None or own != message.get("from", {}).get("id")
+
+
+def _takes_words_of_others(message: Mapping[str, Any]) -> bool:
+    """Return True if other people may have added to *message*: tasks of a checklist, options of a poll."""
+    poll = message.get("poll") or {}
+    is_open = poll.get("allows_adding_options") or any(
+        "added_by_user" in each or "added_by_chat" in each for each in poll.get("options") or ()
+    )
+    return bool((message.get("checklist") or {}).get("others_can_add_tasks") or is_open)
 
 
 def _forwarded_from(message: Mapping[str, Any], bot: TelegramBotIdentity) -> str:
     """Return the name of the author of a text that the sender did not write; "" for their own."""
     if not _is_others(message, bot):
         return ""
-    if "forward_origin" not in message:
+    if "via_bot" in message and "forward_origin" not in message:
         return f"the inline bot {sanitize(str(message['via_bot'].get('username', '')))}".strip()[:_NAMED]
+    if "forward_origin" not in message:
+        return UNKNOWN
     return author_name(message)[:_NAMED] or UNKNOWN
 
 

@@ -105,6 +105,24 @@ async def test_in_an_admitted_group_people_are_quoted_and_programs_are_not(
         assert model.told == [expected]
 
 
+LISTS: dict[str, dict[str, Any]] = {
+    "checklist": {"checklist": {"title": "Trip", "tasks": [{"id": 1, "text": ORDER}], "others_can_add_tasks": True}},
+    "poll": {"poll": {"id": "1", "question": "What?", "options": [{"text": ORDER, "added_by_user": STRANGER}]}},
+    "own checklist": {"checklist": {"title": "Trip", "tasks": [{"id": 1, "text": ORDER}]}},
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+async def test_a_list_that_others_add_to_is_not_its_senders(kind: str) -> None:
+    """Tasks and options have no author, or another one; an edit of such a list is no message of its sender either."""
+    model = ObedientModel()
+    async with telegram_now() as server, open_gateway(server, model) as up:
+        listed = {"message_id": 3, "chat": {"id": 42, "type": "private"}, "date": 1, "from": PERSON, **LISTS[kind]}
+        is_asked = kind != "own checklist"
+        await say(server, up, "keep this", reply_to_message=listed, posts=2 if is_asked else 1)
+        assert model.told == [ASKED if is_asked else KEPT]
+
+
 @pytest.mark.parametrize("kind", ["webhook", "another bot", "person"])
 async def test_a_webhook_is_nobody_on_discord(kind: str) -> None:
     """A webhook and another bot in an admitted server are not its people."""

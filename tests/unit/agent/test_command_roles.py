@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent.commands import Command, CommandContext, CommandReply, CommandRouter
+from agent.tools.tool_questions import ToolQuestion
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from tests.fakes.claimed_turn import turn_of
 
@@ -281,3 +282,62 @@ async def test_who_may_decide_on_a_call(place: ChatCase, word: str) -> None:
             assert reply.outcome == ("refused" if role in refused else "settled")
             assert reply.audit
             assert approvals.looks == ["qabcdefgh12"]
+
+
+@dataclass(frozen=True, slots=True)
+class AllowableQuestion:
+    """One question that may be decided; another look would find another one in its place."""
+
+    question: ToolQuestion
+    other: ToolQuestion
+    looks: list[str]
+    allowed: list[ToolQuestion]
+
+    async def find(self, key: SessionKey, name: str, *, is_owners: bool) -> tuple[ToolQuestion, SimpleNamespace]:
+        """Find it, and at a second look the other."""
+        self.looks.append(name)
+        return (self.question if len(self.looks) == 1 else self.other), SimpleNamespace(id="job", scope="s")
+
+    def claim(self, question: ToolQuestion, turn: str) -> bool:
+        """Take it."""
+        return True
+
+    async def allow(self, question: ToolQuestion, by: str, now: datetime) -> bool:
+        """Note the call that runs."""
+        self.allowed.append(question)
+        return True
+
+    def count(self, state: str) -> None:
+        """Count nothing."""
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+async def test_the_question_that_was_judged_is_the_one_that_is_allowed(place: ChatCase) -> None:
+    """One look serves role and decision: what takes the question's place afterwards is not allowed by its yes."""
+    message = build_command("tools allow qabcdefgh12", place)
+    question = ToolQuestion(
+        id="qabcdefgh12",
+        key=str(message.key),
+        turn="t",
+        sender=message.sender.id,
+        sender_name="Ann",
+        team="",
+        chat_kind=str(place.kind),
+        is_private=False,
+        guild="",
+        is_untyped=False,
+        tool="act",
+        arguments='{"to": "bob"}',
+        schema="s",
+        why="tools.why_acts",
+        at="2026-11-28T12:00:00+00:00",
+    )
+    other = replace(question, arguments='{"to": "mallory"}', is_for_owner=True)
+    approvals = AllowableQuestion(question, other, [], [])
+    services: Any = SimpleNamespace(approvals=approvals)
+    typed = ROUTER.parse(message)
+    assert typed is not None
+    reply = await ROUTER.run(typed, replace(context(message, Role.MEMBER, typed.args), services=services))
+    assert reply.settles
+    assert reply.ends == ("job",)
+    assert (approvals.looks, approvals.allowed) == (["qabcdefgh12"], [question])
