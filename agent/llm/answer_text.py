@@ -34,9 +34,9 @@ _ENDED = re.compile(r"[>\]▷\n]")
 _LONGEST_TAG = 32  # characters: what may begin a tag waits for the rest
 # A call without a mark around it: an object that begins with the name of a tool, also in a list or a code block.
 BARE_CALL = re.compile(
-    r'(?:```\w{0,10}\s*)?\[?\s*\{\s*"(?:(?:name|function|tool|tool_name)"\s*:|type"\s*:\s*"function"|tool_calls"\s*:)'
+    r'(?:```\w{0,10}+\s*+)?\[?\s*+\{\s*+"(?:(?:name|function|tool|tool_name)"\s*:|type"\s*:\s*"function"|tool_calls"\s*:)'
 )
-_BARE_START = re.compile(r"(?:```\w{0,10}\s*)?\[?\s*\{")
+_BARE_START = re.compile(r"(?:```\w{0,10}+\s*+)?\[?\s*+\{")
 _LONGEST_FENCED = 1_000  # characters of a code block that may be such a call; a longer one is one for people
 _LONGEST_START = 40  # characters of what may begin such a call
 

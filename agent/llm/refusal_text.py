@@ -164,7 +164,7 @@ _DURATION = re.compile(
     r"|d(?:ays?)?)(?![a-z]) ?",
     re.IGNORECASE,
 )
-_WAIT_AFTERWARDS = re.compile(r"(\d+) ?秒(?:钟)?后")
+_WAIT_AFTERWARDS = re.compile(r"(?<!\d)(\d+) ?秒(?:钟)?后")
 _WAIT = re.compile(
     r"(?:(?:try again|retry|retry after|available|reset|resets|wait)(?: (?:in|after|for))?"
     r"(?: (?:about|approximately|another))?"

@@ -29,7 +29,7 @@ _PARAMETER = re.compile(
 # What follows a mark of a call, if it is not a word about the mark: an object, a tag, or the name of a tool alone.
 _STARTS = re.compile(r"\s*(?:[\[{<]|\Z|\w[\w-]{0,63}(?:[<({]|[ \t]*(?:\n|\Z)))")
 # Calls as code: Llama 4, OLMo, Gemma.
-_CODE = re.compile(r"(?:```\w{0,10}\s*)?(?:print\()?\[?\s*(\w{1,64})\([^\n]*\)\]?\s*(?:```)?\s*", re.ASCII)
+_CODE = re.compile(r"(?:```\w{0,10}+\s*+)?(?:print\()?\[?\s*+(\w{1,64})\([^\n]*\)\]?\s*+(?:```)?\s*+", re.ASCII)
 _DECODER = json.JSONDecoder()
 
 

@@ -20,7 +20,9 @@ _JOINING = r"\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}"
 _FRESH = rf"(?=[^{_JOINING}])"
 _SPACES = regex.compile(rf"(?:[ \t](?![{_JOINING}]))*+")
 _LAST_SPACE = regex.compile(rf"(?r)[ \t\u3000]{_FRESH}")
-_SENTENCE = regex.compile(rf"(?:(?<![\s\d])[.!?…]++[\"'”’)\]*_]*+(?=\s)|[。！？]++[”’）」』]*+){_FRESH}")
+_SENTENCE = regex.compile(
+    rf"(?:(?<![\s\d.!?…])[.!?…]++[\"'”’)\]*_]*+(?=\s)|(?<![。！？])[。！？]++[”’）」』]*+){_FRESH}"
+)
 _QUOTED = re.compile(r"(?:[ ]{0,3}+>[ ]?+)++")
 _NESTED_ITEM = re.compile(r"[ \t]++(?=(?:[-*+]|\d{1,9}+[.)])\s)")
 _FLOOR = 0.4  # a part shorter than this share of the budget is not worth a prettier cut

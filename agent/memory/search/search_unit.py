@@ -18,7 +18,7 @@ PIECE_TOKENS = 256  # maximum length of a unit; search estimates tokens as chara
 # Word, sentence, line, paragraph: later patterns are better places to split.
 _BREAKS = tuple(map(regex.compile, (r"\s+", r"(?<=[.!?…])\s+|(?<=[。！？])", r"\n", r"\n\s*\n")))
 SITTING = timedelta(hours=6)  # a longer silence separates groups: earlier messages are not context of later ones
-_HEADING = regex.compile(r"(#{1,6})\s+(.*?)\s*#*\s*$")
+_HEADING = regex.compile(r"(#{1,6})\s++(.*)")
 _BULLET = regex.compile(r"\s*(?:[-*+]|\d+[.)])\s+\S")
 _FENCE = regex.compile(r"\s*(?:```|~~~)")
 
@@ -144,7 +144,8 @@ def _passages(text: str) -> Iterator[tuple[int, list[str], str]]:
             lines = []
         if heading:
             depth = len(heading.group(1))
-            above = [each for each in above if each[0] < depth] + [(depth, heading.group(2))]
+            title = heading.group(2).rstrip().rstrip("#").rstrip()
+            above = [each for each in above if each[0] < depth] + [(depth, title)]
         elif line.strip() or is_fenced:
             start = start if lines else n
             lines.append(line)

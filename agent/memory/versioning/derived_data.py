@@ -30,7 +30,7 @@ from agent.one_line import one_line
 _MAX_VERSIONS = 2_000  # searched
 _MIN_WORDS = 3  # of a message with a content that can be recognised
 _MAX_LINES = 20  # of one document in one approval question
-_SESSION = re.compile(r"\(session: (?P<key>.*)\)\s*\Z")
+_SESSION = "(session: "  # then the key and a bracket, at the end of a note's heading
 _WORD = re.compile(r"\w{4,}")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without spaces: use bigrams
 _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
@@ -116,8 +116,8 @@ class DerivedDataFinder:
         is_transcribed = False
         for line in read_text(self._disk.load(path) or b"").splitlines():
             if line.startswith("## "):
-                match = _SESSION.search(line)
-                section = match["key"] if match else section
+                _, mark, rest = line.rstrip().rpartition(_SESSION)
+                section = rest[:-1] if mark and rest.endswith(")") else section
             elif line.strip() == f"- **Session**: {key}":
                 section, is_transcribed = key, True
             elif section != key or not line.strip() or line.startswith(("# ", "<!--", "- **")):
