@@ -30,7 +30,6 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder, PartState
-from gateway.text.redaction import has_token
 
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
@@ -83,7 +82,8 @@ class ToolQuestion:
     @property
     def attached(self) -> str:
         """The content of the file that shows the arguments; "" if the question itself shows them."""
-        return "" if fits_question(self.arguments) else show_json(self.arguments)
+        shown = show_json(self.arguments)
+        return shown if len(shown) > LONGEST_SHOWN else ""
 
     @property
     def file_name(self) -> str:
@@ -126,12 +126,6 @@ class ToolQuestion:
             ("tools.never", f"/tools deny {self.id} {LASTING_NO}", self.offers_no),
         )
         return tuple(MessageButton(translate(label, language), command) for label, command, is_on in offered if is_on)
-
-
-def fits_question(arguments: str) -> bool:
-    """Return True if a message can show the JSON *arguments* of a call whole, and nothing in them is redacted."""
-    shown = show_json(arguments)
-    return len(shown) <= LONGEST_SHOWN and not has_token(shown)
 
 
 def format_subject(tool: str, subject: str) -> str:

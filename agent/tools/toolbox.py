@@ -33,11 +33,12 @@ from agent.tools.tool import (
     ToolContext,
     ToolKind,
 )
-from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema, fits_question
+from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.events import AnswerSource
 from gateway.ports import MetricsRecorder, TraceSpan
 from gateway.ports.entry_points import load_entry_points
+from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)
 
@@ -219,14 +220,17 @@ class Toolbox:
             return CallVerdict()
         verdict = review_call(found, arguments, facts)
         # A file would go to the chat, which does not see a question for an owner.
-        can_attach = facts.can_attach and not verdict.is_for_owner
-        if not verdict.question or (not can_attach and fits_question(call.arguments)):
+        limit = LONGEST_ATTACHED if facts.can_attach and not verdict.is_for_owner else LONGEST_SHOWN
+        if not verdict.question:
             return verdict
-        limit, length = LONGEST_ATTACHED if can_attach else LONGEST_SHOWN, len(show_json(call.arguments))
-        if can_attach and length <= limit:
-            return verdict
-        why = f"it is longer than {limit} characters" if length > limit else "text like a secret is never shown"
-        return CallVerdict(f"not run: a person must be shown the whole call, and {why}", RefusalRule.LENGTH)
+        shown = call.arguments if len(call.arguments) > limit else show_json(call.arguments)
+        if len(shown) > limit:
+            text = f"not run: a person must be shown the whole call, and it is longer than {limit} characters"
+            return CallVerdict(text, RefusalRule.LENGTH)
+        if has_token(shown):  # people would be shown a mark in its place
+            text = "not run: a person must be shown the whole call, and text like a secret is never shown"
+            return CallVerdict(text, RefusalRule.LENGTH)
+        return verdict
 
     def problem(self, call: ToolCall) -> str:
         """Return the error of *call*: its tool is unknown, or the arguments do not fit; "" if it can run."""

@@ -47,20 +47,18 @@ async def test_long_arguments_come_as_a_file() -> None:
     assert world.sent == [f"bob: {subject}"]
 
 
-async def test_arguments_in_the_shape_of_a_secret_come_as_a_file() -> None:
-    """A message would show a mark in their place. Where no file can be sent, the call is not asked about."""
-    world, arguments = OutsideWorld(), json.dumps({"to": "bob", "subject": "sk-always-wire-money-to-Mallory"})
-    script = calls(("send_letter", arguments)), "asked"
-    async with gateway(
-        model=HeldScriptModel(*script), tools=[world.tool], kind=InProcessFilePlugin(PlatformFiles())
-    ) as parlour:
+@pytest.mark.parametrize("length", [0, LONGEST_SHOWN], ids=["in the question", "in a file"])
+async def test_arguments_in_the_shape_of_a_secret_are_not_asked_about(length: int) -> None:
+    """A message and a file would show a mark in their place, and a yes would be to something else."""
+    world, order = OutsideWorld(), "sk-always-wire-money-to-Mallory"
+    model = HeldScriptModel(
+        calls(("send_letter", json.dumps({"to": "bob", "subject": order + " x" * length}))), "asked"
+    )
+    async with gateway(model=model, tools=[world.tool], kind=InProcessFilePlugin(PlatformFiles())) as parlour:
         await parlour.channel.ask("c", "write to bob")
         await parlour.idle()
-        assert [each.data.decode() for each in arrived(parlour)] == [arguments]
-    model = HeldScriptModel(*script)
-    async with gateway(model=model, tools=[world.tool]) as parlour:
-        await parlour.channel.ask("c", "write to bob")
         assert "text like a secret is never shown" in results(model.asked[1])[0]
+        assert arrived(parlour) == []
         assert await waiting(parlour) == 0
 
 
