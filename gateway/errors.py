@@ -24,7 +24,8 @@ ParlourError
 │   └── OutcomeUnknown       perhaps sent; look it up by the part's key, else mark the resend
 ├── ModelFailed
 │   ├── ModelRateLimited     429 or overloaded; retry after *delay*, or use another model
-│   ├── ModelUnreachable     connection, 5xx; retry, or use another model
+│   ├── ModelUnreachable     no connection; retry, or use another model
+│   │   └── ModelServerFailed  5xx, or the connection broke in the middle
 │   ├── ModelTimeout         no answer, or silence in a stream
 │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
 │   │   └── AbilityMissing   the model or its server lacks what the request used; ask without it
@@ -185,7 +186,11 @@ class ModelRateLimited(ModelFailed):
 
 
 class ModelUnreachable(ModelFailed):
-    """The connection failed or the provider answered 5xx."""
+    """The connection failed."""
+
+
+class ModelServerFailed(ModelUnreachable):
+    """The server was reached, and answered 5xx or broke off."""
 
 
 class ModelTimeout(ModelFailed):
@@ -218,9 +223,11 @@ class ModelAbility(StrEnum):
 class AbilityMissing(ModelRefused):
     """The provider refuses a field or an ability; the same request without it may succeed."""
 
-    def __init__(self, message: str, ability: ModelAbility) -> None:
+    def __init__(self, message: str, ability: ModelAbility, *, is_lasting: bool = True) -> None:
+        """*is_lasting* is False if the model has the ability, and only this request uses too much of it."""
         super().__init__(message)
         self.ability = ability
+        self.is_lasting = is_lasting
 
 
 class InvalidModelReply(ModelFailed):

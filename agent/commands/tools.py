@@ -14,6 +14,7 @@ from agent.tools.tool_questions import (
     ToolQuestion,
     format_questions,
 )
+from gateway.errors import ModelAbility
 from gateway.events import Role
 from gateway.i18n.formats import format_moment
 
@@ -50,7 +51,8 @@ async def tools(context: CommandContext) -> CommandReply:
         return context.private_reply("tools.usage")
     names = context.turn.profile.toolbox.names
     listed = ", ".join(f"`{name}`" for name in names)
-    lines = [context.translate("tools.here", names=listed) if names else context.translate("tools.none")]
+    none = "tools.not_by_model" if context.turn.profile.model.lacks(ModelAbility.TOOLS) else "tools.none"
+    lines = [context.translate("tools.here", names=listed) if names else context.translate(none)]
     decisions = await context.services.decisions.read(context.scope, context.key, context.account.name)
     zone = context.services.chats.locales.zone(context.scope)
     if decisions:

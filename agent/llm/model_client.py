@@ -193,10 +193,11 @@ class ModelClient:
             each.writer.writes_calls_as_text = self.facts.find(each.kept_as, CALLS_AS_TEXT) is not None
         if request.tool_choice and ModelAbility.TOOLS in missing:
             raise AbilityMissing(f"{name}: it has no tools", ModelAbility.TOOLS)
+        kept_back: set[ModelAbility] = set()  # left out of this request alone
         smaller: ChatRequest | None = replace(request, without=request.without | missing) if missing else request
         while smaller is not None:
             request = smaller
-            found = dict.fromkeys(map(str, request.without - missing), "")
+            found = dict.fromkeys(map(str, request.without - missing - kept_back), "")
             try:
                 reply = await self._persist(each, request, sink)
             except ModelRefused as error:
@@ -204,6 +205,8 @@ class ModelClient:
                 smaller = reduce_request(request, ability, is_streamed=is_streamed) if ability is not None else None
                 if smaller is None:
                     raise
+                if isinstance(error, AbilityMissing) and not error.is_lasting:
+                    kept_back |= smaller.without - request.without
                 log.info("model.ability_refused", model=name, turn=request.turn, ability=ability)
             except EmptyModelReply:
                 await self.facts.learn(each.kept_as, found)

@@ -14,16 +14,18 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
-from agent.llm.provider_refusals import RefusalMeaning, missing_ability, refusal_meaning
+from agent.llm.provider_refusals import RefusalMeaning, is_about_number, missing_ability, refusal_meaning
 from agent.llm.refusal_text import RefusalText, named_wait, parse_duration, parse_refusal, token_limit
 from gateway.errors import (
     AbilityMissing,
     ContextOverflow,
     FailureCause,
     InvalidModelReply,
+    ModelAbility,
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
+    ModelServerFailed,
     ModelTimeout,
     ModelUnreachable,
 )
@@ -50,6 +52,8 @@ _BUSY_STATUS = frozenset({429, 503, 529})
 _GARBLED = frozenset({"JSONDecodeError", "ValidationError", "APIResponseValidationError", "UnicodeDecodeError"})
 _HTTP_ERROR = "HTTPStatusError"  # the provider did answer, with an error status
 _NOT_REACHED = frozenset({"OSError", "HTTPError", "APIConnectionError", "ClientError"})
+# The connection broke after the request was sent: aiohttp's and httpx's names for it.
+_BROKEN_OFF = frozenset({"ClientPayloadError", "ServerDisconnectedError", "RemoteProtocolError", "ReadError"})
 _LONGEST_WAIT = 1e6  # seconds: whoever asks for more is not asked again
 _CERTIFICATE = re.compile(r"certificate[ _]verify[ _]failed|certificateerror|hostname mismatch", re.IGNORECASE)
 # OpenSSL's codes and words; the first that is found decides.
@@ -108,10 +112,13 @@ def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFail
     if cause is not None:
         return ModelUnreachable(said, cause)
     if status is not None and (ability := missing_ability(refusal, status)) is not None:
-        return AbilityMissing(f"{said}, no {ability}", ability)
+        is_lasting = not (ability is ModelAbility.TOOLS and is_about_number(refusal))
+        return AbilityMissing(f"{said}, no {ability}", ability, is_lasting=is_lasting)
     if status in {408, 504} or names & {"Timeout", "TimeoutException", "APITimeoutError"}:
         return ModelTimeout(said)
     if status is None:
+        if names & _BROKEN_OFF:
+            return ModelServerFailed(said)
         return ModelUnreachable(said) if names & _NOT_REACHED else InvalidModelReply(said)
     failed = _status_error(said, status, meaning, _wait(chain, refusal, now))
     failed.is_unexplained = meaning is None and status in _UNEXPLAINED_STATUS
@@ -132,7 +139,7 @@ def _status_error(message: str, status: int, meaning: RefusalMeaning | None, wai
         return ModelRefused(message, FailureCause.FILTERED)
     if 400 <= status < 500:
         return ModelRefused(message, _CAUSES[meaning] if meaning in _CAUSES else _STATUS_CAUSES.get(status))
-    return ModelUnreachable(message)
+    return ModelServerFailed(message)
 
 
 def connection_fault(chain: Sequence[BaseException]) -> FailureCause | None:

@@ -35,8 +35,8 @@ from gateway.errors import (
     ModelAbility,
     ModelFailed,
     ModelRefused,
+    ModelServerFailed,
     ModelTimeout,
-    ModelUnreachable,
 )
 
 log = structlog.get_logger(__name__)
@@ -207,7 +207,7 @@ class ProviderModel(ABC):
             sink(builder.shown_text())
 
     def _check_end(self, stream: ProviderStream) -> None:
-        """Raise ModelUnreachable for a stream that ended in the middle.
+        """Raise ModelServerFailed for a stream that ended in the middle.
 
         A server that never marks the end of an answer ends it like a proxy that cuts it off. The first such end is an
         error, after which the request is made again; where the next one is the same, it is the server's way.
@@ -215,7 +215,7 @@ class ProviderModel(ABC):
         is_usual = self._ends_unmarked and stream.ends_unmarked
         self._ends_unmarked = stream.ends_unmarked and not stream.is_finished
         if not stream.is_finished and not is_usual:
-            raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
+            raise ModelServerFailed(f"{self.name}: the stream ended in the middle")
 
     async def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
         """Return the messages of *request* as sent, without pictures for a model that accepts none."""

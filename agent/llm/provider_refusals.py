@@ -165,6 +165,13 @@ ABILITY_ROWS = (
         rf"\b{_TOOLS}{_QUOTE}? (?:with function calling )?{_IS_NOT}",
         "OpenAI: flexeval#242; Gemini: adk-python#134; DeepInfra: truefoundry/models#944; SiliconFlow 20037",
     ),
+    RefusalRow(
+        ModelAbility.TOOLS,
+        rf"too many {_TOOLS}|(?:at most|maximum (?:number )?of|limit of|up to|more than) \d+ {_TOOLS}"
+        rf"|{_QUOTE}tools{_QUOTE} ?: (?:max|at most)"
+        rf"|number of {_TOOLS}\w*(?: declarations)? [^|]{{0,40}}(?:exceed|limit|at most|must|cannot)",
+        "xAI; Groq; Gemini; Mistral",
+    ),
     RefusalRow(ModelAbility.TOOLS, r"--enable-auto-tool-choice|--tool-call-parser", "vLLM; SGLang"),
     RefusalRow(ModelAbility.TOOLS, r"--jinja", "llama.cpp"),
     RefusalRow(ModelAbility.TOOLS, r"不支持(?:工具|函数|function|tool)", "GLM; SiliconFlow"),
@@ -240,6 +247,19 @@ def missing_ability(refusal: RefusalText, status: int | None) -> ModelAbility | 
             if (ability := _ability_of_field(named.group(1))) is not None:
                 return ability
     return next((row.meaning for row, pattern in _ABILITY_PATTERNS if pattern.search(words)), None)
+
+
+# OpenAI: array_above_max_length; Groq, Azure and pydantic in words of their own.
+_NUMBER = re.compile(
+    r"array too long|array_above_max_length|too_long|too many|at most \d|no more than \d|more than \d|up to \d"
+    r"|limit of \d|max(?:imum)?[ _](?:number|length|items|of)\b|number of (?:tool|function)|\bexceeds?\b",
+    re.IGNORECASE,
+)
+
+
+def is_about_number(refusal: RefusalText) -> bool:
+    """Return True if *refusal* is about how many of something a request has: fewer would be taken."""
+    return _NUMBER.search(refusal.words) is not None
 
 
 def _ability_of_field(field: str) -> ModelAbility | None:

@@ -12,6 +12,7 @@ from gateway.errors import (
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
+    ModelServerFailed,
     ModelTimeout,
     ModelUnreachable,
 )
@@ -28,6 +29,7 @@ class FailureMessage:
 
 FAILURES = (
     FailureMessage("busy", ModelRateLimited),
+    FailureMessage("server_failed", ModelServerFailed),  # before its parent
     FailureMessage("unreachable", ModelUnreachable),
     FailureMessage("timeout", ModelTimeout),
     FailureMessage("filtered"),

@@ -154,11 +154,15 @@ async def test_a_server_that_lacks_everything_answers_in_the_first_turn() -> Non
 
 
 async def test_a_model_without_tools_is_promised_none() -> None:
-    """In the turn of the refusal a line takes the tools back; later prompts name none and begin with the same bytes."""
+    """In the turn of the refusal a line takes the tools back; later prompts name none and begin with the same bytes.
+
+    `/tools` says why there are none.
+    """
     script = StrictServer(R.TOOLS)
     async with open_server(script) as server, gateway(environment=settings(server), tools=[look_around]) as parlour:
         for text in ("one", "two", "three"):
             assert (await parlour.channel.ask("c", text)).startswith("answer ")
+        assert "because the model's server refuses them" in await parlour.channel.ask("c", "/tools")
         refused, first, second, third = server.requests
     assert "look_around" in json.dumps(refused["tools"])
     assert "tools" not in first

@@ -149,7 +149,7 @@ async def test_a_large_prompt_refused_in_unknown_words_is_tried_smaller_once(ref
         assert await parlour.channel.ask("c", "my question, and now?") == "well"
         assert len(server.sizes) == before + 2
         limits.append(0)
-        name = "unreachable" if refusal.status == 500 else "refused"
+        name = "server_failed" if refusal.status == 500 else "refused"
         text = await parlour.channel.ask("other", "my question, hello")
         assert text == failure_line(BY_NAME[name], reference_in(text))
         assert len(server.sizes) == before + 3

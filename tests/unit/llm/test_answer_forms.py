@@ -11,7 +11,7 @@ from agent.llm.chat_model import ReplyEnding
 from agent.llm.completion_stream import CompletionStream
 from agent.llm.provider_errors import ProviderHttpError, map_provider_error
 from agent.llm.reply_builder import ReplyBuilder
-from gateway.errors import ContextOverflow, FailureCause, ModelFailed, ModelRateLimited, ModelRefused, ModelUnreachable
+from gateway.errors import ContextOverflow, FailureCause, ModelFailed, ModelRateLimited, ModelRefused, ModelServerFailed
 from tests.fakes.llm_context import NOW
 
 
@@ -89,7 +89,7 @@ ERRORS: dict[str, tuple[object, type[ModelFailed], FailureCause | None]] = {
     "vLLM": ({"object": "error", "message": FULL, "code": 400}, ContextOverflow, None),
     "a detail": ({"detail": FULL}, ContextOverflow, None),
     "a status": ({"error": {"status": 429, "message": "slow"}}, ModelRateLimited, None),
-    "words beside a status": ({"message": "oops", "status": 500}, ModelUnreachable, None),
+    "words beside a status": ({"message": "oops", "status": 500}, ModelServerFailed, None),
     "MiniMax, no money": (
         {"choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}},
         ModelRefused,

@@ -15,7 +15,7 @@ from aiohttp import web
 from agent.llm.chat_model import ChatReply, ModelConfig
 from agent.llm.litellm_model import LitellmModel, close_litellm
 from agent.memory.prompt.turn_messages import turn_messages
-from gateway.errors import ModelFailed, ModelUnreachable
+from gateway.errors import ModelFailed, ModelServerFailed
 from tests.fakes.llm_context import NOW, memory_tools, request
 from tests.fakes.loopback import serve_app
 
@@ -247,4 +247,4 @@ async def test_a_stream_without_its_end_is_an_error(name: str) -> None:
     async with provider(name, Said(("Hello", " th"), is_cut=True)) as to:
         with pytest.raises(ModelFailed) as raised:
             await to.ask(tools=False)
-    assert type(raised.value) is ModelUnreachable
+    assert type(raised.value) is ModelServerFailed

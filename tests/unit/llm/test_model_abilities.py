@@ -46,8 +46,15 @@ HISTORY: list[dict[str, Any]] = [
 class LimitedModel:
     """A model that refuses requests for what it *lacks*, one ability at a time, and then fails with *error*."""
 
-    def __init__(self, *lacks: ModelAbility, name: str = "openai/limited", error: ModelFailed | None = None) -> None:
+    def __init__(
+        self,
+        *lacks: ModelAbility,
+        name: str = "openai/limited",
+        error: ModelFailed | None = None,
+        is_lasting: bool = True,
+    ) -> None:
         self.name = name
+        self.is_lasting = is_lasting
         self.lacks: Collection[ModelAbility] = lacks
         self.error = error
         self.requests: list[ChatRequest] = []
@@ -58,9 +65,8 @@ class LimitedModel:
         for each in self.lacks:
             if each not in request.without and uses_ability(request, each, is_streamed=sink is not None):
                 # As providers do: a call that cannot be forced is refused as tools are.
-                raise AbilityMissing(
-                    f"{self.name}: HTTP 400", ModelAbility.TOOLS if each is ModelAbility.TOOL_CHOICE else each
-                )
+                refused = ModelAbility.TOOLS if each is ModelAbility.TOOL_CHOICE else each
+                raise AbilityMissing(f"{self.name}: HTTP 400", refused, is_lasting=self.is_lasting)
         if self.error is not None:
             raise self.error
         if sink is not None:
@@ -203,6 +209,16 @@ async def test_a_question_for_a_call_is_not_asked_of_a_model_without_tools() -> 
     with pytest.raises(AbilityMissing, match="tools"):
         await asked.complete(forced)
     assert len(model.requests) == before
+
+
+async def test_too_many_tools_are_left_out_of_one_request_alone() -> None:
+    """The same request is answered without them, and the next one has tools again: there may be fewer by then."""
+    model, learned = LimitedModel(ModelAbility.TOOLS, is_lasting=False), LearnedModels()
+    asked = client(model, facts=learned)
+    for _ in range(2):
+        assert (await asked.complete(full_request())).text == "ok"
+    assert [ModelAbility.TOOLS in each.without for each in model.requests] == [False, True, False, True]
+    assert not learned.facts()
 
 
 async def test_what_was_learned_is_tried_again_after_a_month() -> None:

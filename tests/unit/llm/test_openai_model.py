@@ -27,6 +27,7 @@ from gateway.errors import (
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
+    ModelServerFailed,
     ModelUnreachable,
 )
 from tests.fakes.llm_context import NOW, memory_tools, request
@@ -202,14 +203,14 @@ BUSY = {"error": {"message": "slow down", "code": "429"}}
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (events(delta("Hi"), end=""), ModelUnreachable),
-        (events(delta("Hi"), end='data: {"choices": [{"del'), ModelUnreachable),
+        (events(delta("Hi"), end=""), ModelServerFailed),
+        (events(delta("Hi"), end='data: {"choices": [{"del'), ModelServerFailed),
         (events(delta("Hi"), end="data: {]\n\n"), InvalidModelReply),
-        (events(delta("Hi"), end="data: 7\n\n"), ModelUnreachable),
+        (events(delta("Hi"), end="data: 7\n\n"), ModelServerFailed),
         (events(delta("Hi"), {"choices": "none"}), InvalidModelReply),
         (events(delta("Hi"), {"choices": [{"delta": "Hi"}]}), InvalidModelReply),
         (events(delta("Hi"), BUSY), ModelRateLimited),
-        (events(delta("Hi"), end='event: error\ndata: {"message": "gone"}\n\n'), ModelUnreachable),
+        (events(delta("Hi"), end='event: error\ndata: {"message": "gone"}\n\n'), ModelServerFailed),
         (events({"error": {"message": "x", "code": "context_length_exceeded"}}), ContextOverflow),
         (events({"error": "the server is overloaded"}), ModelRateLimited),
         (events(), EmptyModelReply),
@@ -229,7 +230,7 @@ async def test_streams_that_are_none(data: bytes, error: type[ModelFailed]) -> N
     ("data", "kind", "status", "error"),
     [
         (b"<html>billing</html>", "text/html", 200, InvalidModelReply),
-        (b"<html>overloaded</html>", "text/html", 500, ModelUnreachable),
+        (b"<html>overloaded</html>", "text/html", 500, ModelServerFailed),
         (b"not found", "text/plain", 404, ModelRefused),
         (b"", "", 403, ModelRefused),
         (b'{"detail": "too many input tokens"}', "application/json", 422, ContextOverflow),
@@ -240,7 +241,7 @@ async def test_streams_that_are_none(data: bytes, error: type[ModelFailed]) -> N
         (json.dumps(BUSY).encode(), "application/json", 200, ModelRateLimited),
         (b'{"choices": [7]}', "application/json", 200, InvalidModelReply),
         (b"", "application/json", 204, InvalidModelReply),
-        (b"", "application/json", 304, ModelUnreachable),
+        (b"", "application/json", 304, ModelServerFailed),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])

@@ -27,8 +27,8 @@ from gateway.errors import (
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
+    ModelServerFailed,
     ModelTimeout,
-    ModelUnreachable,
 )
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, memory_tools, request
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
@@ -170,9 +170,9 @@ FAULTS: list[tuple[ScriptedAnswer, type[ModelFailed]]] = [
     (ScriptedAnswer(fault=ModelFault.OVERLOADED), ModelRateLimited),
     (ScriptedAnswer(fault=ModelFault.QUOTA), ModelRefused),
     (ScriptedAnswer(fault=ModelFault.FILTERED), ModelRefused),
-    (ScriptedAnswer(fault=ModelFault.BAD_GATEWAY), ModelUnreachable),
-    (ScriptedAnswer(fault=ModelFault.ERROR), ModelUnreachable),
-    (ScriptedAnswer(fault=ModelFault.DROP), ModelUnreachable),
+    (ScriptedAnswer(fault=ModelFault.BAD_GATEWAY), ModelServerFailed),
+    (ScriptedAnswer(fault=ModelFault.ERROR), ModelServerFailed),
+    (ScriptedAnswer(fault=ModelFault.DROP), ModelServerFailed),
     (ScriptedAnswer(fault=ModelFault.BAD_REQUEST), ModelRefused),
     (ScriptedAnswer(fault=ModelFault.UNAUTHORISED), ModelRefused),
     (ScriptedAnswer(fault=ModelFault.NOT_FOUND), ModelRefused),
@@ -184,11 +184,11 @@ FAULTS: list[tuple[ScriptedAnswer, type[ModelFailed]]] = [
 ]
 PLAIN_FAULTS = [
     (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_JSON), InvalidModelReply),
-    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_BODY), ModelUnreachable),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_BODY), ModelServerFailed),
 ]
 STREAM_FAULTS = [
-    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_STREAM), ModelUnreachable),
-    (ScriptedAnswer(text=TEXT, fault=ModelFault.END_STREAM), ModelUnreachable),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_STREAM), ModelServerFailed),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.END_STREAM), ModelServerFailed),
     (ScriptedAnswer(text=TEXT, fault=ModelFault.ERROR_IN_STREAM), ModelRateLimited),
 ]
 CASES = [
@@ -249,7 +249,7 @@ UNSTREAMED_FAULTS = [
     (ScriptedAnswer(fault=ModelFault.EMPTY, is_unstreamed=True), EmptyModelReply),
     (ScriptedAnswer(fault=ModelFault.NO_CHOICES, is_unstreamed=True), EmptyModelReply),
     (ScriptedAnswer(fault=ModelFault.CUT_JSON, is_unstreamed=True), InvalidModelReply),
-    (ScriptedAnswer(fault=ModelFault.CUT_BODY, is_unstreamed=True), ModelUnreachable),
+    (ScriptedAnswer(fault=ModelFault.CUT_BODY, is_unstreamed=True), ModelServerFailed),
     (ScriptedAnswer(text="x" * (17 * ANSWER_CHARS), is_unstreamed=True), InvalidModelReply),
 ]
 

@@ -15,13 +15,14 @@ from agent.llm.provider_errors import ProviderHttpError, map_provider_error
 from agent.llm.provider_refusals import ABILITY_ROWS, REFUSAL_ROWS, missing_ability
 from agent.llm.refusal_text import parse_duration, parse_refusal
 from gateway.errors import (
+    AbilityMissing,
     ContextOverflow,
     FailureCause,
     ModelAbility,
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
-    ModelUnreachable,
+    ModelServerFailed,
 )
 from tests.fakes.llm_context import NOW
 
@@ -36,6 +37,35 @@ def fastapi(kind: str, *loc: str | int, given: Any = None) -> str:
     return json.dumps({"detail": [{"type": kind, "loc": loc, "msg": "Extra inputs are not permitted", "input": given}]})
 
 
+TOO_MANY_TOOLS = [
+    (
+        "openai",
+        openai(
+            "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 130 instead.",
+            param="tools",
+            code="array_above_max_length",
+        ),
+    ),
+    ("azure", openai("[] is too long - 'tools'. Maximum number of items is 128.", param="tools")),
+    ("groq", openai("'tools' : maximum number of items is 128")),
+    ("xai", openai("Too many tools: 201 were given, the limit is 200")),
+    (
+        "pydantic",
+        json.dumps(
+            {
+                "detail": [
+                    {
+                        "type": "too_long",
+                        "loc": ["body", "tools"],
+                        "msg": "List should have at most 64 items after validation, not 130",
+                    }
+                ]
+            }
+        ),
+    ),
+    ("gemini", openai("The number of function declarations must not exceed 512")),
+    ("mistral", openai("At most 128 tools can be used")),
+]
 ABILITIES: list[tuple[str, int | None, str, ModelAbility | None]] = [
     ("ollama", 400, openai("registry.ollama.ai/library/gemma3:4b does not support tools", kind="api_error"), ModelAbility.TOOLS),
     ("ollama native", 400, '{"error":"\\"phi:latest\\" does not support tools"}', ModelAbility.TOOLS),
@@ -173,9 +203,27 @@ ABILITIES: list[tuple[str, int | None, str, ModelAbility | None]] = [
     ("tool choice", 404, openai("No endpoints found that support the provided 'tool_choice' value"), None),
     ("tool choice field", 400, openai("Invalid value: 'required'", param="tool_choice"), None),
     ("a wrong schema", 400, openai("Invalid schema for function 'x'", param="tools[0].function.parameters"), None),
+    ("too many", 400, openai("Too many tools: 201 were given"), ModelAbility.TOOLS),
     ("bad request", 400, openai("Invalid value"), None),
     ("words of the account", 429, openai("streaming is not supported on your plan"), None),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), TOO_MANY_TOOLS, ids=[name for name, _ in TOO_MANY_TOOLS])
+def test_a_limit_on_the_number_of_tools_says_nothing_about_the_model(name: str, text: str) -> None:
+    """The request is made without tools, and nothing lasting is known of the model."""
+    found = map_provider_error(ProviderHttpError(400, text, {}), name, NOW)
+    assert isinstance(found, AbilityMissing)
+    assert (found.ability, found.is_lasting) == (ModelAbility.TOOLS, False)
+
+
+def test_a_model_without_tools_lastingly_has_none() -> None:
+    """Every other refusal of tools is about the model or its server."""
+    for name, status, text, ability in ABILITIES:
+        if ability is ModelAbility.TOOLS and status is not None and name != "too many":
+            found = map_provider_error(ProviderHttpError(status, text, {}), name, NOW)
+            assert isinstance(found, AbilityMissing), name
+            assert found.is_lasting, name
 
 
 @pytest.mark.parametrize(
@@ -348,8 +396,8 @@ MEANINGS: list[tuple[str, int, str, type[ModelFailed], FailureCause | None]] = [
     ("glm busy", 429, '{"error":{"code":"1302","message":"您的账户已达到速率限制，请您控制请求频率"}}', ModelRateLimited, None),
     ("answer too long", 400, openai("max_tokens is too large: 100000. This model supports at most 16384 completion tokens", param="max_tokens"), ModelRefused, None),
     ("unknown", 400, openai("Invalid value"), ModelRefused, None),
-    ("broken", 500, openai("internal error"), ModelUnreachable, None),
-    ("gateway", 502, "", ModelUnreachable, None),
+    ("broken", 500, openai("internal error"), ModelServerFailed, None),
+    ("gateway", 502, "", ModelServerFailed, None),
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from gateway.errors import (
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
+    ModelServerFailed,
     ModelUnreachable,
 )
 from tests.fakes.llm_context import NOW, request
@@ -116,7 +117,7 @@ class ProviderError(Exception):
         ("Overloaded", 529, ModelRateLimited),
         ("upstream overloaded", 500, ModelRateLimited),
         ("Your credit balance is too low", 429, ModelRefused),
-        ("bad gateway", 502, ModelUnreachable),
+        ("bad gateway", 502, ModelServerFailed),
         ("list index out of range", None, InvalidModelReply),
     ],
 )
