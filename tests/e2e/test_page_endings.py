@@ -17,16 +17,23 @@ from tests.fakes.inprocess_gateway import gateway
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BEGINNING = "Once upon a time"
+AN_HOUR_BEHIND = """{
+  const RealDate = Date;
+  globalThis.Date = class extends RealDate {
+    constructor(...given) { super(...(given.length ? given : [RealDate.now() - 3600000])); }
+  };
+}"""
 
 
 class StoryModel(HeldScriptModel):
-    """Shows the beginning of its first answer; then it is held, or its stream breaks."""
+    """Shows the beginning of one answer, the first by default; then it is held, or its stream breaks."""
 
     is_broken = False
+    shown_at = 0
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Stream, then wait or fail."""
-        if (self.is_broken or not self.asked) and sink is not None and request.purpose == "answer":
+        if (self.is_broken or len(self.asked) == self.shown_at) and sink is not None and request.purpose == "answer":
             sink(BEGINNING)
             if self.is_broken:
                 raise ModelFailed("the stream broke")
@@ -67,6 +74,28 @@ async def test_stop_ends_the_answer_and_gives_back_what_waits(chromium: Browser)
         assert "sky.txt" in str(model.asked[1].messages)
         stopped = re.compile(f"{BEGINNING}\\s*{re.escape(translate('delivery.stopped_here'))}")
         await expect(page.locator(".line.assistant .body")).to_have_text([stopped, "answer 2"])
+
+
+async def test_stop_gives_back_what_waits_alone(chromium: Browser) -> None:
+    """Not what was taken into the running turn, nor what was answered before; the browser's clock may be wrong."""
+    model = StoryModel(held=[2, 3])
+    model.shown_at = 2
+    async with gateway(model=model, environment={"PARLOUR_AGENT__MERGE": "burst"}) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await page.add_init_script(AN_HOUR_BEHIND)
+        await page.reload()
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await send_text(page, "good evening")
+        await expect(page.locator(".line.assistant .body")).to_have_text("answer 1")
+        await send_text(page, "a story")
+        await model.called(2)
+        await send_text(page, "of a fox")  # soon enough to be a part of the question
+        await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
+        await send_text(page, "and the weather?")
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓"] * 4)
+        await page.locator("#stop").click()
+        await expect(page.locator("#text")).to_have_value("and the weather?")
+        await expect(page.locator(".line.user .body")).to_have_text(["good evening", "a story", "of a fox"])
 
 
 async def test_stop_of_an_answer_alone_leaves_no_command(chromium: Browser) -> None:

@@ -69,7 +69,7 @@ const wire = new Wire({
 const handlers = {
   history({ lines, before }) {
     showTrouble(attachments.takeLoss());
-    const left = isTakenBack ? chat.unansweredSince(lines) : [];
+    const left = isTakenBack ? chat.unansweredIn(lines) : [];
     isTakenBack = false;
     chat.restore(lines, before);
     takeBack(left);

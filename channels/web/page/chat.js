@@ -266,14 +266,17 @@ export class Chat {
     this.follow();
   }
 
-  /** Return what was said here since the first of *lines*, the history, and is not in it: a Stop has ended it unanswered. */
-  unansweredSince(lines) {
-    const first = lines.length ? new Date(lines[0].at) : new Date(0);
+  /** Return what was said here and is not in *lines*, the newest part of the history: a Stop has ended it unanswered. */
+  unansweredIn(lines) {
     const known = new Set(lines.map((line) => line.message || line.id));
-    const mine = [...this.mine].filter(([id, { dataset }]) => dataset.state === "accepted" && !known.has(id));
-    return mine
-      .filter(([, line]) => !isCommand(line.source) && new Date(line.querySelector("time").dateTime) >= first)
-      .map(([, line]) => ({ text: line.source, files: line.sentFiles }));
+    const said = this.said();
+    // By place, since clocks differ: what stands above the first known line may be in an older part.
+    const first = said.findIndex((line) => known.has(line.dataset.message));
+    if (first < 0 && lines.length) return [];
+    return said
+      .slice(Math.max(first, 0))
+      .filter(({ dataset, source }) => dataset.state === "accepted" && !known.has(dataset.message) && !isCommand(source))
+      .map(({ source: text, sentFiles: files }) => ({ text, files }));
   }
 
   /** True when this message may have answered /new. */
