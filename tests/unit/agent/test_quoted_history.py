@@ -66,7 +66,7 @@ def test_every_line_is_marked(text: str, name: str) -> None:
     lines = build_quoted(message, [heard], lambda each: message_header(each, "UTC")).split("\n")
     ours = [line for line in lines if line and not line.startswith("> ")]
     assert all(line.startswith(("[background] Said", "[end of the", "[the message that")) for line in ours)
-    assert len(ours) == (2 if text.strip() else 0) + (1 if text.strip() else 0)
+    assert len(ours) == (0 if heard.is_empty else 2) + (1 if text.strip() else 0)
 
 
 def test_shared_words_in_the_background_are_told_apart() -> None:
