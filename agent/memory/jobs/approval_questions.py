@@ -150,7 +150,11 @@ def select_shown(changes: Sequence[StagedChange]) -> Sequence[StagedChange]:
 def _describe(changes: StagedChange, language: str, *, is_shared: bool) -> str:
     """Return everything that approval would change; of an erasure the amounts and examples."""
     if changes.erasure is not None:
-        return erasure_question(changes.erasure, language, has_examples=not is_shared)
+        asked = erasure_question(changes.erasure, language, has_examples=not is_shared)
+        # A model chose the words. Members of a group must not read them: they may be what is to be forgotten.
+        if is_shared or changes.erasure.is_purge:
+            return asked
+        return f"{asked}\n{translate('erasure.words', language, words=show_code(changes.erasure.words))}"
     if changes.why == _DELETED and is_shared:  # do not quote a deleted message in a group
         return translate("approvals.deleted", language)
     sentences = ("approvals.forget", "approvals.reword", "approvals.keep")

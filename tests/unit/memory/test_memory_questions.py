@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines
-from agent.memory.editing.staged_changes import LONGEST_CHANGE, STAGED, StagedChange, read_staged, stage_for_approval
+from agent.memory.editing.staged_changes import (
+    LONGEST_CHANGE,
+    STAGED,
+    StagedChange,
+    StagedErasure,
+    read_staged,
+    stage_for_approval,
+)
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage.disk import Disk
@@ -160,3 +168,13 @@ def test_a_line_that_waits_is_found_by_no_keys() -> None:
     edits = [DocumentEdit("MEMORY.md", each, keys="boat bank") for each in (known, waiting)]
     assert len(keys_of_lines(edits)) == 2
     assert list(keys_of_lines(edits, pending_operations=[waiting]).values()) == ["boat bank"]
+
+
+def test_a_question_about_an_erasure_names_its_words() -> None:
+    """A model may have chosen them: amounts and a few examples do not say what else they match. A group reads none."""
+    erasure = StagedErasure(words="tea\u200b, the", remembered=40, messages=300, examples=("I like tea",))
+    asked = StagedChange(name="f1", why="erasure", at=NOW, erasure=erasure)
+    assert "`tea\\u200b, the`" in question([asked], "en", is_shared=False)[0]
+    assert "the`" not in question([asked], "en", is_shared=True)[0]
+    purge = replace(asked, erasure=replace(erasure, is_purge=True))
+    assert "the`" not in question([purge], "en", is_shared=False)[0]
