@@ -98,6 +98,27 @@ async def test_stop_gives_back_what_waits_alone(chromium: Browser) -> None:
         await expect(page.locator(".line.user .body")).to_have_text(["good evening", "a story", "of a fox"])
 
 
+async def test_stop_in_another_window_gives_back_the_words(chromium: Browser) -> None:
+    """A file that another window handed over cannot be sent again from here, which is said; the message can."""
+    model = StoryModel(held=[1])
+    async with gateway(model=model) as up:
+        there = await open_chat(chromium, up.app.web.url)
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(there, "a story")
+        await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
+        notes: FilePayload = {"name": "sky.txt", "mimeType": "text/plain", "buffer": b"blue"}
+        await there.locator("#files").set_input_files([notes])
+        await expect(there.locator("#attached li[data-state=ready]")).to_have_count(1)
+        await send_text(there, "and the weather?")
+        await expect(page.locator(".line.user .mark")).to_have_text(["✓", "✓"])
+        await page.locator("#stop").click()
+        await expect(page.locator("#text")).to_have_value("and the weather?")
+        await expect(page.locator("#trouble")).to_have_text(translate("web.upload_gone"))
+        await expect(page.locator("#attached li")).to_have_count(0)
+        await page.locator("#text").press("Enter")
+        await expect(page.locator(".line.assistant .body").last).to_have_text("answer 2")
+
+
 async def test_stop_of_an_answer_alone_leaves_no_command(chromium: Browser) -> None:
     """Neither at once nor after a reload: the answer's own line says that it was stopped."""
     model = StoryModel(held=[1])

@@ -68,11 +68,11 @@ const wire = new Wire({
 
 const handlers = {
   history({ lines, before }) {
-    showTrouble(attachments.takeLoss());
     const left = isTakenBack ? chat.unansweredIn(lines) : [];
     isTakenBack = false;
     chat.restore(lines, before);
     takeBack(left);
+    showTrouble(attachments.takeLoss());
     resend();
     showActivity(false);
     chat.seek(conversations.takeSought());
@@ -290,6 +290,7 @@ function takeBack(left) {
   const text = [...left.map((each) => each.text), draft.text].filter(Boolean).join("\n\n");
   drafts.set(wire.conversation, { ...draft, text, files: [...left.flatMap((each) => each.files), ...draft.files] });
   attachments.setAside(wire.conversation);
+  attachments.hasLost ||= left.some((each) => each.hasLost);
   showDraft();
 }
 

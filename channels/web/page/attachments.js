@@ -14,7 +14,7 @@ export class Attachments {
     this.chooser = document.getElementById("files");
     this.drop = document.getElementById("drop");
     this.files = []; // { name, size, token, at, element, stop }
-    this.hasLost = false; // files of a draft that were too old, not reported yet
+    this.hasLost = false; // files of a draft that cannot be sent again; not reported yet
     this.aside = new Map(); // conversation -> files that were being handed over when another one was opened
     document.getElementById("attach").addEventListener("click", () => this.chooser.click());
     this.chooser.addEventListener("change", () => {

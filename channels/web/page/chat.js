@@ -276,7 +276,11 @@ export class Chat {
     return said
       .slice(Math.max(first, 0))
       .filter(({ dataset, source }) => dataset.state === "accepted" && !known.has(dataset.message) && !isCommand(source))
-      .map(({ source: text, sentFiles: files }) => ({ text, files }));
+      .map(({ source: text, sentFiles, shownFiles }) => {
+        // Only the window that handed a file over can send it again.
+        const files = sentFiles.filter(({ token }) => token);
+        return { text, files, hasLost: files.length < shownFiles.length };
+      });
   }
 
   /** True when this message may have answered /new. */
