@@ -356,7 +356,7 @@ def damaged_line(journal: Path | None) -> str:
     if journal is None:
         return "the journal is damaged"
     return (
-        f"{journal} is damaged and was not changed; {restore_hint(journal)}, which keeps the damaged file in backups/;"
+        f"{journal} is damaged; {restore_hint(journal)}, which keeps the damaged file in backups/;"
         f" or, to continue without it, run `parlour accept-loss`"
     )
 

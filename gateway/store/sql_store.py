@@ -397,8 +397,11 @@ class SqlStore:
 
     async def verify(self) -> None:
         """Read the whole file if the last process was killed; raise UserError if it is damaged."""
-        if self._was_killed and (line := await self.find_damage()):
+        if not self._was_killed or self._read_whole is None:
+            return
+        if line := await self.find_damage():
             raise UserError(line)
+        log.info("store.verified")
 
     async def stamp(self) -> None:
         """Note in the home how far the store has come, if it has come any further (gateway/journal_file.py)."""

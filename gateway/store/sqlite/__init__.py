@@ -74,9 +74,13 @@ async def open_file(
 
     writer = BatchWriter(partial(SqliteThread.open, connector))
     await writer.open()
-    return await assemble(
-        writer, limits, clock, partial(copy_file, path), journal=path, read_whole=partial(find_file_damage, path)
-    )
+    read_whole = partial(find_file_damage, path)
+    try:
+        return await assemble(writer, limits, clock, partial(copy_file, path), journal=path, read_whole=read_whole)
+    except StoreUnavailable as error:
+        if line := await read_whole():  # the error of a damaged page names no remedy
+            raise StoreUnavailable(line) from error
+        raise
 
 
 async def find_file_damage(path: Path) -> str:

@@ -135,6 +135,17 @@ async def test_a_large_file_is_read_whole_after_a_kill_only(tmp_path: Path) -> N
     assert lost_journal(killed) == ""
 
 
+async def test_damage_that_a_start_meets_in_a_large_file_has_the_line_that_helps(tmp_path: Path) -> None:
+    """A start that fails reads the whole file for the reason."""
+    path = tmp_path / FILE
+    await fill(path, chats=1)
+    whole = path.read_bytes()
+    damaged = whole[:4_096] + b"\xff" * (len(whole) - 4_096)
+    path.write_bytes(damaged)
+    with pytest.raises(StoreUnavailable, match=r"is damaged.*`parlour restore"):
+        await open_file(path, StoreLimits())
+
+
 async def test_a_check_of_a_whole_file_ends_with_the_gateway(tmp_path: Path) -> None:
     """A whole file passes it; one that is cancelled stops reading, and the file can be closed."""
     path = tmp_path / FILE
