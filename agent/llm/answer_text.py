@@ -10,6 +10,9 @@ _OPENING = rf"<{_THINKING}|\[THINK\]|◁think▷|<\|START_THINKING\|>|<\|begin_o
 _CLOSINGS = rf"</{_THINKING}|\[/THINK\]|◁/think▷|<\|END_THINKING\|>|<\|end_of_thought\|>|<channel\|>|final<\|message\|>"
 # gpt-oss's header of a message: thinking, unless it is called final.
 _HEADER = r"<\|channel\|>|<\|start\|>"
+# The same from a server that has removed the special tokens: the names of two messages run into their words.
+_STRIPPED_NAME = "analysis"
+_STRIPPED = re.compile(r"analysis.*?assistant(?:final(?P<answer>.*)|(?P<call>commentary to=functions\..*))", re.DOTALL)
 _AROUND = r"<\|(?:START|END)_RESPONSE\|>|<\|(?:begin|end)_of_solution\|>"  # an answer: Cohere's and Sky-T1's
 # Ends of messages that a server did not know as such.
 _END_MARKS = re.compile(
@@ -47,8 +50,12 @@ _COPIES = 8  # as many times in a row they end the answer
 class AnswerText:
     """The words of one answer, from pieces of any size; each character is looked at a bounded number of times."""
 
-    def __init__(self, *, is_hidden: bool = False) -> None:
-        """*is_hidden*: the model is known to end thinking that it never begins, so nothing is shown before that."""
+    def __init__(self, *, is_hidden: bool = False, is_harmony: bool = False) -> None:
+        """*is_hidden*: the model is known to end thinking that it never begins, so nothing is shown before that.
+
+        *is_harmony*: the model is a gpt-oss, whose server may leave the names of its messages in the text.
+        """
+        self._is_harmony = is_harmony
         self._text = ""
         self._new: list[str] = []  # behind `_text`, joined when somebody asks for it
         self._length = 0
@@ -84,6 +91,9 @@ class AnswerText:
             return ""
         text = self.text if self.call_at is None else self.text[: self.call_at]
         text = _without_end_mark(text)
+        if self._is_harmony and not self._is_closed and _may_be_stripped(text):
+            found = _STRIPPED.match(text)
+            return "" if found is None else found["answer"] or ""
         if text[:1] not in ("{", "[", "`"):
             return text
         is_start = not self._is_closed and len(text) < _LONGEST_START and _BARE_START.match(text)
@@ -110,6 +120,9 @@ class AnswerText:
             self._keep(held)
         if self._dropped and not self.text.strip():
             self._replace(self._dropped)  # nothing followed: the tag was a stray one
+        if self._is_harmony and _may_be_stripped(self.text) and (found := _STRIPPED.match(self.text)):
+            self._replace(found["answer"] or found["call"] or "")
+            self.call_at = 0 if found["call"] else None
         self._is_hidden, self._is_closed = False, True
         if (text := _without_end_mark(self.text)) != self.text:
             self._replace(text)
@@ -202,6 +215,13 @@ class AnswerText:
         self.is_repeated = True
         self._held = ""
         self._replace(text[: start + period].rstrip())
+
+
+def _may_be_stripped(text: str) -> bool:
+    """Return True if *text* begins, or may begin, with the name of gpt-oss's thinking, which no space follows."""
+    after = text[len(_STRIPPED_NAME) : len(_STRIPPED_NAME) + 1]
+    is_word = after.isspace() or after.islower() or (after != "" and after in ".,:;-*")
+    return _STRIPPED_NAME.startswith(text[: len(_STRIPPED_NAME)]) and not is_word
 
 
 def _without_end_mark(text: str) -> str:

@@ -45,7 +45,7 @@ class ReplyBuilder:
         self._index: object = None  # of the choice that is the answer
         self._is_result = False  # what comes is the result of a tool of the provider's, and no answer
         self.tools: Sequence[Mapping[str, Any]] = ()  # that the model was offered
-        self.answer = AnswerText(is_hidden=is_hidden)
+        self.answer = AnswerText(is_hidden=is_hidden, is_harmony="gpt-oss" in model.lower())
         self.usage: Any = None
         self.finish = ""
         self.error: Any = None  # beside the finish reason "error"

@@ -20,6 +20,50 @@ def read(text: str, size: int = 0) -> AnswerText:
     return answer
 
 
+def read_harmony(text: str, size: int) -> tuple[AnswerText, list[str]]:
+    """Read *text* as the answer of a gpt-oss in pieces of *size*; return it with every preview."""
+    answer, previews = AnswerText(is_harmony=True), list[str]()
+    for start in range(0, len(text), size):
+        answer.add(text[start : start + size])
+        previews.append(answer.visible_text)
+    answer.close()
+    return answer, previews
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_thinking_of_a_gpt_oss_whose_special_tokens_are_gone_is_left_out(size: int) -> None:
+    """The names of its messages run into their words; neither preview nor answer shows the thinking."""
+    answer, previews = read_harmony("analysisThe user says <b>hi</b>.\nI greet.assistantfinalHello, you!", size)
+    assert answer.text == answer.visible_text == "Hello, you!"
+    assert all("Hello, you!".startswith(each) for each in previews)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_a_call_of_a_gpt_oss_whose_special_tokens_are_gone_is_a_written_one(size: int) -> None:
+    """It is asked for again and never shown."""
+    answer, previews = read_harmony('analysisI look.assistantcommentary to=functions.look json{"at": 1}', size)
+    assert (answer.call_at, answer.visible_text) == (0, "")
+    assert not any(previews)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "analysis of the text: an assistantfinal is not a word",
+        "analysis",
+        "analysis.assistantfinal",
+        "analysisWithout an end",
+        "ana",
+        "The word assistantfinal",
+    ],
+)
+def test_words_of_a_gpt_oss_that_only_look_so_are_kept(text: str) -> None:
+    """Without both names, each in front of its words, nothing is taken away."""
+    for size in (1, 7, 1_000):
+        assert read_harmony(text, size)[0].visible_text == text
+    assert read("analysisI think.assistantfinalHello!").text == "analysisI think.assistantfinalHello!"
+
+
 THINKING = {
     "closed": ("<think>\nsecret\n</think>\n\nHello!", "Hello!"),
     "upper case": ("<THINK>secret</Think>Hello!", "Hello!"),
