@@ -81,7 +81,7 @@ async def backup(
     *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
     *fetch* brings the home up to date with what other gateways write. They do not stop, so it comes behind the journal:
     each turn of the archive's journal has its lines. Turns that are newer have lines alone, which `restore` allows.
-    *still* is held while the files are linked: inside it the projector has written what was committed and, like every
+    *still* is held while the files are linked: inside it the mirror has written what was committed and, like every
     job, writes no file. Journal commits continue. *list_missing* returns descriptions of
     data that the home lacks, for the list of what is left out. *progress* is updated after each file.
     """

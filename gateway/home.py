@@ -20,7 +20,7 @@ from gateway.ports.entry_points import ownership_hint
 
 log = structlog.get_logger(__name__)
 
-SCHEMA = 12
+SCHEMA = 13
 STAGING = ".restore-"  # begins the name of the folder that a restore unpacks into
 SNAPSHOT = "before-schema-"  # backups/before-schema-<new>-<time>.tar.gz holds data of the schema before
 _HOME_SIGNS = frozenset({"schema", "parlour.yaml", "secrets", "journal.db"})

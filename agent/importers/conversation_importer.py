@@ -15,12 +15,13 @@ from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDiges
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.transcript_lines import encode, kind_of, parse_time
+from agent.memory.storage.transcript_lines import encode, parse_time
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, short_id
-from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn, TranscriptStore, TurnRecord
 
 _MAX_SUMMARISED_MESSAGES = 200  # in one record of consolidated messages
+_ARCHIVED = "archived"  # in the place of the transcript that follows
 _FIELDS = ("tool_calls", "tool_call_id", "name", "tools_used", "by")
 
 
@@ -55,6 +56,7 @@ class ConversationImporter:
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     sessions: Callable[[], Awaitable[Sequence[SessionRow]]]
     append: Callable[[TurnRecord], Awaitable[None]]
+    transcripts: TranscriptStore
     now: Callable[[], datetime]
     disk: Disk
     is_dry: bool = False
@@ -94,9 +96,7 @@ class ConversationImporter:
         elif turns and target.key is not None:
             why = f"archived, because {target.key} already has messages"
         if remaining:
-            destination = await asyncio.to_thread(
-                self._archive, target.scope, conversation, remaining, consolidated, ledger
-            )
+            destination = await self._archive(target.scope, conversation, remaining, consolidated, ledger)
         return ImportReportItem(
             what="conversation",
             source=conversation.source,
@@ -108,7 +108,7 @@ class ConversationImporter:
             why=why,
         )
 
-    def _archive(
+    async def _archive(
         self,
         scope: str,
         conversation: ImportedSession,
@@ -117,15 +117,16 @@ class ConversationImporter:
         ledger: ImportLedger,
     ) -> str:
         digests = [digest for turn in turns for digest in turn.digests]
-        transcript, turn_id = (short_id(" ".join((self.system, *part, *digests))) for part in ((), ("end",)))
-        path = scope_folder(self.home, scope) / "sessions" / f"{transcript}.t{turn_id}.jsonl"
-        # An existing archive is complete, and words may have been erased from it since.
-        if not self.is_dry and self.disk.size(path) is None:
+        transcript = short_id(" ".join((self.system, *digests)))
+        path = scope_folder(self.home, scope) / "sessions" / f"{transcript}.{turns[-1].turn}.jsonl"  # as it is mirrored
+        if not self.is_dry:
             at = conversation.created or self.now()
-            data = render_archive(transcript, conversation.key, turns, consolidated, at, system=self.system)
-            self.disk.replace(path, data)
-        self._save_unreadable(path, conversation)
-        ledger.add(digests)
+            stored = render_archive(transcript, conversation.key, turns, consolidated, at, system=self.system)
+            # An archive that is there is complete, and words may have been erased from it since.
+            if await self.transcripts.find(scope, stored[0].key, stored[0].turn) is None:
+                await self.transcripts.adopt(scope, stored[0].key, stored)
+        await asyncio.to_thread(self._save_unreadable, path, conversation)
+        await asyncio.to_thread(ledger.add, digests)
         return str(path.relative_to(self.home))
 
     def _save_unreadable(self, path: Path, conversation: ImportedSession) -> None:
@@ -221,19 +222,31 @@ def render_lines(
 
 def render_archive(
     transcript: str, key: str, turns: Sequence[ImportedTurn], consolidated: int, at: datetime, *, system: str
-) -> bytes:
-    """Return an archived transcript of *turns*; *at* is the time of messages that have none."""
-    created = next((sent_at for turn in turns if (sent_at := _first_time(turn.messages))), at)
-    data = bytearray(encode(build.head_line(transcript, key, created)))
+) -> list[StoredTurn]:
+    """Return the turns of an archived transcript; *at* is the time of messages that have none."""
+    session = SessionKey.parse(key)
+    stored: list[StoredTurn] = []
     index = 0
-    for turn in turns:
-        offset, stop = len(data), index + len(turn.messages)
+    for n, turn in enumerate(turns, start=1):
+        stop = index + len(turn.messages)
         pointer = consolidated if stop == consolidated else None
-        for line in render_lines(turn, index, at, system=system, consolidated=pointer):
-            is_pointer = kind_of(line) == "pointer"
-            data += encode({**line, "replay_from": stop, "offset": offset} if is_pointer else line)
+        lines = render_lines(turn, index, at, system=system, consolidated=pointer)
+        stored.append(
+            StoredTurn(
+                seq=0,
+                turn=turn.turn,
+                key=session,
+                transcript=transcript,
+                from_index=index,
+                to_index=stop,
+                at=parse_time(lines[-1].get("at")) or at,
+                outcome=MessageOutcome.ANSWERED,
+                body=b"".join(map(encode, lines)),
+                new_transcript=_ARCHIVED if n == len(turns) else "",
+            )
+        )
         index = stop
-    return bytes(data)
+    return stored
 
 
 def _first_time(messages: Sequence[Message]) -> datetime | None:

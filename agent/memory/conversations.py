@@ -18,17 +18,23 @@ import structlog
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.displayed_messages import visible_lines
 from agent.memory.erasure.purge_jobs import scrub_job
-from agent.memory.erasure.scope_files import DIGEST, SESSIONS, DerivedIndex, remove_attachments
+from agent.memory.erasure.scope_files import DIGEST, DerivedIndex, remove_attachments
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_lines import decode, format_time, parse_time
-from agent.memory.storage.transcript_projector import TranscriptProjector
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from gateway.events import SessionKey
-from gateway.ports import Job, JobQueue, PreferenceStore, SessionRow, TurnRecordStore
+from gateway.ports import (
+    Job,
+    JobQueue,
+    PreferenceStore,
+    SessionRow,
+    StoredTurn,
+    TranscriptStore,
+    TurnRecordStore,
+)
 from gateway.ports.conversations import (
     LONGEST_TITLE,
     MOST_CONVERSATIONS,
@@ -50,6 +56,7 @@ _HOUR = timedelta(hours=1)
 _RETRY_DELAY = timedelta(seconds=5)
 _EXCERPT = 160  # characters of a hit
 _MOST_BYTES = 64 * 1024 * 1024  # read for one search
+_TURNS_AT_ONCE = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,8 +70,8 @@ class StoredConversations:
     home: Path
     preferences: PreferenceStore
     records: TurnRecordStore
-    sessions: StoredSessions
-    transcripts: TranscriptProjector
+    turns: TranscriptStore
+    transcripts: SessionMirror
     jobs: JobQueue
     store: ErasureStore
     index: DerivedIndex
@@ -196,22 +203,23 @@ class StoredConversations:
     async def search(self, chat: SessionKey, query: str, *, limit: int) -> ConversationHits:
         """Return messages that contain each word of *query*."""
         words = query.casefold().split()
-        await self.transcripts.flush()
         scopes = {row.key: row.scope for row in await self.records.sessions() if row.key.parent == chat}
-        archives = {scope: await asyncio.to_thread(self.sessions.archives, scope) for scope in {*scopes.values()}}
         hits: list[ConversationHit] = []
         left = _MOST_BYTES
         for each in await self.list_conversations(chat):
             if not words or each.deleted_at is not None or each.key not in scopes:
                 continue
-            if len(hits) >= limit or left <= 0:
+            before: int | None = None
+            while left > 0 and len(hits) < limit:
+                stored = await self.turns.newest(scopes[each.key], each.key, _TURNS_AT_ONCE, before=before)
+                if not stored:
+                    break
+                hits += await asyncio.to_thread(_find_in, stored, words, limit - len(hits))
+                left -= sum(len(turn.body) for turn in stored)
+                before = stored[0].seq
+            if left <= 0 or len(hits) >= limit:
                 return ConversationHits(hits=hits, is_partial=True)
-            scope = scopes[each.key]
-            for chain, _ in await asyncio.to_thread(self.sessions.open_chains, each.key, scope, archives[scope]):
-                if len(hits) < limit and left > 0:
-                    hits += await asyncio.to_thread(_find_in, chain, each.key, words, limit - len(hits), left)
-                left -= chain.end
-        return ConversationHits(hits=hits, is_partial=len(hits) >= limit or left < 0)
+        return ConversationHits(hits=hits, is_partial=False)
 
     # -- erasure -----------------------------------------------------------------------------------
 
@@ -228,33 +236,33 @@ class StoredConversations:
         if await self.store.at_work(ErasureFilter(keys=keys)) or not await self.transcripts.flush():
             return RetryJobLater(_RETRY_DELAY, "it is being written to", counts=False)
         await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
-        paths, digests = await asyncio.to_thread(self._files_of, scope, key)
-        await self.transcripts.remove(paths)
-        await asyncio.to_thread(remove_attachments, self.disk, scope_folder(self.home, scope), digests)
+        mine, others = await self._attachments(scope, key)
+        await asyncio.to_thread(remove_attachments, self.disk, scope_folder(self.home, scope), frozenset(mine - others))
+        # Turns after the files that only they name: after a crash they are still there to find them.
+        count = await self.transcripts.remove_turns(scope, keys=keys)
+        await asyncio.to_thread(self._remove_damaged, scope, key)
         await self.store.drop_sessions(keys)
         await self.drop(keys)  # last, because it says that there is something to erase
         self.reopen(scope)
         await self.index.purge_stale(scope)
         await self.jobs.put(scrub_job(scope, self.now()))
-        log.info("memory.conversation_erased", scope=scope, files=len(paths))
+        log.info("memory.conversation_erased", scope=scope, turns=count)
         return None
 
-    def _files_of(self, scope: str, key: SessionKey) -> tuple[list[Path], frozenset[str]]:
-        """Return the transcript files of *key*, and the attachments that only they refer to."""
-        folder = scope_folder(self.home, scope) / SESSIONS
-        own = {path for chain, _ in self.sessions.chains(key, scope) for path in chain.paths()}
-        others = [path for path in folder.glob("*.jsonl") if path not in own]
-        damaged = [each for path in own if (each := path.with_name(f"{path.name}.corrupt")).exists()]
-        return [*own, *damaged], frozenset(self._attachments(own) - self._attachments(others))
+    async def _attachments(self, scope: str, key: SessionKey) -> tuple[set[str], set[str]]:
+        """Return the attachments that the turns of *key* refer to, and those that other turns of *scope* refer to."""
+        mine: set[str] = set()
+        others: set[str] = set()
+        after: tuple[str, int] | None = None
+        while turns := await self.turns.scan(scope, after=after):
+            await asyncio.to_thread(_note_attachments, turns, key, mine, others)
+            after = (str(turns[-1].key), turns[-1].seq)
+        return mine, others
 
-    def _attachments(self, paths: Collection[Path]) -> set[str]:
-        found: set[str] = set()
-        for path in paths:
-            for raw in (self.disk.load(path) or b"").splitlines():
-                line = decode(raw) or {}
-                names = blobs_in([*facts_in(line), *facts_in({"files": line.get("send")})])
-                found |= {digest for name in names if DIGEST.match(digest := name.rpartition("/")[2])}
-        return found
+    def _remove_damaged(self, scope: str, key: SessionKey) -> None:
+        """Remove the lines that were set aside when the conversation's file was written again."""
+        path = transcript_path(self.home, scope, str(key))
+        self.disk.remove(path.with_name(f"{path.name}.corrupt"))
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -320,20 +328,27 @@ def title_of(text: str) -> str:
     return f"{cut[: cut.rfind(' ')] if ' ' in cut[LONGEST_TITLE // 2 :] else cut}…"
 
 
-def _find_in(
-    chain: SegmentChain, key: SessionKey, words: Sequence[str], limit: int, most: int
-) -> list[ConversationHit]:
-    """Return the newest messages in the last *most* bytes of a transcript that contain each of *words*. Blocks."""
+def _note_attachments(turns: Sequence[StoredTurn], key: SessionKey, mine: set[str], others: set[str]) -> None:
+    for turn in turns:
+        for line in decode_lines(turn.body):
+            names = blobs_in([*facts_in(line), *facts_in({"files": line.get("send")})])
+            found = {digest for name in names if DIGEST.match(digest := name.rpartition("/")[2])}
+            (mine if turn.key == key else others).update(found)
+
+
+def _find_in(turns: Sequence[StoredTurn], words: Sequence[str], limit: int) -> list[ConversationHit]:
+    """Return the newest messages of *turns* that contain each of *words*."""
     # In JSON, these characters are written otherwise than in the text.
     plain = [word for word in words if word.isprintable() and not set(word) & {'"', "\\"}]
     found: list[ConversationHit] = []
-    for raw in reversed(chain.read(max(chain.end - most, 0), chain.end).splitlines()):
-        text = raw.decode("utf-8", "replace").casefold()
-        if all(word in text for word in plain):
-            found += _hits_of(decode(raw) or {}, key, words)
-        if len(found) >= limit:
-            break
-    return found[:limit]
+    for turn in reversed(turns):
+        for raw in reversed(turn.body.splitlines()):
+            text = raw.decode("utf-8", "replace").casefold()
+            if all(word in text for word in plain):
+                found += _hits_of(decode(raw) or {}, turn.key, words)
+            if len(found) >= limit:
+                return found[:limit]
+    return found
 
 
 def _hits_of(line: Mapping[str, object], key: SessionKey, words: Sequence[str]) -> Iterator[ConversationHit]:

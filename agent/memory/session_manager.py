@@ -196,17 +196,13 @@ class SessionManager:
             outcome=MessageOutcome.ANSWERED,
             at=session.updated_at,
         )
-        entry = TranscriptEntry(
-            turn=turn, lines=[*lines, end], from_index=saved.count, to_index=stop, at=session.created_at
-        )
         try:
-            saved.file.append(entry)
+            saved.file.append(TranscriptEntry(lines=[*lines, end], at=session.created_at))
             saved.file.sync()
         except OSError:
             # The next save reads the file again; the session in memory is unchanged.
             self._saved.pop(session.key, None)
             raise
-        saved.file.confirm()
         saved.file.close()
         self._remember(session, saved.file)
 

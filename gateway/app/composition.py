@@ -14,7 +14,8 @@ from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.transcript_adoption import adopt_transcripts
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.lapsed_questions import LapsedQuestions
 from agent.tools.result_pages import ToolResultPages
@@ -121,6 +122,10 @@ async def open_app(
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
+        if not await store.transcripts.is_adopted():  # before anything moves or removes files
+            if files is not None:
+                await files.fetch_all()
+            await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
             await join_local_accounts(store, app.linker, now())
@@ -168,9 +173,9 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     intake = _build_intake(context, access, router)
 
     usage = build_usage(context)
-    projector = TranscriptProjector(context.home.path, store.records)
-    recall = await stack.enter_async_context(open_recall(context, usage.recorder, flush=projector.flush))
-    memory = build_memory(context, projector, recall, intake.quarantine)
+    mirror = SessionMirror(context.home.path, store.records, store.transcripts)
+    recall = await stack.enter_async_context(open_recall(context, usage.recorder, flush=mirror.flush))
+    memory = build_memory(context, mirror, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(
         settings,
@@ -314,7 +319,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         replayer=replayer,
         intake=parts.intake,
         sessions=memory.sessions,
-        projector=memory.projector,
+        mirror=memory.mirror,
         workspaces=memory.workspaces,
         pages=parts.pages,
         recall=parts.recall,

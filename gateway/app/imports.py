@@ -61,6 +61,7 @@ async def run_import(
             session=app.store.journal.session,
             sessions=app.store.records.sessions,
             append=app.store.records.append,
+            transcripts=app.store.transcripts,
             now=_now,
             disk=disk,
             is_dry=is_dry,
@@ -70,7 +71,7 @@ async def run_import(
         is_dry=is_dry,
     )
     items = await importer.run(data, scope, targets)
-    await app.projector.flush()
+    await app.mirror.flush()
     return [asdict(item) for item in items]
 
 

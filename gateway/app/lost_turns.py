@@ -19,7 +19,7 @@ from gateway.journal_file import (
 )
 from gateway.store.closed_store import read_store
 from gateway.store.database import Database
-from gateway.store.inspection import missing_turns, newest_turn, read_identity
+from gateway.store.inspection import missing_turns, newest_turn, read_identity, stale_sessions
 from gateway.store.session_queue import list_sessions
 
 
@@ -93,6 +93,7 @@ def _compare(database: Database, home: Home, stamp: JournalStamp | None, limit: 
 
 def _missing(database: Database, turns: Iterable[TranscriptTurn], stamp: JournalStamp | None) -> Mapping[str, str]:
     accepted = stamp.accepted_until if stamp is not None else 0
-    found = {each.turn: each for each in turns if each.at > accepted}
+    stale = stale_sessions(database)
+    found = {each.turn: each for each in turns if each.at > accepted and each.key not in stale}
     missing = missing_turns(database, {turn: each.at for turn, each in found.items()})
     return {turn: found[turn].key for turn in missing}

@@ -62,7 +62,7 @@ from agent.memory.prompt.due_jobs import (
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
@@ -88,7 +88,7 @@ class MemoryServices:
     conversations: ConversationCache
     sessions: StoredSessions
     stored_conversations: StoredConversations
-    projector: TranscriptProjector
+    mirror: SessionMirror
     jobs: MemoryJobs
     service: MemoryService
     dreams: DreamService
@@ -124,9 +124,9 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
 
 
 def build_memory(
-    context: AppContext, projector: TranscriptProjector, index: DerivedIndex, quarantine: Quarantine
+    context: AppContext, mirror: SessionMirror, index: DerivedIndex, quarantine: Quarantine
 ) -> MemoryServices:
-    """Build memory over the files of the home; *index* is the search index, *projector* writes the transcripts."""
+    """Build memory over the files of the home; *index* is the search index, *mirror* writes the transcripts."""
     settings, home, store, now = context.settings, context.home.path, context.store, context.now
     # The offline model cannot summarise.
     can_summarise = bool(settings.llm.model or context.plugins.models)
@@ -138,14 +138,14 @@ def build_memory(
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
         home,
-        store.records,
+        store.transcripts,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
         consolidates=can_summarise,
         keep=KeepPolicy(settings.consolidation.keep),
         flush=flush.threshold_tokens if flush.enabled else None,
     )
-    sessions = StoredSessions(home, store.records, store.journal, store.outbox)
+    sessions = StoredSessions(store.records, store.transcripts, store.journal, store.outbox)
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)
@@ -161,7 +161,6 @@ def build_memory(
     def forget_cached(scope: str) -> None:
         conversations.forget_scope(scope)
         jobs.unsettle(scope)
-        sessions.forget_scope(scope)
 
     def reopen(scope: str) -> None:
         if files is not None:
@@ -171,20 +170,18 @@ def build_memory(
     def when_fetched(scope: str, paths: Collection[str]) -> None:
         conversations.forget_changed(scope, paths)
         jobs.unsettle(scope)
-        sessions.forget_scope(scope)
         index.note(scope)
 
     if files is not None:
-        files.watch(scope_lock.scopes_in_use, projector.let_go, when_fetched)
-        projector.share(store.erasing.has_unwritten, fetch, conversations.adopt)
-        sessions.share(fetch)
+        files.watch(scope_lock.scopes_in_use, mirror.let_go, when_fetched)
+        mirror.share(store.erasing.has_unwritten, fetch, conversations.adopt)
         jobs.share(files.fetch)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,
         records=store.records,
-        sessions=sessions,
-        transcripts=projector,
+        turns=store.transcripts,
+        transcripts=mirror,
         jobs=store.jobs,
         store=store.erasing,
         index=index,
@@ -195,7 +192,7 @@ def build_memory(
     linker = AccountLinker(
         links=store.links,
         records=store.records,
-        projector=projector,
+        mirror=mirror,
         scope_lock=scope_lock,
         writing=writing,
         merger=MemoryMerger(home=home, versions=versions, disk=Disk()),
@@ -210,7 +207,7 @@ def build_memory(
         home=home,
         documents=documents,
         versions=versions,
-        transcripts=projector,
+        transcripts=mirror,
         records=store.records,
         jobs=store.jobs,
         store=store.erasing,
@@ -227,9 +224,9 @@ def build_memory(
         conversations=conversations,
         sessions=sessions,
         stored_conversations=stored_conversations,
-        projector=projector,
+        mirror=mirror,
         jobs=jobs,
-        service=MemoryService(home, documents, versions, store.journal, sessions),
+        service=MemoryService(home, documents, versions, store.journal, store.transcripts),
         dreams=DreamService(documents, versions, can_run=can_summarise),
         erasure=_build_erasure(context, storage, jobs, staging, scope_lock, workspaces, stored_conversations),
         staging=staging,
@@ -281,7 +278,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         outbox=store.outbox,
         usage=store.usage,
         session=store.journal.session,
-        flush=memory.projector.flush,
+        flush=memory.mirror.flush,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,
         now=context.now,
@@ -358,7 +355,7 @@ def build_job_runner(
     """Build the runner of the jobs that no reply waits for; *handlers* are those of further kinds."""
     home, store, zone, now = context.home.path, context.store, context.locales.zone, context.now
     session_memory = context.settings.tools.session_memory
-    reader = MessageReader(home, store.records, flush=memory.projector.flush)
+    reader = MessageReader(store.transcripts)
     consolidation = ConsolidationJobs(
         consolidator=raw_archives.consolidator,
         jobs=store.jobs,
@@ -398,10 +395,11 @@ def build_job_runner(
         home=home,
         journal=store.journal,
         records=store.records,
+        transcripts=store.transcripts,
         jobs=store.jobs,
         documents=memory.documents,
         derived_data=DerivedDataFinder(home, memory.versions),
-        flush=memory.projector.flush,
+        flush=memory.mirror.flush,
         purge_index=memory.erasure.index.purge_stale,
         adopt=memory.conversations.adopt,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),

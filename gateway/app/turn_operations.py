@@ -75,7 +75,7 @@ class TurnOperations(OperationGroup):
         trace, scope = await self._trace(arguments)
         if not self._may_read(scope):
             raise UserError("this is somebody's direct chat: only they read it")
-        await self._app.projector.flush()
+        await self._app.mirror.flush()
         for message in await self._app.replayer.prompt(trace.key, scope, trace.turn):
             yield _format_line(message)
 
@@ -134,8 +134,9 @@ class TurnOperations(OperationGroup):
         """Yield one line: differences, notes, the recorded answer, and that of the `model` if one is named."""
         app, trace = self._app, await self.find_trace(arguments)
         if trace.record is None:
+            if not trace.inbox:  # retention or an erasure has removed it
+                raise UserError(f"the messages of turn {trace.turn} are not stored any more")
             raise UserError(f"turn {trace.turn} has not ended yet")
-        await app.projector.flush()
         scopes = {row.key: row.scope for row in await app.store.records.sessions()}
         report = await app.replayer.replay(
             trace.key,

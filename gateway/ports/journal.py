@@ -85,6 +85,7 @@ class SessionRow:
     next_index: int  # the `i` of the next transcript line
     created_at: datetime
     scope: str = ""  # scope of the session's last record
+    used_at: datetime | None = None  # when its last turn ended; None where it was not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """A turn as it stands for good: the atom that the transcript is projected from."""
+    """A turn as it stands for good: the unit of the transcript."""
 
     turn: str
     key: SessionKey
@@ -205,10 +206,11 @@ class TurnCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """A committed record, as the projector reads it."""
+    """A committed record, its number, and its lines as bytes of JSON."""
 
     seq: int
     record: TurnRecord
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,26 +401,23 @@ class Journal(Protocol):
         """Return the turns that *query* names among the newest 20,000, the newest first, running ones before."""
 
     async def depth(self) -> Mapping[str, Any]:
-        """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unprojected.
+        """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unwritten.
 
         `commits` counts the transactions that were made durable since the start.
         """
 
 
 class TurnRecordStore(Protocol):
-    """Committed turn records for the transcript projector."""
+    """Committed turn records, and which of them are in no file yet."""
 
-    async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+    async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet, in commit order, seq > *after*."""
 
-    async def wait_unprojected(self) -> None:
+    async def wait_unwritten(self) -> None:
         """Return when a record was committed since the last call (or since start)."""
 
-    async def projected(self, seqs: Sequence[int]) -> None:
-        """Say that these records are fsynced in their files: their bodies leave the journal."""
-
-    async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
-        """Return the key's unprojected records, so that a cold session misses nothing."""
+    async def mark_written(self, seqs: Sequence[int]) -> None:
+        """Note that these records are in their files."""
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row (pointer, mark, snapshot, delta, cut), and what is said beside them.
@@ -434,6 +433,9 @@ class TurnRecordStore(Protocol):
 
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""
+
+    async def scope_of(self, key: SessionKey) -> str | None:
+        """Return the scope of the session *key*; None if it has no session."""
 
     async def has_session(self, chat: SessionKey, scope: str) -> bool:
         """Return True if *chat* or one of its threads has a session of *scope*. Reads the sessions of *chat* alone."""

@@ -17,6 +17,7 @@ from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecord
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
+from gateway.ports.transcripts import TranscriptStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
 
 BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
@@ -46,6 +47,7 @@ class Store(Protocol):
     journal: Journal
     outbox: Outbox
     records: TurnRecordStore
+    transcripts: TranscriptStore
     jobs: JobQueue
     people: PreferenceStore
     usage: UsageReports

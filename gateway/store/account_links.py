@@ -25,11 +25,15 @@ from gateway.store.row_codec import (
     write_json,
     write_key,
 )
+from gateway.store.transcripts import move_turns
 
 _PEOPLE = "people/"
 _PUT_ACCOUNT = upsert_sql("account", "identity", "person", "at")
 _PUT_CHAT = upsert_sql("account_chat", "key", "identity")
 _PUT_NOTE = upsert_sql("link_note", "name", "value")
+_END_TRANSCRIPT = (
+    "UPDATE record SET new_transcript = ? WHERE seq = (SELECT max(seq) FROM record WHERE key = ? AND transcript = ?)"
+)
 _COPY_CHOICES = "INSERT INTO preference SELECT ?, name, value FROM preference WHERE subject = ? ON CONFLICT DO NOTHING"
 
 
@@ -162,6 +166,7 @@ class SqlAccountLinks:
             self._engine.queued_job.set()
 
         await self._engine.save_files(None)
+        self._engine.may_have_stale = True
         await self._engine.writer.submit(begin, adopt)
 
 
@@ -184,6 +189,7 @@ def _link(database: Database, move: ScopeMove) -> ScopeMove:
     )
     scopes = (quote(move.target), quote(move.source))
     database.execute("UPDATE session SET scope = ? WHERE scope = ?", scopes)
+    move_turns(database, scopes[1], scopes[0])
     database.execute("UPDATE job SET scope = ? WHERE scope = ?", scopes)
     database.execute(_COPY_CHOICES, scopes)
     return dataclasses.replace(move, single=tuple(single))
@@ -198,6 +204,7 @@ def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, move.source, move.at)
     for key in keys:
         database.execute("UPDATE session SET scope = ? WHERE key = ?", (quote(move.target), key))
+        move_turns(database, quote(move.source), quote(move.target), key=key)
     _split_jobs(database, move, {str(read_key(key)) for key in keys})
     database.execute("DELETE FROM account WHERE identity = ?", (identity,))
     database.execute("DELETE FROM account_chat WHERE identity = ?", (identity,))
@@ -214,6 +221,7 @@ def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
 def _adopt(database: Database, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, "", move.at)
     database.execute("UPDATE session SET scope = ? WHERE scope = ''", (quote(move.target),))
+    move_turns(database, "", quote(move.target))
     # Jobs about a chat or requested by a user. The installation's own jobs have no scope either, and stay.
     found = database.execute("SELECT seq, kind, payload FROM job WHERE scope = ''").fetchall()
     for seq, kind, payload in found:
@@ -229,11 +237,13 @@ def _end_conversations(database: Database, scope: str, at: datetime) -> list[tup
     found = database.execute(
         "SELECT key, transcript, next_index FROM session WHERE scope = ?", (quote(scope),)
     ).fetchall()
-    for key, _, _ in found:
+    for key, transcript, _ in found:
+        fresh = new_transcript()
         database.execute(
             "UPDATE session SET transcript = ?, next_index = 0, created_at = ? WHERE key = ?",
-            (new_transcript(), micros(at), key),
+            (fresh, micros(at), key),
         )
+        database.execute(_END_TRANSCRIPT, (fresh, key, transcript))
         # Steps of a released turn hold results from before the move.
         database.execute(
             "DELETE FROM step WHERE turn IN (SELECT turn FROM inbox WHERE key = ? AND ended_at IS NULL AND turn != '')",

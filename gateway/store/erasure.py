@@ -14,8 +14,20 @@ from gateway.events import SessionKey
 from gateway.ports.erasure import ErasureFilter, Redaction
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
-from gateway.store.row_codec import micros, quote, read_json, read_key, sql, unquote, write_json, write_key
+from gateway.store.row_codec import (
+    micros,
+    quote,
+    read_body,
+    read_json,
+    read_key,
+    sql,
+    unquote,
+    write_body,
+    write_json,
+    write_key,
+)
 from gateway.store.session_queue import ALL
+from gateway.store.transcripts import MAKE_STALE
 from gateway.store.usage import forget_cap_notices
 
 log = structlog.get_logger(__name__)
@@ -42,9 +54,9 @@ _OUTBOX = sql(
 _IDLE = sql(
     "FROM session WHERE key = ?1 AND (?2 = 0 OR used_at < ?2)",
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = ?1 AND ended_at IS NULL)",
-    "AND NOT EXISTS (SELECT 1 FROM body WHERE body.key = ?1)",
+    "AND NOT EXISTS (SELECT 1 FROM unwritten WHERE unwritten.key = ?1)",
 )
-_UNWRITTEN = "SELECT DISTINCT r.key FROM body JOIN record r ON r.seq = body.seq WHERE r.scope = ?"
+_UNWRITTEN = "SELECT DISTINCT r.key FROM unwritten u JOIN record r ON r.seq = u.seq WHERE r.scope = ?"
 _SAID = ("text", "command", "quoted", "quoted_name", "quoted_files", "forwarded_from", "attachments")
 _OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND sender = ? AND", _IN_KEYS)
 _ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
@@ -93,6 +105,7 @@ class SqlErasure:
         submit = self._engine.writer.submit
         if not reach.is_over:
             changed += await submit(lambda db: _redact_steps(db, keys, turns, change))
+            self._engine.may_have_stale = True
             changed += await submit(lambda db: _redact_bodies(db, keys, turns, change))
         changed += await submit(lambda db: _redact_dead(db, keys, turns, change))
         if reach.scope is not None:
@@ -242,13 +255,25 @@ def _redact_steps(database: Database, keys: str, turns: frozenset[str] | None, c
 
 
 def _redact_bodies(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
+    """Redact the turns that are in no file yet, and the texts of their snapshots."""
     found = database.execute(
-        sql("SELECT b.seq, r.turn, b.body FROM body b JOIN record r ON r.seq = b.seq WHERE", f"b.{_IN_KEYS}"), (keys,)
+        sql(
+            "SELECT u.seq, r.turn, r.body, u.blobs, r.scope, r.key, r.transcript",
+            "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE",
+            f"u.{_IN_KEYS}",
+        ),
+        (keys,),
     ).fetchall()
-    mine = [(seq, body) for seq, turn, body in found if turns is None or turn in turns]
-    changes = [(new, seq) for seq, body in mine if (new := _other(body, change)) is not None]
-    database.executemany("UPDATE body SET body = ? WHERE seq = ?", changes)
-    return len(changes)
+    mine = [each for each in found if turns is None or each[1] in turns]
+    lines = [(write_body(map(change, read_body(body))), seq, bytes(body)) for seq, _, body, *_ in mine]
+    changes = [(new, seq) for new, seq, body in lines if read_body(new) != read_body(body)]
+    database.executemany("UPDATE record SET body = ? WHERE seq = ?", changes)
+    changed = {seq for _, seq in changes}
+    # The mirror may be writing them as they were.
+    database.executemany(MAKE_STALE, {tuple(each[4:]) for each in mine if each[0] in changed})
+    blobs = [(new, seq) for seq, _, _, body, *_ in mine if (new := _other(body, change)) is not None]
+    database.executemany("UPDATE unwritten SET blobs = ? WHERE seq = ?", blobs)
+    return len({seq for _, seq in (*changes, *blobs)})
 
 
 def _redact_dead(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:

@@ -38,6 +38,8 @@ _FORGET = (
 # SQLite reads the whole table for two of them at once.
 _ENDS = "SELECT (SELECT coalesce(min(seq), 0) FROM {0}), (SELECT coalesce(max(seq), 0) FROM {0})"
 _ENDS_OF_INBOX, _ENDS_OF_OUTBOX = _ENDS.format("inbox"), _ENDS.format("outbox")
+# Of turns whose lines were removed. The highest number stays, as above.
+_FORGET_TURNS = "DELETE FROM record WHERE body IS NULL AND at < ? AND seq < (SELECT max(seq) FROM record)"
 _NAME_BEHIND = "SELECT name FROM dedupe WHERE name > ? ORDER BY name LIMIT 1 OFFSET ?"
 _FORGET_KEYS = (
     "DELETE FROM dedupe WHERE name > ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.seq = dedupe.seq)"
@@ -131,10 +133,7 @@ def finish_prune(database: Database, times: PruneTimes, *, zone: str = "UTC") ->
     """
     count = fold(database, moment(times.keep), ZoneInfo(zone)) + prune_cap_notices(database, times.now)
     count += prune_cap_counts(database, times.now)
-    count += database.execute(
-        "DELETE FROM record WHERE at < ? AND seq NOT IN (SELECT seq FROM body) AND seq < (SELECT max(seq) FROM record)",
-        (times.keep,),
-    ).rowcount
+    count += database.execute(_FORGET_TURNS, (times.keep,)).rowcount
     count += database.execute("DELETE FROM dead WHERE at < ?", (times.now - _micros(KEEP_DEAD),)).rowcount
     count += access.prune(database, times.now)
     forget_windows(database)

@@ -21,7 +21,9 @@ _KNOWN = sql("SELECT turn FROM record WHERE turn", LISTED)
 _OLDEST = "SELECT at FROM record ORDER BY seq LIMIT 1"
 _IDENTITY = "SELECT name, value FROM meta WHERE name IN ('store', 'stamps')"
 # Of the turns whose lines are in a transcript.
-_NEWEST = "SELECT turn FROM record WHERE inbox != '[]' AND seq NOT IN (SELECT seq FROM body) ORDER BY seq DESC LIMIT 1"
+_NEWEST = (
+    "SELECT turn FROM record WHERE inbox != '[]' AND seq NOT IN (SELECT seq FROM unwritten) ORDER BY seq DESC LIMIT 1"
+)
 _TURNS_AT_ONCE = 500
 _MOST_SEARCHED = 20_000  # of the newest turns: a search must not hold the writer for longer than a moment
 _WITHIN = (
@@ -132,13 +134,13 @@ def _record(database: Database, turn: str) -> dict[str, Any] | None:
     found = _dicts(
         database.execute(
             "SELECT r.seq, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, supersedes, "
-            "b.seq IS NULL AS is_projected FROM record r LEFT JOIN body b ON b.seq = r.seq WHERE turn = ?",
+            "u.seq IS NULL AS is_written FROM record r LEFT JOIN unwritten u ON u.seq = r.seq WHERE turn = ?",
             (turn,),
         )
     )
     if not found:
         return None
-    return _timed(found[0]) | {"inbox": read_json(found[0]["inbox"]), "is_projected": bool(found[0]["is_projected"])}
+    return _timed(found[0]) | {"inbox": read_json(found[0]["inbox"]), "is_written": bool(found[0]["is_written"])}
 
 
 def _dead(database: Database, turn: str) -> tuple[DeadLetter, ...]:
@@ -157,14 +159,14 @@ def queue_depth(database: Database, now: int) -> dict[str, Any]:
     (running,) = database.execute("SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state = 'claimed'").fetchone()
     (undelivered,) = database.execute("SELECT count(*) FROM outbox WHERE open IN (1, 3)").fetchone()
     (dead,) = database.execute("SELECT count(*) FROM dead").fetchone()
-    (unprojected,) = database.execute("SELECT count(*) FROM body").fetchone()
+    (unwritten,) = database.execute("SELECT count(*) FROM unwritten").fetchone()
     return {
         "queued": queued,
         "running": running,
         "oldest_seconds": max(0.0, (now - oldest) / 1_000_000) if oldest is not None else 0.0,
         "undelivered": undelivered,
         "dead": dead,
-        "unprojected": unprojected,
+        "unwritten": unwritten,
     }
 
 
@@ -182,8 +184,13 @@ def missing_turns(database: Database, turns: Mapping[str, int]) -> Collection[st
     return [turn for turn in wanted if turn not in known]
 
 
+def stale_sessions(database: Database) -> Collection[str]:
+    """Return the sessions with files that may still have turns which were removed from the store."""
+    return {unquote(key) for (key,) in database.execute("SELECT DISTINCT key FROM stale_file")}
+
+
 def newest_turn(database: Database) -> str:
-    """Return the newest turn that answered messages and has left the store for its transcript; "" without one."""
+    """Return the newest turn that answered messages and is in its file; "" without one."""
     found = database.execute(_NEWEST).fetchone()
     return unquote(found[0]) if found is not None else ""
 

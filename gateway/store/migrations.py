@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from gateway.store.database import Database
+from gateway.store.row_codec import read_lines, window_columns, write_body, write_json
 
 Migration: TypeAlias = Callable[[Database], None]
 
@@ -331,9 +332,49 @@ CREATE TABLE model_fact (
 ) WITHOUT ROWID;
 """
 
+# Turns stay with their lines (gateway/store/transcripts.py); `anchor` is the replay start that a turn has set.
+# `unwritten` has the snapshot texts of turns that are in no file yet, `stale_file` the transcripts whose files have
+# lines that were changed since.
+_TURN_LINES = """
+ALTER TABLE record ADD COLUMN anchor INTEGER;
+ALTER TABLE record ADD COLUMN snapshot INTEGER;
+ALTER TABLE record ADD COLUMN body BLOB;
+CREATE INDEX record_chat ON record (scope, key, seq);
+CREATE INDEX record_anchor ON record (key, seq) WHERE anchor IS NOT NULL;
+CREATE INDEX record_snapshot ON record (key, seq) WHERE snapshot IS NOT NULL;
+CREATE INDEX record_removed ON record (at) WHERE body IS NULL;
+CREATE TABLE unwritten (seq INTEGER PRIMARY KEY, key TEXT NOT NULL, blobs TEXT NOT NULL);
+CREATE INDEX unwritten_key ON unwritten (key);
+CREATE TABLE stale_file (
+    scope TEXT NOT NULL, key TEXT NOT NULL, transcript TEXT NOT NULL, changes INTEGER NOT NULL,
+    PRIMARY KEY (scope, key, transcript)
+) WITHOUT ROWID;
+"""
+
+
+def _keep_lines(database: Database) -> None:
+    """Put the lines of records that are in no file yet into their rows, and name the scope that each belongs to."""
+    _script(_TURN_LINES)(database)
+    database.execute(
+        "UPDATE record SET scope = (SELECT scope FROM session WHERE session.key = record.key) "
+        "WHERE key IN (SELECT key FROM session)"  # links did not change it
+    )
+    for seq, key, body in database.execute("SELECT seq, key, body FROM body ORDER BY seq").fetchall():
+        lines, blobs = read_lines(body)
+        database.execute(
+            "UPDATE record SET body = ?, anchor = ?, snapshot = ? WHERE seq = ?",
+            (write_body(lines), *window_columns(lines), seq),
+        )
+        database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, key, write_json(blobs)))
+    database.execute("DROP TABLE body")
+
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
     *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
     *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS, _MODEL_FACTS)),
+    _keep_lines,
 )
+# Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
+ALONE = frozenset({MIGRATIONS.index(_keep_lines) + 1})

@@ -22,7 +22,7 @@ _PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
 _PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
 _DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
 _TAKE_NOTE = "DELETE FROM note WHERE channel = ? AND name = ? RETURNING value"
-_BODY_WITHIN = 0.1  # seconds
+_WRITTEN_WITHIN = 0.1  # seconds
 _FORGET_WITHIN = 5.0  # seconds: until the chat's next message, as a rule
 
 
@@ -37,34 +37,30 @@ class SqlTurnRecords:
     def __init__(self, engine: StoreEngine, journal: SqlJournal) -> None:
         self._engine = engine
         self._journal = journal
-        self._scopes: dict[int, str] = {}  # of the records that are being projected
+        self._scopes: dict[int, str] = {}  # of the records that are being written
 
-    async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+    async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet."""
         found = await self._engine.writer.submit(
-            lambda database: turn_commits.unprojected(database, after, limit, self._engine.has_chats(database))
+            lambda database: turn_commits.unwritten(database, after, limit, self._engine.has_chats(database))
         )
         self._scopes |= {each.seq: each.record.scope for each in found}
         return found
 
-    async def wait_unprojected(self) -> None:
+    async def wait_unwritten(self) -> None:
         """Return when a record was committed since the last call (or since start)."""
         await self._engine.recorded.wait()
         self._engine.recorded.clear()
 
-    async def projected(self, seqs: Sequence[int]) -> None:
-        """Let the bodies of these records go."""
+    async def mark_written(self, seqs: Sequence[int]) -> None:
+        """Note that these records are in their files."""
         gone = [(seq,) for seq in seqs]
         await self._engine.save_files({self._scopes.pop(seq) for seq in seqs if seq in self._scopes})
         await self._engine.writer.submit(
-            lambda database: database.executemany("DELETE FROM body WHERE seq = ?", gone).close(),
+            lambda database: database.executemany("DELETE FROM unwritten WHERE seq = ?", gone).close(),
             group=self,
-            within=_BODY_WITHIN,
+            within=_WRITTEN_WITHIN,
         )
-
-    async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
-        """Return the key's unprojected records."""
-        return await self._engine.writer.submit(lambda database: turn_commits.pending(database, write_key(key)))
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them."""
@@ -83,6 +79,13 @@ class SqlTurnRecords:
     async def sessions(self) -> tuple[SessionRow, ...]:
         """Return every session, the most recently used first."""
         return await self._engine.writer.submit(session_queue.list_sessions)
+
+    async def scope_of(self, key: SessionKey) -> str | None:
+        """Return the scope of a session."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT scope FROM session WHERE key = ?", (write_key(key),)).fetchone()
+        )
+        return unquote(found[0]) if found is not None else None
 
     async def has_session(self, chat: SessionKey, scope: str) -> bool:
         """Return True if *chat* or one of its threads has a session of *scope*."""

@@ -7,8 +7,9 @@ the one character they spell.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
+from gateway.ports.transcripts import anchor_index
 from gateway.store.database import Database
 from gateway.text import find_command
 
@@ -325,8 +327,39 @@ def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
     )
 
 
+def write_body(lines: Iterable[Line]) -> bytes:
+    """Return a record's lines as bytes of JSON, each with a newline."""
+    return b"".join(map(_line_bytes, lines))
+
+
+def _line_bytes(line: Line) -> bytes:
+    try:
+        return _encode(line).encode() + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can carry
+        return _encode_ascii(line).encode() + b"\n"
+
+
+def read_body(body: bytes) -> tuple[Line, ...]:
+    """Undo `write_body`; lines that are not JSON objects are left out."""
+    lines = []
+    for raw in bytes(body).split(b"\n"):
+        if raw.strip():
+            with contextlib.suppress(ValueError):
+                line = json.loads(raw)
+                if isinstance(line, dict):
+                    lines.append(line)
+    return tuple(lines)
+
+
+def window_columns(lines: Sequence[Line]) -> tuple[int | None, int | None]:
+    """Return the replay start that *lines* set and whether they have a snapshot (1); None for what they have not."""
+    anchors = [anchor_index(line) for line in lines if line.get("kind") in ("pointer", "mark")]
+    snapshot = 1 if any(line.get("kind") == "snapshot" for line in lines) else None
+    return max(anchors, default=None), snapshot
+
+
 def write_lines(lines: tuple[Line, ...], blobs: Mapping[str, str]) -> str:
-    """Return the body of a record or a step."""
+    """Return the body of a step."""
     return write_json([lines, blobs] if blobs else [lines])
 
 

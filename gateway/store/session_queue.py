@@ -6,7 +6,7 @@ A session has at most one lease. Its epoch rises at every claim and fences all w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
@@ -313,7 +313,7 @@ def open_session(database: Database, key: SessionKey, column: str, now: int, new
     return _session(key, found)
 
 
-def _session(key: SessionKey, columns: tuple[Any, ...]) -> SessionRow:
+def _session(key: SessionKey, columns: Sequence[Any]) -> SessionRow:
     transcript, next_index, created_at, scope = columns
     return SessionRow(
         key=key,
@@ -333,10 +333,11 @@ HAS_SESSION = (
 def list_sessions(database: Database, limit: int = ALL) -> tuple[SessionRow, ...]:
     """Return every session, or *limit* of them, the most recently used first."""
     found = database.execute(
-        "SELECT key, transcript, next_index, created_at, scope FROM session ORDER BY used_at DESC, key LIMIT ?",
+        "SELECT key, used_at, transcript, next_index, created_at, scope FROM session "
+        "ORDER BY used_at DESC, key LIMIT ?",
         (limit,),
     )
-    return tuple(_session(read_key(columns[0]), columns[1:]) for columns in found)
+    return tuple(replace(_session(read_key(key), columns), used_at=moment(used_at)) for key, used_at, *columns in found)
 
 
 def has_session(database: Database, chat: SessionKey, scope: str) -> bool:

@@ -33,6 +33,7 @@ from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
+from gateway.ports.transcripts import TranscriptStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
 from gateway.store import (
     access,
@@ -65,6 +66,7 @@ from gateway.store.scope_files import SqlScopeFiles
 from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
 from gateway.store.shared_windows import Watchers, forget_windows, watchers_of
 from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
+from gateway.store.transcripts import SqlTranscripts
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
@@ -315,6 +317,7 @@ class SqlStore:
         self.journal: Journal = journal
         self.outbox: Outbox = SqlOutbox(engine)
         self.records: TurnRecordStore = SqlTurnRecords(engine, journal)
+        self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.jobs: JobQueue = SqlJobs(engine)
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
-from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
+from gateway.ports.journal import Line, MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database
 from gateway.store.inbox import enqueue, enqueue_reply
@@ -21,29 +22,30 @@ from gateway.store.row_codec import (
     moment,
     put_job,
     quote,
+    read_body,
     read_json,
     read_key,
-    read_lines,
     sql,
     unquote,
+    window_columns,
+    write_body,
     write_json,
     write_key,
-    write_lines,
 )
 from gateway.store.session_queue import pending_note
 from gateway.store.usage import mark_cap_notices
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
-    "r.failure, r.supersedes, r.scope, b.body"
+    "r.failure, r.supersedes, r.scope, r.body, u.blobs"
 )
-_BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN body b ON b.seq = r.seq WHERE r.turn = ?")
-_WITH_BODY = sql("SELECT", _RECORD, "FROM body b JOIN record r ON r.seq = b.seq")
-_UNPROJECTED = sql(_WITH_BODY, "WHERE b.seq > ? ORDER BY b.seq LIMIT ?")
-_PENDING = sql(_WITH_BODY, "WHERE b.key = ? ORDER BY b.seq")
+_BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN unwritten u ON u.seq = r.seq WHERE r.turn = ?")
+_UNWRITTEN = sql(
+    "SELECT", _RECORD, "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.seq > ? ORDER BY u.seq LIMIT ?"
+)
 _INSERT = (
     "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
-    "supersedes, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
+    "supersedes, scope, anchor, snapshot, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
 )
 # With `+`, PostgreSQL does not look for a row in the index of all that are open, which are few when it makes its plan.
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND +ended_at IS NULL"
@@ -85,7 +87,7 @@ class EncodedCommit:
     commit: TurnCommit
     key: str
     columns: tuple[Any, ...]
-    body: str
+    blobs: str  # as JSON
     jobs: tuple[tuple[Any, ...], ...]
     advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
     at: int
@@ -121,35 +123,53 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
             record.failure,
             record.supersedes,
             quote(record.scope),
+            *window_columns(record.lines),
+            write_body(with_end(record)),
         ),
-        body=write_lines(record.lines, record.blobs),
+        blobs=write_json(record.blobs),
         jobs=tuple(encode_job(job) for job in commit.jobs),
         advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
     )
 
 
+def with_end(record: TurnRecord) -> tuple[Line, ...]:
+    """Return the record's lines with the `end` line that readers need: a turn without one is ignored."""
+    last = record.lines[-1] if record.lines else {}
+    if last.get("kind") == "end" and last.get("turn") == record.turn:
+        return record.lines
+    end: Line = {
+        "kind": "end",
+        "turn": record.turn,
+        "from": record.from_index,
+        "to": record.to_index,
+        "inbox": [str(seq) for seq in record.inbox],
+        "outcome": str(record.outcome),
+        "at": record.at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+    }
+    return (*record.lines, end)
+
+
 def read_record(columns: tuple[Any, ...]) -> StoredRecord:
-    """Read a record, without lines when they have left the journal."""
-    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body = columns
-    lines, blobs = read_lines(body) if body is not None else ((), {})
+    """Read a record; its blobs are those that are in no file yet."""
+    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body, blobs = columns
     record = TurnRecord(
         turn=unquote(turn),
         key=read_key(key),
         transcript=transcript,
         outcome=MessageOutcome(outcome),
-        lines=lines,
+        lines=read_body(body) if body is not None else (),
         from_index=start,
         to_index=end,
         inbox=tuple(read_json(inbox)),
         at=moment(at),
         new_transcript=new,
-        blobs=blobs,
+        blobs=read_json(blobs) if blobs is not None else {},
         failure=failure,
         supersedes=supersedes,
         scope=unquote(scope),
     )
-    return StoredRecord(seq=seq, record=record)
+    return StoredRecord(seq=seq, record=record, body=bytes(body) if body is not None else b"")
 
 
 def find_record(database: Database, turn: str) -> TurnRecord | None:
@@ -218,7 +238,7 @@ def _store(database: Database, new: EncodedCommit, control: int | None = None, *
     """Store everything but the lease and its *notes*; return the number of rows that it ended."""
     record = new.commit.record
     (seq,) = database.execute(_INSERT, new.columns).fetchone()
-    database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
+    database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, new.key, new.blobs))
     ended = _end_rows(database, record, new, notes)
     _move_session(database, record, new)
     for message in new.commit.outbound:
@@ -265,22 +285,16 @@ def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) ->
         database.execute(_NAME_SCOPE, (scope, new.key, scope, record.transcript))
 
 
-def unprojected(
+def unwritten(
     database: Database, after: int, limit: int, is_ours: Callable[[SessionKey], bool]
 ) -> tuple[StoredRecord, ...]:
-    """Return at most *limit* records of our chats whose bodies are still here, in commit order."""
+    """Return at most *limit* records of our chats that are in no file yet, in commit order."""
     found: list[StoredRecord] = []
     while len(found) < limit:
-        rows = database.execute(_UNPROJECTED, (after, limit)).fetchall()
+        rows = database.execute(_UNWRITTEN, (after, limit)).fetchall()
         page = [read_record(columns) for columns in rows]
         found += [each for each in page if is_ours(each.record.key)]
         if len(page) < limit:
             break
         after = page[-1].seq
     return tuple(found[:limit])
-
-
-def pending(database: Database, key: str) -> tuple[StoredRecord, ...]:
-    """Return the key's records whose bodies are still here."""
-    found = database.execute(_PENDING, (key,))
-    return tuple(read_record(columns) for columns in found)

@@ -110,7 +110,7 @@ DEPTH = {
     "oldest_seconds": "queue_age_seconds",
     "undelivered": "undelivered",
     "dead": "dead_letters",
-    "unprojected": "transcripts_pending",
+    "unwritten": "transcripts_pending",
 }
 
 

@@ -111,7 +111,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _template(home: Path, messages: int, names: dict[str, str], zone: str) -> bytes:
-    """Return one transcript, written by the projector's own appender. Long ones have consolidated twice."""
+    """Return one transcript, written by the library's own appender. Long ones have consolidated twice."""
     path = home / "template.jsonl"
     file = TranscriptWriter(Disk(), path, _NO_ID, "pocket:c-----")
     pointers = {messages - WINDOW: messages - 2 * WINDOW, messages - 2: messages - WINDOW}
@@ -158,7 +158,7 @@ def _turn(at: int, lines: list[Line]) -> TranscriptEntry:
 def _entry(turn: str, lines: list[Line], low: int, high: int) -> TranscriptEntry:
     when = _BEGAN + timedelta(minutes=low)
     end = build.end_line(turn, from_index=low, to_index=high, inbox=[str(low)], outcome="answered", at=when)
-    return TranscriptEntry(turn=turn, lines=[*lines, end], from_index=low, to_index=high, at=when)
+    return TranscriptEntry(lines=[*lines, end], at=when)
 
 
 async def _remember_sessions(home: Path, past: ConversationSizes) -> None:
@@ -166,8 +166,8 @@ async def _remember_sessions(home: Path, past: ConversationSizes) -> None:
     store = await open_store(home, "", StoreLimits())
     try:
         await asyncio.gather(*(store.records.append(_record(chat, past.messages)) for chat in past.all()))
-        while stored := await store.records.unprojected(0, 500):
-            await store.records.projected([each.seq for each in stored])
+        while stored := await store.records.unwritten(0, 500):
+            await store.records.mark_written([each.seq for each in stored])
     finally:
         await store.close()
 

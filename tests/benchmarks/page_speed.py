@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.async_api import Page
 
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
 from gateway.events import SessionKey
 from tests.benchmarks.harness import median, percentile, row
 from tests.e2e.browser import open_browser, open_chat
@@ -167,4 +167,4 @@ async def write_conversation(home: Path, turns: int, answer: Callable[[int], str
         record = exchange(n, start, answered=answer(n), key=SessionKey("web", "owner"), scope="people/web%3aowner")
         records.commit(record)
         start = record.to_index
-    await TranscriptProjector(home, records).close()
+    await SessionMirror(home, records, records.transcripts).close()

@@ -74,7 +74,7 @@ async def test_words_leave_rows_pages_and_log(tmp_path: Path) -> None:
     try:
         record = await answered(store, f"my {WORD} leaks", "ann", 1)
         await say(store, f"and the {WORD} again", "ann", 2)
-        [stored] = await store.records.unprojected(0, 10)
+        [stored] = await store.records.unwritten(0, 10)
         assert WORD in str(stored.record.lines)
         gone = Job(id="gone", kind="x", scope="chats/room", payload={"fact": f"{WORD} " * 500}, due_at=NOW)
         await store.jobs.put(gone)
@@ -125,7 +125,7 @@ async def test_who_is_forgotten_is_in_no_sum_of_theirs_and_the_house_adds_up(tmp
         [total] = await store.usage.totals(since=since)
         assert total["tokens_in"] == 3
         assert not await store.erasing.drop_sessions([ROOM])  # its record is in no file yet
-        await store.records.projected([each.seq for each in await store.records.unprojected(0, 10)])
+        await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
         await say(store, "more", "ann", 2)
         assert not await store.erasing.drop_sessions([ROOM])  # somebody waits
         await store.journal.drop(ROOM)

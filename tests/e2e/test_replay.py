@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,30 +175,30 @@ async def test_another_model_answers_beside_the_recorded_answer(tmp_path: Path) 
     assert rows.index("Wet.") < rows.index("Wet, and I could not")
 
 
-def _without_transcript(home: Path) -> None:
-    for path in home.rglob("sessions/*.jsonl"):
-        path.unlink()
+async def _without_turns(parlour: InProcessGateway) -> None:
+    for row in await parlour.app.store.records.sessions():
+        await parlour.app.mirror.remove_turns(row.scope)
 
 
-def _without_snapshot_texts(home: Path) -> None:
-    for path in home.rglob("blobs"):
+async def _without_snapshot_texts(parlour: InProcessGateway) -> None:
+    for path in parlour.home.rglob("blobs"):
         shutil.rmtree(path)
 
 
 @pytest.mark.parametrize(
     ("remove", "said"),
-    [(_without_transcript, "not stored any more"), (_without_snapshot_texts, "cannot be rebuilt")],
+    [(_without_turns, "not stored any more"), (_without_snapshot_texts, "cannot be rebuilt")],
     ids=["messages", "snapshot texts"],
 )
 async def test_a_turn_that_was_removed_by_age_is_an_error(
-    tmp_path: Path, remove: Callable[[Path], None], said: str
+    tmp_path: Path, remove: Callable[[InProcessGateway], Awaitable[None]], said: str
 ) -> None:
     """What retention has taken is not made up: the error says what is missing."""
     home = tmp_path / "home"
     async with gateway(home=home, model=scripted("Hello.")) as parlour:
         await parlour.channel.ask("c1", "Hello")
         turn = await newest_turn(parlour)
-        remove(home)
+        await remove(parlour)
         with pytest.raises(UserError, match=said):
             await run_again(parlour, turn)
         with pytest.raises(UserError, match="no turn starts with"):

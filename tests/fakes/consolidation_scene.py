@@ -33,7 +33,6 @@ from agent.memory.prompt.due_jobs import (
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
@@ -171,7 +170,6 @@ class ConsolidationScene:
     ) -> ConsolidationJobs:
         """Return what a process has after its start."""
         disk = disk or self.disk
-        projector = TranscriptProjector(self.home, self.records, disk=self.disk)
         documents = FileDocumentStore(self.home, disk=disk)
 
         async def session(key: SessionKey) -> SessionRow:
@@ -180,7 +178,7 @@ class ConsolidationScene:
         return ConsolidationJobs(
             consolidator=Consolidator(home=self.home, documents=documents, zone=lambda _: zone, now=now, disk=disk),
             jobs=self.jobs,
-            reader=MessageReader(self.home, self.records, flush=projector.flush),
+            reader=MessageReader(self.records.transcripts),
             records=self.records,
             session=session,
             adopt=self.adopt,
@@ -211,9 +209,7 @@ class ConsolidationScene:
 
     def notes(self) -> SessionNoteJobs:
         """Return what writes the notes of such a process."""
-        reader = MessageReader(
-            self.home, self.records, flush=TranscriptProjector(self.home, self.records, disk=self.disk).flush
-        )
+        reader = MessageReader(self.records.transcripts)
         return SessionNoteJobs(
             home=self.home,
             reader=reader,
@@ -261,9 +257,7 @@ class ConsolidationScene:
         return FlushJobs(
             home=self.home,
             jobs=self.jobs,
-            reader=MessageReader(
-                self.home, self.records, flush=TranscriptProjector(self.home, self.records, disk=self.disk).flush
-            ),
+            reader=MessageReader(self.records.transcripts),
             documents=FileDocumentStore(self.home, disk=disk),
             writing=asyncio.Lock(),
             model=self.model,

@@ -50,8 +50,10 @@ class HeldModel(InstantModel):
 class HeldScriptModel(FakeChatModel):
     """Says *script* in turn, then ``answer <n>`` for ever; call n waits for `go(n)` when it is in *held*."""
 
-    def __init__(self, *script: ScriptEntry | str, held: Iterable[int] = ()) -> None:
+    def __init__(self, *script: ScriptEntry | str, held: Iterable[int] = (), in_turns: bool = False) -> None:
+        """With *in_turns*, the script is for turns alone: requests of background jobs are answered beside it."""
         self.name = "stage"
+        self._in_turns = in_turns
         self.title = ""  # of every conversation; "" keeps the beginning of the first message
         self.asked: list[ChatRequest] = []
         self.script = list(script)
@@ -62,6 +64,8 @@ class HeldScriptModel(FakeChatModel):
         """Say the next entry; a title, which a background job asks for, is no entry."""
         if request.purpose == "title":
             return await ScriptedModel((ScriptEntry(text=self.title),), name=self.name).complete(request)
+        if self._in_turns and request.purpose != "answer":
+            return await ScriptedModel((ScriptEntry(text="answer"),), name=self.name).complete(request)
         self.asked.append(request)
         n = len(self.asked)
         async with self._came:

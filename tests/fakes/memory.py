@@ -16,9 +16,29 @@ from typing import Any, TypeVar
 
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_writer import TranscriptEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import InboxRow, Job, JobQueueStats, Line, MessageOutcome, SessionRow, StoredRecord, TurnRecord
+from gateway.ports import (
+    InboxRow,
+    Job,
+    JobQueueStats,
+    Line,
+    MessageOutcome,
+    SessionRow,
+    StoredRecord,
+    StoredTurn,
+    StoredWindow,
+    StoreLimits,
+    TranscriptStore,
+    TurnCommit,
+    TurnRecord,
+)
+from gateway.store import turn_commits
+from gateway.store.engine import StoreEngine
+from gateway.store.transcripts import SqlTranscripts
+from gateway.store.workers import WorkerIdentity
+from tests.fakes.store import InlineWriter, new_connection
 
 T = TypeVar("T")
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -32,25 +52,47 @@ def turn_name(n: int | str) -> str:
     return "t" + base64.b32encode(hashlib.sha256(str(n).encode()).digest()[:10]).decode().lower()
 
 
+def entry_of(record: TurnRecord) -> TranscriptEntry:
+    """Return a record's lines, as the library appends them to a file."""
+    return TranscriptEntry(lines=turn_commits.with_end(record), at=record.at)
+
+
 class FakeRecords:
-    """The `Records` port in memory: bodies leave it when they are projected, sessions stay."""
+    """Records and transcripts over the store's own statements, in memory and without a queue. Sessions stay."""
 
     def __init__(self, *records: TurnRecord) -> None:
         """Begin with *records* committed."""
-        self.stored: list[StoredRecord] = []
+        self._connection = new_connection()
+        writer = InlineWriter(self._connection)
+        engine = StoreEngine(writer, StoreLimits(), lambda: START, WorkerIdentity())
+        self.engine = engine
+        self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []
-        self.is_down = False
+        self._writer = writer
         self._committed = asyncio.Event()
-        self._seq = 0
         for record in records:
             self.commit(record)
 
+    @property
+    def is_down(self) -> bool:
+        """True while every operation fails."""
+        return self._writer.fault is not None
+
+    @is_down.setter
+    def is_down(self, is_down: bool) -> None:
+        self._writer.fault = OSError("the fake is down") if is_down else None
+
+    @property
+    def stored(self) -> tuple[StoredRecord, ...]:
+        """The records that are in no file yet."""
+        return turn_commits.unwritten(self._connection, -(2**62), 10_000, lambda _: True)
+
     def commit(self, record: TurnRecord) -> TurnRecord:
         """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
-        self._seq += 1
-        self.stored.append(StoredRecord(seq=self._seq, record=record))
+        if turn_commits.find_record(self._connection, record.turn) is None:
+            turn_commits._store(self._connection, turn_commits.encode(TurnCommit(record=record), 0))
         if record.transcript:
             before = self.rows.get(record.key)
             index = record.to_index if record.to_index > record.from_index or before is None else before.next_index
@@ -64,30 +106,25 @@ class FakeRecords:
         self._committed.set()
         return record
 
-    async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
-        """Return what is stored after *after*."""
+    async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+        """Return what is in no file yet, after *after*."""
         self._check()
         return tuple(each for each in self.stored if each.seq > after)[:limit]
 
-    async def wait_unprojected(self) -> None:
+    async def wait_unwritten(self) -> None:
         """Wait for the next commit."""
         await self._committed.wait()
         self._committed.clear()
 
-    async def projected(self, seqs: Sequence[int]) -> None:
-        """Let bodies go."""
+    async def mark_written(self, seqs: Sequence[int]) -> None:
+        """Note what is in its file."""
         self._check()
-        self.stored = [each for each in self.stored if each.seq not in seqs]
-
-    async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
-        """Return the key's bodies."""
-        self._check()
-        return tuple(each for each in self.stored if each.record.key == key)
+        self._connection.executemany("DELETE FROM unwritten WHERE seq = ?", [(seq,) for seq in seqs])
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row; the same turn again changes nothing."""
         self._check()
-        if all(each.record.turn != record.turn for each in self.stored) or not record.turn:
+        if turn_commits.find_record(self._connection, record.turn) is None:
             self.said += outbound
         self.commit(record)
 
@@ -103,6 +140,11 @@ class FakeRecords:
         self.commit(record)
         return True
 
+    async def scope_of(self, key: SessionKey) -> str | None:
+        """Return the scope of a row."""
+        self._check()
+        return self.rows[key].scope if key in self.rows else None
+
     async def has_session(self, chat: SessionKey, scope: str) -> bool:
         """Return True if *chat* or one of its threads has a session of *scope*."""
         return any(row.key.parent == chat and row.scope == scope for row in await self.sessions())
@@ -115,6 +157,28 @@ class FakeRecords:
     def _check(self) -> None:
         if self.is_down:
             raise StoreUnavailable("the fake is down")
+
+
+class CountingTranscripts(SqlTranscripts):
+    """The transcripts of fake records; counts the bytes of the bodies that are read."""
+
+    def __init__(self, records: FakeRecords) -> None:
+        super().__init__(records.engine)
+        self.bytes_read = 0
+
+    async def window(self, scope: str, key: SessionKey, transcript: str) -> StoredWindow:
+        """Read and count."""
+        found = await super().window(scope, key, transcript)
+        self.bytes_read += sum(len(each.body) for each in found.turns) + len(found.snapshot)
+        return found
+
+    async def newest(
+        self, scope: str, key: SessionKey, limit: int, *, before: int | None = None, transcript: str = ""
+    ) -> Sequence[StoredTurn]:
+        """Read and count."""
+        found = await super().newest(scope, key, limit, before=before, transcript=transcript)
+        self.bytes_read += sum(len(each.body) for each in found)
+        return found
 
 
 class FakeJobs:
@@ -296,6 +360,11 @@ class FaultyDisk(Disk):
             raise self.error
         super().sync(fd)
 
+    def close(self, fd: int) -> None:
+        """Close; the number may soon be another file's."""
+        self.paths.pop(fd, None)
+        super().close(fd)
+
     def truncate(self, fd: int, size: int) -> None:
         """Truncate, or fail."""
         if self._step(self.paths.get(fd, "")):
@@ -307,6 +376,27 @@ class FaultyDisk(Disk):
         if self._step(str(old)):
             raise self.error
         super().rename(old, new)
+
+
+class DyingDisk(FaultyDisk):
+    """A disk with more places to die: before and after a file is replaced or removed."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace, or die before or after it."""
+        self.step(str(path))
+        super().replace(path, data)
+        self.step(str(path))
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename, or die before or after it."""
+        super().rename(old, new)
+        self.step(str(old))
+
+    def remove(self, path: Path) -> None:
+        """Remove, or die before or after it."""
+        self.step(str(path))
+        super().remove(path)
+        self.step(str(path))
 
 
 async def killed_runs(

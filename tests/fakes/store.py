@@ -111,11 +111,8 @@ async def open_inline_store(
     path: Path | None = None, limits: StoreLimits | None = None, *, clock: Clock = utc_now
 ) -> SqlStore:
     """Open a store that needs no thread, in memory unless *path* is given; ``clock=clock.now`` for virtual time."""
-    if path is None:  # a backup reads it from another thread
-        connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=SqliteConnection
-        )
-        connection.deserialize(_new_journal().replace(_WAL, _NO_WAL, 1))
+    if path is None:
+        connection = new_connection()
         copy = partial(schema.copy, connection)
     else:
         _create(path)
@@ -123,6 +120,13 @@ async def open_inline_store(
         copy = partial(copy_file, path)
     schema.prepare(connection, path)
     return await assemble(InlineWriter(connection), limits or StoreLimits(), clock, copy)
+
+
+def new_connection() -> SqliteConnection:
+    """Return a connection to a journal in memory, which any thread may use: a backup reads it from another one."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=SqliteConnection)
+    connection.deserialize(_new_journal().replace(_WAL, _NO_WAL, 1))
+    return connection
 
 
 def _create(path: Path) -> None:
@@ -149,6 +153,11 @@ def _new_journal() -> bytes:
 NAMED_PARTS = (
     *(f"DROP TABLE {table}" for table in TABLES),
     *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame", "model_fact")),
+    *(f"DROP INDEX {index}" for index in ("record_chat", "record_anchor", "record_snapshot", "record_removed")),
+    *(f"ALTER TABLE record DROP COLUMN {column}" for column in ("anchor", "snapshot", "body")),
+    *(f"DROP TABLE {table}" for table in ("unwritten", "stale_file")),
+    "CREATE TABLE body (seq BIGINT PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL)",
+    "CREATE INDEX body_key ON body (key)",
     "ALTER TABLE cap_told DROP COLUMN turn",
     "ALTER TABLE worker DROP COLUMN shares",
     "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "

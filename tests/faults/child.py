@@ -198,7 +198,7 @@ class GatewayChild:
         while True:
             with suppress(StoreUnavailable):  # a broken disk is not idle
                 depth = await self._app.store.journal.depth()
-                if not (depth["queued"] or depth["undelivered"] or depth["unprojected"]):
+                if not (depth["queued"] or depth["undelivered"] or depth["unwritten"]):
                     return
             await asyncio.sleep(_LOOK_AGAIN)
 

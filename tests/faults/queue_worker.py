@@ -84,12 +84,12 @@ class QueueWorker:
     async def _watch_records(self) -> None:
         """Let the bodies of records go, as a transcript that is written does."""
         while True:
-            await self._store.records.wait_unprojected()
+            await self._store.records.wait_unwritten()
             is_written = False
             while not is_written:  # as the gateway does: what the store could not take is not told again
                 with suppress(StoreUnavailable):
-                    found = await self._store.records.unprojected(0, 1_000)
-                    await self._store.records.projected([each.seq for each in found])
+                    found = await self._store.records.unwritten(0, 1_000)
+                    await self._store.records.mark_written([each.seq for each in found])
                     is_written = True
                 await asyncio.sleep(0.02)
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.account_links.scope_transfer import first_created_at, merge_scope_files, split_scope_files
+from agent.memory.account_links.scope_transfer import (
+    blank_answer,
+    first_created_at,
+    merge_scope_files,
+    split_scope_files,
+)
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
 from agent.memory.storage.written_files import note_writes
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, Job, ScopeMove, TurnRecordStore
@@ -32,7 +39,6 @@ LINK, UNLINK = "link", "unlink"
 PEOPLE = "people/"
 _RETRY_DELAY = timedelta(seconds=5)
 _PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
-_MAX_PENDING = 100_000  # records that are not projected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,7 @@ class AccountLinker:
 
     links: AccountLinkStore
     records: TurnRecordStore
-    projector: TranscriptProjector
+    mirror: SessionMirror
     scope_lock: ScopeLock
     writing: asyncio.Lock
     merger: MemoryMerger
@@ -66,8 +72,8 @@ class AccountLinker:
             async with self.scope_lock.hold_exclusive(*scopes):
                 if persons != [self.links.person(each) for each in accounts]:
                     continue
-                if not await self._is_projected(scopes):
-                    return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
+                if not await self.mirror.flush():
+                    return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
                 target, source = await asyncio.to_thread(self._by_age, scopes)
                 move = ScopeMove(id=job.id, kind=LINK, source=source, target=target, at=self.now())
                 await self._save_edits(scopes)
@@ -101,8 +107,8 @@ class AccountLinker:
             return None
         scopes = (f"{PEOPLE}{person}", f"{PEOPLE}{account.name}")
         async with self.scope_lock.hold_exclusive(*scopes):
-            if not await self._is_projected(scopes):
-                return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
+            if not await self.mirror.flush():
+                return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
             await self._save_edits(scopes[:1])
             move = ScopeMove(
                 id=move_id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account
@@ -125,12 +131,6 @@ class AccountLinker:
     async def _load_move(self, id_: str) -> ScopeMove:
         """Return a move with the fields that the store has added."""
         return next(each for each in await self.links.moves() if each.id == id_)
-
-    async def _is_projected(self, scopes: tuple[str, ...] | list[str]) -> bool:
-        """Flush; return True if every record of *scopes* is in its file."""
-        await self.projector.flush()
-        pending = await self.records.unprojected(0, _MAX_PENDING)
-        return all(each.record.scope not in scopes for each in pending)
 
     async def _save_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
         for scope in scopes:
@@ -157,6 +157,9 @@ class AccountLinker:
                 return
 
     async def _move(self, move: ScopeMove) -> None:
+        if move.kind == UNLINK:
+            for scope in (move.source, move.target):
+                await self.mirror.redact(scope, partial(blank_answer, since=move.since))
         folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
 
         def move_files() -> None:
@@ -167,14 +170,16 @@ class AccountLinker:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
                 await self.close_files(scope)
-            await self.projector.rearrange(folders, move_files)
+            await self.mirror.rearrange(folders, move_files)
+        if not await self.mirror.flush():
+            raise OSError(errno.EIO, "the conversations cannot be written")
         for scope in (move.source, move.target):
             self.reopen(scope)
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
 
     def _move_files(self, move: ScopeMove) -> None:
-        """Move the memory, transcripts and files of *move*. Blocks; idempotent."""
+        """Move the memory and files of *move*. Blocks; idempotent."""
         if move.kind == UNLINK:
             keys = set(move.keys)
             person = move.source.removeprefix(PEOPLE)
@@ -184,7 +189,7 @@ class AccountLinker:
                 return leaving if key in keys else self._account(key, person)
 
             self.merger.split(move.id, move.source, move.target, leaving, account_of, person)
-            split_scope_files(self.merger.home, self.disk, move, account_of)
+            split_scope_files(self.merger.home, self.disk, move)
             return
         # Changes without an author belong to the account of their scope, if the scope had one account only.
         owner = move.target.removeprefix(PEOPLE)

@@ -1,4 +1,4 @@
-"""Move the transcripts and files of a memory scope to another one.
+"""Move the files of a memory scope to another one; take answers out of conversations that are separated.
 
 Everything here blocks and is idempotent. The caller holds the exclusive locks of both scopes.
 """
@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.files.workspace_names import other_version
 from agent.memory.scopes import quote, scope_folder
-from agent.memory.storage.disk import Disk, rewrite_raw_lines
-from agent.memory.storage.segments import SegmentChain, archive_path, read_head
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line, parse_time, without_arguments
-from gateway.events import short_id
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import read_head
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
 from gateway.ports import Line, ScopeMove
 
 _CONTENTS = ("sessions", "attachments", "files")
@@ -37,9 +35,11 @@ _USER_FIELDS = frozenset(
 def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
     """Move everything except the memory from *move.source* to *move.target*, and remove the source folder."""
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
-    archive_conversations(source, disk, move)
     for name in _CONTENTS:
         for path in _tree(source / name):
+            if name == "sessions" and path.suffix == ".jsonl":
+                disk.remove(path)  # the turns are in *target*, where the mirror writes them
+                continue
             _move_file(disk, path, target / path.relative_to(source))
     for name in (*_DERIVED, *_MEMORY, *_CONTENTS, *(_TOP if move.source else ("USER.md",))):
         _delete(source / name)
@@ -50,24 +50,13 @@ def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
         disk.sync_folder(source.parent)
 
 
-def split_scope_files(home: Path, disk: Disk, move: ScopeMove, account_of: Callable[[str], str]) -> None:
-    """Move the chats of *move.account* to *move.target*; answers from the time of the link are blanked in both."""
+def split_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
+    """Move the files that the conversations of *move.account* refer to, which are in *move.target*."""
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
-    leaving = move.account.name if move.account else ""
-    archive_conversations(source, disk, move)
-    for folder in (source, target):
-        for path in sorted((folder / "sessions").glob("*.jsonl")):
-            blank_answers(path, disk, move.since)
-    moving = {
-        path.name: path
-        for path in sorted((source / "sessions").glob("*.jsonl"))
-        if account_of(str(read_head(disk, path).get("key", ""))) == leaving
-    }
+    names = {f"{quote(key)}.jsonl" for key in move.keys}
     for path in sorted((source / "sessions").glob("*.corrupt")):
-        if path.name.removesuffix(".corrupt") in {*moving, *(f"{quote(key)}.jsonl" for key in move.keys)}:
-            moving[path.name] = path
-    for name, path in moving.items():
-        _move_file(disk, path, target / "sessions" / name)
+        if path.name.removesuffix(".corrupt") in names:
+            _move_file(disk, path, target / "sessions" / path.name)
     needed, staying = _find_digests(target / "sessions", disk), _find_digests(source / "sessions", disk)
     for digest in sorted(needed):
         path = source / "attachments" / digest
@@ -80,40 +69,25 @@ def split_scope_files(home: Path, disk: Disk, move: ScopeMove, account_of: Calla
         _delete(source / name)
 
 
-def archive_conversations(folder: Path, disk: Disk, move: ScopeMove) -> None:
-    """Archive the transcripts that the move ends, as /new does."""
-    turn = f"t{short_id(move.id)}"
-    for key, transcript in move.ended:
-        path = folder / "sessions" / f"{quote(key)}.jsonl"
-        if disk.size(path) and SegmentChain(disk, path).transcript == transcript:
-            disk.rename(path, archive_path(path, transcript, turn))
-
-
 def first_created_at(folder: Path, disk: Disk) -> datetime | None:
     """Return the creation time of a scope's oldest transcript, None if it has none."""
     heads = (read_head(disk, path) for path in (folder / "sessions").glob("*.jsonl"))
     return min((at for head in heads if (at := parse_time(head.get("created"))) is not None), default=None)
 
 
-def blank_answers(path: Path, disk: Disk, since: datetime | None) -> None:
-    """Blank answers, tool calls and memory changes from *since* on, which may contain either account's data.
+def blank_answer(raw: bytes, since: datetime | None) -> bytes:
+    """Return an answer, a tool call or a memory change from *since* on without its words; any other line unchanged.
 
-    Lines keep their lengths.
+    It may contain data of either account.
     """
-    rewrite_raw_lines(disk, path, partial(_blank_line, since=since))
-
-
-def _blank_line(raw: bytes, since: datetime | None) -> bytes:
     line = decode(raw)
     if line is None or since is None:
         return raw
     blank = _remove_answer(line)
     at = parse_time(line.get("timestamp"))
-    if blank is None or (at is not None and at < since):
+    if blank is None or blank == line or (at is not None and at < since):
         return raw
-    if blank == line:
-        return raw
-    return pad_line(blank, {name: "" if value == FORGOTTEN else value for name, value in blank.items()}, len(raw))
+    return encode(blank)
 
 
 def _remove_answer(line: Line) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ from agent.attachments.file_facts import facts_in
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
-    SESSIONS,
     ErasureStorage,
     ReferencedAttachments,
     clear_raw,
@@ -40,15 +39,15 @@ class GroupMember:
         """The scope's folder."""
         return scope_folder(self.storage.home, self.scope)
 
-    async def clear_transcripts(self, redact: Callable[[Path, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
+    async def clear_transcripts(self, redact: Callable[[str, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
         """Blank the member's turns and remove their files; return False if none exist."""
         attachments = ReferencedAttachments(ALL, self._turn_filter(), drops_quoted=True)
-        await redact(self.folder / SESSIONS, attachments.look)
+        await redact(self.scope, attachments.look)
         if not attachments.has_matches:
             return False
         await asyncio.to_thread(remove_attachments, self.storage.disk, self.folder, attachments.unreferenced)
         is_own_turn = self._turn_filter()
-        return bool(await redact(self.folder / SESSIONS, lambda raw: self._blank_line(raw, is_own_turn)))
+        return bool(await redact(self.scope, lambda raw: self._blank_line(raw, is_own_turn)))
 
     def without_lines(self, name: str, text: str) -> str:
         """Return the current text of a document without the entries that the member added."""

@@ -23,7 +23,6 @@ from agent.memory.editing.staged_changes import erasures_since
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
-    SESSIONS,
     ErasureStorage,
     ReferencedAttachments,
     clear_other_files,
@@ -198,7 +197,7 @@ class PurgeJobs:
         await self.storage.transcripts.settle(scope)
         folder = scope_folder(self.storage.home, scope)
         attachments = ReferencedAttachments(pattern, may_clear(requester))
-        await self.storage.transcripts.redact(folder / SESSIONS, attachments.look)
+        await self.storage.transcripts.redact(scope, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
         await asyncio.to_thread(remove_attachments, self.storage.disk, folder, attachments.unreferenced)
         return await self.word_eraser.forget(

@@ -1,30 +1,30 @@
 """`memory.retention_days`: a daily job that deletes messages and files by age; documents and summaries are kept.
 
-Files that are completely older than the limit are removed. In other transcripts the older lines are blanked in place,
-which keeps indices and byte offsets. Each run continues where the last one ended (docs/adr/0012-purge.md).
+Turns that are older than the limit are removed. Those that hold a current conversation's snapshot or replay start stay
+without their words, so that indices do not change (docs/adr/0012-purge.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, LAPSED, SESSIONS, ErasureStorage
+from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, without_words
 from agent.memory.history.history_log import LOCK, RAW_JSONL
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.transcript_lines import decode, kind_of, pad_line, parse_time
+from agent.memory.storage.transcript_lines import decode, encode, kind_of, parse_time
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import Job, Line
@@ -34,8 +34,6 @@ log = structlog.get_logger(__name__)
 RETENTION = "retention"
 _DAY = timedelta(days=1)
 _RETRY = timedelta(minutes=10)
-_TAIL = 64 * 1024
-_CHUNK_BYTES = 1024 * 1024  # of a transcript, processed while its projection is paused
 _TEXT_KINDS = frozenset({"message", "command", "notice", "delta"})
 _OTHER_FILES = (f"{ATTACHMENTS}/*", f"{BLOBS}/*", f"{SESSIONS}/*.corrupt", f"{SESSIONS}/*.json", "memory/*.corrupt")
 _NOTE = re.compile(r"(\d{4}-\d{2}-\d{2})-.+\.md\Z")  # session notes quote messages
@@ -43,15 +41,16 @@ _NOTE = re.compile(r"(\d{4}-\d{2}-\d{2})-.+\.md\Z")  # session notes quote messa
 
 @dataclass(slots=True)
 class RetentionResult:
-    """Number of removed files and blanked lines of a scope."""
+    """Number of removed turns, files and lines of the raw archive of a scope."""
 
+    turns: int = 0
     files: int = 0
     lines: int = 0
 
     @property
     def is_changed(self) -> bool:
-        """True if a file or line was deleted."""
-        return bool(self.files or self.lines)
+        """True if something was deleted."""
+        return bool(self.turns or self.files or self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ class RetentionJob:
                 continue
             result = await self._expire_scope(scope, keys[scope], cutoff)
             if result.is_changed:
-                log.info("memory.lapsed", scope=scope, files=result.files, lines=result.lines)
+                log.info("memory.lapsed", scope=scope, turns=result.turns, files=result.files, lines=result.lines)
         if not is_complete:
             return RetryJobLater(_RETRY, "messages of a scope are not written yet", counts=False)
         await self.storage.jobs.put(self._job(self.storage.now() + _DAY))
@@ -103,35 +102,17 @@ class RetentionJob:
         # The next message of an unused session starts a new one, instead of a window of blank lines.
         await self.unlist(await self.storage.store.drop_sessions(keys, unused_since=cutoff))
         folder = scope_folder(self.storage.home, scope)
-        expired, active = await asyncio.to_thread(self._partition_transcripts, folder / SESSIONS, cutoff)
-        await self.storage.transcripts.remove(expired)
-        for path in active:
-            result.lines += await self._blank(path, cutoff)
+        result.turns = await self.storage.transcripts.lapse(scope, cutoff, partial(_blank_line, cutoff=cutoff))
         others = await asyncio.to_thread(lambda: list(self._other_files(folder, cutoff)))
         for path in others:
             await asyncio.to_thread(self.storage.disk.remove, path)
         async with self.storage.writing:
             result.lines += await asyncio.to_thread(self._expire_raw, folder / "memory", cutoff)
-        result.files = len(expired) + len(others)
+        result.files = len(others)
         if result.is_changed:
             self.storage.reopen(scope)
             await self.storage.index.purge_stale(scope)
         return result
-
-    def _partition_transcripts(self, folder: Path, cutoff: datetime) -> tuple[list[Path], list[Path]]:
-        """Return the transcripts whose last line is older than *cutoff*, and the others."""
-        expired: list[Path] = []
-        active: list[Path] = []
-        for path in sorted(folder.glob("*.jsonl")):
-            newest = self._last_time(path)
-            (expired if newest is not None and newest < cutoff else active).append(path)
-        return expired, active
-
-    def _last_time(self, path: Path) -> datetime | None:
-        """Return the time of the last line that has one; None if none exists in the tail."""
-        size = self.storage.disk.size(path) or 0
-        data = self.storage.disk.read(path, max(size - _TAIL, 0), _TAIL) if size else b""
-        return next((at for raw in reversed(data.splitlines()) if (at := _time_of(decode(raw))) is not None), None)
 
     def _other_files(self, folder: Path, cutoff: datetime) -> Iterator[Path]:
         """Yield older attachments, snapshot texts, session notes and corrupt lines."""
@@ -143,62 +124,6 @@ class RetentionJob:
             note = _NOTE.match(path.name)
             if note and note[1] < f"{cutoff:%Y-%m-%d}":
                 yield path
-
-    # -- an active transcript ----------------------------------------------------------------------
-
-    async def _blank(self, path: Path, cutoff: datetime) -> int:
-        """Blank the lines before *cutoff*; return their number."""
-        state = path.parents[1] / "memory" / LAPSED
-        offsets = await asyncio.to_thread(self._load_offsets, state)
-        start = offsets.get(path.name, 0)
-        position, blanked, is_done = start, 0, False
-
-        def blank() -> None:
-            nonlocal position, blanked, is_done
-            position, count, is_done = self._blank_chunk(path, position, cutoff)
-            blanked += count
-
-        while not is_done:
-            await self.storage.transcripts.flush()
-            await self.storage.transcripts.rearrange([path.parents[1]], blank)
-        if position != start:
-            offsets = {name: at for name, at in offsets.items() if (path.parent / name).exists()}
-            await asyncio.to_thread(
-                self.storage.disk.replace, state, json.dumps(offsets | {path.name: position}).encode()
-            )
-        return blanked
-
-    def _load_offsets(self, state: Path) -> dict[str, int]:
-        stored = decode(self.storage.disk.load(state) or b"") or {}
-        return {name: at for name, at in stored.items() if isinstance(at, int)}
-
-    def _blank_chunk(self, path: Path, start: int, cutoff: datetime) -> tuple[int, int, bool]:
-        """Blank lines from *start* on; return the next offset, the number of changed lines, and True at the end."""
-        size = self.storage.disk.size(path) or 0
-        if start > size:  # the file was replaced by a shorter one
-            start = 0
-        length = _CHUNK_BYTES
-        data = self.storage.disk.read(path, start, length)
-        while b"\n" not in data and start + length < size:
-            length *= 2
-            data = self.storage.disk.read(path, start, length)
-        position, blanked, is_done = start, 0, False
-        lines: list[bytes] = []
-        for raw in data.splitlines(keepends=True):
-            if not raw.endswith(b"\n"):
-                break
-            line = decode(raw)
-            at = _time_of(line)
-            if at is not None and at >= cutoff:
-                is_done = True
-                break
-            lines.append(_blank_line(raw, line))
-            blanked += lines[-1] != raw
-            position += len(raw)
-        if blanked:
-            before = self.storage.disk.load(path) or b""
-            self.storage.disk.replace(path, before[:start] + b"".join(lines) + before[position:])
-        return position, blanked, is_done or position == start or position >= size
 
     def _expire_raw(self, memory: Path, cutoff: datetime) -> int:
         """Remove older messages from the raw archive; return their number."""
@@ -229,12 +154,12 @@ def _is_older(raw: bytes, cutoff: datetime) -> bool:
     return at is not None and at < cutoff
 
 
-def _blank_line(raw: bytes, line: Line | None) -> bytes:
-    """Return a line of the same length without text or sender; lines without text are not changed."""
-    if line is None:
-        return b" " * (len(raw) - 1) + b"\n"
-    if kind_of(line) not in _TEXT_KINDS:
+def _blank_line(raw: bytes, cutoff: datetime) -> bytes:
+    """Return an old line of text without its words and sender; any other line unchanged."""
+    line = decode(raw)
+    at = _time_of(line)
+    if line is None or at is None or at >= cutoff or kind_of(line) not in _TEXT_KINDS:
         return raw
     cleared = decode(without_words(raw, ALL, lambda _: True, whole=True)) or {}
     blank = {name: value for name, value in cleared.items() if name != "by"}
-    return pad_line(blank, blank, len(raw))
+    return raw if blank == line else encode(blank)

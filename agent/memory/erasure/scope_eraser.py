@@ -75,7 +75,7 @@ class ScopeEraser:
         """Erase the job's scope under its exclusive lock."""
         async with self.scope_lock.hold_exclusive(job.scope):
             if not await self.storage.transcripts.flush():
-                return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
+                return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
             await self.storage.transcripts.settle(job.scope)
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
         await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
@@ -114,6 +114,7 @@ class ScopeEraser:
         if person:
             await self._clear_choices({scope, *(str(key.parent) for key in keys)})
         await self.storage.index.close_index(scope)
+        await self.storage.transcripts.remove_turns(scope)
         await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
         await self.storage.store.drop_jobs(scope, spare=spare)

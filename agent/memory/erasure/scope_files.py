@@ -21,15 +21,15 @@ from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.history.jsonl_file import rewrite_lines
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
+from agent.memory.storage.session_mirror import SessionMirror
 from agent.memory.storage.transcript_lines import decode, encode
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.ports import JobQueue, Line, TurnRecordStore
 from gateway.ports.erasure import ErasureStore, UnscopedData
 
 BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS, RESULTS = "blobs", "attachments", "files", "sessions", "results"
 _AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS, RESULTS)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
-LAPSED = ".lapsed.json"  # in memory/: the number of blank bytes at the start of each transcript
+LAPSED = ".lapsed.json"  # in memory/, of earlier releases
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Files without user text, and files that are cleared elsewhere (documents, index).
 _NO_TEXT = {CURSOR, DREAM_CURSOR, LOCK, EPOCH, LAPSED, ".imported", ".flushed.json", ".used.json", ".move"}
@@ -61,7 +61,7 @@ class ErasureStorage:
     home: Path
     documents: FileDocumentStore
     versions: VersionStore
-    transcripts: TranscriptProjector
+    transcripts: SessionMirror
     records: TurnRecordStore
     jobs: JobQueue
     store: ErasureStore

@@ -165,7 +165,7 @@ class WordEraser:
                     messages.append(matching_excerpt(decode(raw), pattern))
             return raw
 
-        await self._storage.transcripts.redact(scope_folder(self._storage.home, scope) / "sessions", look)
+        await self._storage.transcripts.redact(scope, look)
         result = WordErasureResult(
             remembered=len(remembered), summaries=len(summaries), messages=count, files=len(files), others=others
         )
@@ -191,7 +191,7 @@ class WordEraser:
             note((await self._storage.documents.read(scope, name)).text)
         for entry in await asyncio.to_thread(HistoryLog(self._memory(scope), self._storage.disk).after, 0):
             note(entry.content)
-        await self._storage.transcripts.redact(scope_folder(self._storage.home, scope) / "sessions", look)
+        await self._storage.transcripts.redact(scope, look)
 
         def find() -> list[str]:
             near = (get_close_matches(each, vocabulary, n=2, cutoff=_NEARNESS) for each in pattern.matcher.words)
@@ -296,7 +296,7 @@ class WordEraser:
 
         folder = scope_folder(self._storage.home, scope)
         await asyncio.to_thread(remove_matching, self._storage.disk, folder / RESULTS, pattern)
-        return await self._storage.transcripts.redact(folder / "sessions", change)
+        return await self._storage.transcripts.redact(scope, change)
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Make every conversation of the scope take a new snapshot at its next turn."""

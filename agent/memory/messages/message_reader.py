@@ -1,55 +1,57 @@
-"""Reading messages of any transcript by index, whether they are in the journal, the file or an archive."""
+"""Reading messages of any transcript by index."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Sequence
 
-from agent.memory.scopes import transcript_path
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_reader import read_messages, transcript_extent
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode_lines, deleted_ids, is_replaced, kind_of
+from agent.memory.storage.transcript_reader import consolidated_index
 from gateway.events import SessionKey
-from gateway.ports import Line, TurnRecord, TurnRecordStore
+from gateway.ports import Line, StoredTurn, TranscriptStore
+
+_KEPT_OF_REPLACED = ("i", "turn", "role", "timestamp", "by")
 
 
 class MessageReader:
-    """Reads messages of transcripts. *flush* projects committed turns into the files."""
+    """Reads messages of the turns turns."""
 
-    def __init__(self, home: Path, records: TurnRecordStore, *, flush: Callable[[], Awaitable[bool]]) -> None:
-        self._home = home
-        self._records = records
-        self._flush = flush
-        self._disk = Disk()
+    def __init__(self, transcripts: TranscriptStore) -> None:
+        self._transcripts = transcripts
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:
         """Return the message lines from *start* up to *end*, in order; fewer if some are missing.
 
         Those that were replaced by another version are empty: memory is made of what a conversation went on with.
+        Deleted messages have the content FORGOTTEN.
         """
-        # The journal first: a turn projected in between is then read twice rather than missed.
-        pending = await self._pending(key)
-        return await asyncio.to_thread(
-            read_messages,
-            self._disk,
-            self._path(scope, key),
-            transcript,
-            start,
-            end,
-            pending=pending,
-            without_replaced=True,
-        )
+        turns = await self._transcripts.messages(scope, key, transcript, start, end)
+        return await asyncio.to_thread(messages_between, turns, start, end, without_replaced=True)
 
     async def extent(self, scope: str, key: SessionKey, transcript: str) -> tuple[int, int]:
         """Return the index up to which the transcript is summarised, and its number of messages."""
-        await self._flush()
-        pending = await self._pending(key)
-        return await asyncio.to_thread(
-            transcript_extent, self._disk, self._path(scope, key), transcript, pending=pending
-        )
+        turns = (await self._transcripts.window(scope, key, transcript)).turns
+        lines = [line for each in turns for line in decode_lines(each.body)]
+        anchors = [line for line in lines if kind_of(line) in ("pointer", "mark")]
+        return max(map(consolidated_index, anchors), default=0), max((each.to_index for each in turns), default=0)
 
-    async def _pending(self, key: SessionKey) -> list[TurnRecord]:
-        return [each.record for each in await self._records.pending(key)]
 
-    def _path(self, scope: str, key: SessionKey) -> Path:
-        return transcript_path(self._home, scope, str(key))
+def messages_between(turns: Sequence[StoredTurn], low: int, high: int, *, without_replaced: bool = False) -> list[Line]:
+    """Return the message lines with ``low <= i < high`` of *turns*, which has all later turns of the transcript too.
+
+    *without_replaced* empties the messages that were replaced by another version.
+    """
+    messages: dict[int, Line] = {}
+    deleted: set[str] = set()
+    rewinds: list[Line] = []
+    for each in turns:
+        lines = decode_lines(each.body)
+        deleted |= deleted_ids(lines)
+        rewinds += [line for line in lines if without_replaced and kind_of(line) == "rewind"]
+        messages |= {line["i"]: line for line in lines if kind_of(line) == "message" and low <= line["i"] < high}
+    for i, line in messages.items():
+        if is_replaced(line, rewinds):
+            messages[i] = {name: line[name] for name in _KEPT_OF_REPLACED if name in line} | {"content": ""}
+    return [
+        {**line, "content": FORGOTTEN} if line.get("mid") in deleted else line for _, line in sorted(messages.items())
+    ]

@@ -1,27 +1,22 @@
-"""Every open conversation: hot ones in memory, cold ones read from their window's beginning on."""
+"""Every open conversation: hot ones in memory, cold ones read from the store, from the replay start on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
-
-import structlog
 
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, digests_of, fold, move_start
-from agent.memory.scopes import quote, transcript_path
-from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.segments import SegmentChain, transcripts_of
+from agent.memory.scopes import quote
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import transcripts_of
 from agent.memory.storage.text_blobs import TextBlobCache
-from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.storage.transcript_reader import read_window
+from agent.memory.storage.transcript_lines import decode_lines, kind_of
 from gateway.events import SessionKey
-from gateway.ports import SessionRow, TurnRecord, TurnRecordStore
-
-log = structlog.get_logger(__name__)
+from gateway.ports import SessionRow, StoredWindow, TranscriptStore, TurnRecord
 
 
 class ConversationCache:
@@ -30,7 +25,7 @@ class ConversationCache:
     def __init__(
         self,
         home: Path,
-        records: TurnRecordStore,
+        transcripts: TranscriptStore,
         *,
         capacity: int = 500,
         window: int = 100,
@@ -43,8 +38,7 @@ class ConversationCache:
 
         *flush* is the distance below the limit, in tokens, at which a window is flushed; None = never.
         """
-        self._home = home
-        self._records = records
+        self._transcripts = transcripts
         self._capacity = capacity
         self._window = window
         self._consolidates = consolidates
@@ -82,7 +76,7 @@ class ConversationCache:
         self._open.pop(key, None)
 
     def forget_scope(self, scope: str) -> None:
-        """Close every conversation of *scope*; the next access reads the file, without erased messages."""
+        """Close every conversation of *scope*; the next access reads the store, without erased messages."""
         for key in [key for key, each in self._open.items() if each.scope == scope]:
             del self._open[key]
 
@@ -108,48 +102,28 @@ class ConversationCache:
         )
         if not session.next_index:
             return conversation
-        # The journal first: a turn projected in between is then read twice rather than missed.
-        pending = [each.record for each in await self._records.pending(session.key)]
-        mine = [record for record in pending if record.transcript == session.transcript]
-        for record in mine:
-            self._blobs.keep(record.blobs)
-        state, texts = await asyncio.to_thread(self._read_files, session, scope, mine)
+        window_rows = await self._transcripts.window(scope, session.key, session.transcript)
+        state, texts = await asyncio.to_thread(self._fold, scope, window_rows)
         conversation.restore(state, texts)
         return conversation
 
-    def _read_files(
-        self, session: SessionRow, scope: str, pending: Sequence[TurnRecord]
-    ) -> tuple[PromptWindow, dict[str, str]]:
-        path = transcript_path(self._home, scope, str(session.key))
-        chain = SegmentChain(self._disk, path, session.transcript)
-        state = PromptWindow()
-        if chain.transcript in ("", session.transcript):
-            state = self._window_state(chain, path)
-        for record in pending:
-            if record.turn not in state.taken:
-                state.taken[record.turn] = None
-                fold(state, record.from_index, record.to_index, record.lines)
+    def _fold(self, scope: str, window_rows: StoredWindow) -> tuple[PromptWindow, dict[str, str]]:
+        state = window_state(window_rows)
+        self._blobs.keep(window_rows.blobs)
         digests = digests_of(state.snapshot) if state.snapshot is not None else []
-        brought = {digest: text for record in pending for digest, text in record.blobs.items()}
-        texts = {digest: brought.get(digest, self._blobs.read(scope, digest)) for digest in digests}
+        texts = {digest: self._blobs.read(scope, digest) for digest in digests}
         return state, {digest: text for digest, text in texts.items() if text is not None}
 
-    def _window_state(self, chain: SegmentChain, path: Path) -> PromptWindow:
-        window = read_window(chain)
-        if window.bad:
-            try:
-                save_corrupt(self._disk, path, window.bad)
-            except OSError as error:  # reading must work on a full disk
-                log.warning("conversation.not_set_aside", error=error.strerror)
-        state = PromptWindow(snapshot=window.snapshot)
-        for block in window.blocks:
-            state.taken[block.turn] = None
-            plain = [line for line in block.lines if kind_of(line) not in ("pointer", "mark")]
-            fold(state, block.from_index, block.to_index, plain)
-        move_start(state, window.replay_from)
-        state.anchor_at = window.anchor_at
-        state.consolidated = max(state.consolidated, window.consolidated)
-        return state
+
+def window_state(window_rows: StoredWindow) -> PromptWindow:
+    """Return the state of a window from its stored turns."""
+    earlier = [line for line in decode_lines(window_rows.snapshot) if kind_of(line) == "snapshot"]
+    state = PromptWindow(snapshot=earlier[-1] if earlier else None)
+    for turn in window_rows.turns:
+        state.taken[turn.turn] = None
+        fold(state, turn.from_index, turn.to_index, decode_lines(turn.body))
+    move_start(state, window_rows.replay_from)
+    return state
 
 
 def _is_current(conversation: Conversation, session: SessionRow, scope: str) -> bool:

@@ -20,8 +20,8 @@ from agent.memory.storage.transcript_lines import (
     kind_of,
     parse_time,
 )
-from agent.memory.storage.transcript_reader import anchor_index, consolidated_index
-from gateway.ports import Line
+from agent.memory.storage.transcript_reader import consolidated_index
+from gateway.ports import Line, anchor_index
 
 KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (docs/adr/seeds.md, 004)
 

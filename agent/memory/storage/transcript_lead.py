@@ -41,7 +41,7 @@ class TranscriptEnd:
     def is_ahead(self) -> bool:
         """Return True if the store would give indices of stored messages again.
 
-        A turn is durable in the store before it is projected, so a crash alone cannot cause this.
+        A turn is durable in the store before it is in a file, so a crash alone cannot cause this.
         """
         return self.next_index > self.session.next_index
 

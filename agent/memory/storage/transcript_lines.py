@@ -157,6 +157,11 @@ def decode(data: bytes | str) -> Line | None:
     return line if isinstance(line, dict) else None
 
 
+def decode_lines(body: bytes) -> list[Line]:
+    """Return the lines of a turn's body that are JSON objects."""
+    return [line for raw in body.split(b"\n") if raw.strip() and (line := decode(raw)) is not None]
+
+
 def pad_line(line: Line, shorter: Line, length: int) -> bytes:
     """Encode *line*, or *shorter* if it does not fit, padded with spaces to *length* bytes.
 

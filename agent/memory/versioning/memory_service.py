@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from agent.memory.displayed_messages import order_messages
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.editing.three_way_merge import revert_change
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, keys_of_all_lines, line_fingerprint
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import decode_lines
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
-from gateway.ports import DisplayedMessage, Journal, ScopeDocument, SessionReader
+from gateway.ports import DisplayedMessage, Journal, ScopeDocument, TranscriptStore
 
-_MAX_LINES = 2_000  # of a session that are searched for the message a fact came from
 _MIN_PATTERN = 3  # characters
 _MAX_ATTEMPTS = 3
 _NOTE = re.compile(r"\d{4}-\d{2}-\d{2}(-[\w-]+)?", re.ASCII)
@@ -53,14 +54,14 @@ class MemoryService:
         documents: FileDocumentStore,
         versions: VersionStore,
         journal: Journal,
-        sessions: SessionReader,
+        transcripts: TranscriptStore,
     ) -> None:
         self._home = home
-        self._sources = VersionSources(home)
+        self._sources = VersionSources(home, transcripts)
         self._documents = documents
         self._versions = versions
         self._journal = journal
-        self._sessions = sessions
+        self._transcripts = transcripts
 
     async def displayed_documents(self, scope: str) -> dict[str, str]:
         """Return the texts of USER.md and MEMORY.md, without empty ones."""
@@ -135,9 +136,9 @@ class MemoryService:
     async def _origin(self, scope: str, name: str, line: str, version: DocumentVersion) -> LineOrigin:
         entry = await asyncio.to_thread(self._sources.entry, scope, version, line)
         if entry is not None:
-            message = await asyncio.to_thread(self._sources.message, scope, entry, line)
+            message = await self._sources.message(scope, entry, line)
         else:
-            message = await self._remembering_message(version)
+            message = await self._remembering_message(scope, version)
         return LineOrigin(line=line, name=name, version=version, message=message, entry=entry)
 
     async def undo(self, scope: str, sha: str, *, by: str) -> UndoResult:
@@ -178,11 +179,12 @@ class MemoryService:
                 return written
         return None
 
-    async def _remembering_message(self, version: DocumentVersion) -> DisplayedMessage | None:
+    async def _remembering_message(self, scope: str, version: DocumentVersion) -> DisplayedMessage | None:
         """Return the user's message in the turn that asked to remember something."""
         turn = remembering_turn(version)
         trace = await self._journal.trace(turn) if turn else None
         if trace is None:
             return None
-        messages = await self._sessions.displayed_messages(trace.key, limit=_MAX_LINES)
-        return next((each for each in messages if each.turn == trace.turn and each.role == "user"), None)
+        stored = await self._transcripts.find(scope, trace.key, trace.turn)
+        messages = order_messages([(stored.turn, decode_lines(stored.body))], ()) if stored is not None else []
+        return next((each for each in messages if each.role == "user"), None)

@@ -19,13 +19,24 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import find_message
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
-from gateway.ports import InboxRow, Job, JobQueue, Journal, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
+from gateway.ports import (
+    InboxRow,
+    Job,
+    JobQueue,
+    Journal,
+    MessageOutcome,
+    SessionRow,
+    StoredTurn,
+    TranscriptStore,
+    TurnRecord,
+    TurnRecordStore,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -38,14 +49,15 @@ _SUMMARY_DELAY = timedelta(seconds=30)
 class MessageDeletionJobs:
     """Handlers of the jobs.
 
-    *flush* projects committed records to their files; *purge_index* removes from a scope's index what its files no
-    longer have. *adopt* updates an open conversation; *person* returns the sender of a row; *writing* is held while
-    files are written.
+    *flush* writes committed turns to their files and blanks deleted messages; *purge_index* removes from a scope's
+    index what its files no longer have. *adopt* updates an open conversation; *person* returns the sender of a row;
+    *writing* is held while files are written.
     """
 
     home: Path
     journal: Journal
     records: TurnRecordStore
+    transcripts: TranscriptStore
     jobs: JobQueue
     documents: FileDocumentStore
     derived_data: DerivedDataFinder
@@ -62,12 +74,9 @@ class MessageDeletionJobs:
         key, mid = SessionKey.parse(str(job.payload["key"])), str(job.payload["mid"])
         if await self.journal.waiting_rows(key):  # the next turn may record the deletion; if not, a retry does
             return RetryJobLater(_BUSY_DELAY, "its chat is being answered", counts=False)
-        await self.flush()
         session = await self.journal.session(key)
         scope = session.scope or job.scope
-        if any(mid in _mids(each.record) for each in await self.records.pending(key)):
-            return RetryJobLater(_BUSY_DELAY, "its transcript is not in its file yet", counts=False)
-        traces = await asyncio.to_thread(self._traces, scope, key, mid)
+        traces = await self._traces(scope, key, mid)
         note = int(job.payload.get("note", 0))
         row = await self.records.pending_notes(key, note) if note else None
         if traces:
@@ -119,15 +128,17 @@ class MessageDeletionJobs:
                 await asyncio.to_thread(stage_for_approval, folder, self.disk, change)
         return None
 
-    def _traces(self, scope: str, key: SessionKey, mid: str) -> list[DeletionTrace]:
-        path = transcript_path(self.home, scope, str(key))
-        return [
-            DeletionTrace.of(transcript, line, text)
-            for transcript, line, text in find_message(self.disk, path, str(key), mid)
-        ]
+    async def _traces(self, scope: str, key: SessionKey, mid: str) -> list[DeletionTrace]:
+        """Return a trace of each occurrence of the message."""
+        traces: list[DeletionTrace] = []
+        after: tuple[str, int] | None = None
+        while turns := await self.transcripts.scan(scope, keys=frozenset({key}), after=after):
+            traces += await asyncio.to_thread(_find_traces, turns, mid)
+            after = (str(key), turns[-1].seq)
+        return traces
 
     async def _record_deletion(self, session: SessionRow, scope: str, mid: str, note: int) -> None:
-        """Append the `forgotten` line, which readers of the transcript apply; the projector then blanks the files."""
+        """Append the `forgotten` line, which readers of the transcript apply; the mirror then blanks the message."""
         record = TurnRecord(
             turn=f"d{_name(str(session.key), mid)}",
             key=session.key,
@@ -161,8 +172,9 @@ def _may_remember(job: Job, traces: Sequence[DeletionTrace]) -> bool:
     return False
 
 
-def _mids(record: TurnRecord) -> frozenset[str]:
-    return frozenset(str(line.get("mid", "")) for line in record.lines)
+def _find_traces(turns: Sequence[StoredTurn], mid: str) -> list[DeletionTrace]:
+    found = ((turn, find_message(raw, mid)) for turn in turns for raw in turn.body.splitlines())
+    return [DeletionTrace.of(turn.transcript, *each) for turn, each in found if each is not None]
 
 
 def _name(*parts: str) -> str:

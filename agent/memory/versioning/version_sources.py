@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,12 +10,12 @@ from agent.memory.documents.version_store import APPROVED, CONSOLIDATION, DREAM_
 from agent.memory.editing.entry_matching import extract_words
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.messages.message_range import entry_id
-from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.messages.message_reader import messages_between
+from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
-from agent.memory.storage.transcript_reader import read_messages
-from gateway.ports import DisplayedMessage, Line
+from gateway.events import SessionKey
+from gateway.ports import DisplayedMessage, Line, TranscriptStore
 
 # Then the turn and a place in it: the cause of a fact that a person asked to remember, and of an edit they asked for.
 _REQUESTS = ("remember:", "edit:")
@@ -36,14 +37,18 @@ def remembering_turn(version: DocumentVersion) -> str:
 
 
 class VersionSources:
-    """Finds the history entries and messages that versions were derived from. Blocks."""
+    """Finds the history entries and messages that versions were derived from."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, transcripts: TranscriptStore) -> None:
         self._home = home
+        self._transcripts = transcripts
         self._disk = Disk()
 
     def entry(self, scope: str, version: DocumentVersion, line: str) -> HistoryEntry | None:
-        """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*."""
+        """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*.
+
+        Blocks.
+        """
         cause = cause_of(version)
         if cause.startswith(CONSOLIDATION):
             names = [cause.removeprefix(CONSOLIDATION)]
@@ -57,13 +62,19 @@ class VersionSources:
             return exact[-1]
         return entries[_closest([each.content for each in entries], line)] if entries else None
 
-    def message(self, scope: str, entry: HistoryEntry, line: str) -> DisplayedMessage | None:
+    async def message(self, scope: str, entry: HistoryEntry, line: str) -> DisplayedMessage | None:
         """Return the message that *line* comes from; if *entry* does not name it, the most similar of the user's."""
-        path = transcript_path(self._home, scope, entry.session) if entry.session else None
-        transcript = self._transcript(path, entry) if path is not None else ""
-        if path is None or not transcript:
+        try:
+            key = SessionKey.parse(entry.session)
+        except ValueError:
             return None
-        lines = read_messages(self._disk, path, transcript, entry.start, entry.end)
+        # The id of an entry is derived from the transcript that it summarises.
+        names = sorted(await self._transcripts.transcripts(scope, key))
+        transcript = next((name for name in names if entry_id(name, entry.start, entry.end) == entry.entry), "")
+        if not transcript:
+            return None
+        stored = await self._transcripts.messages(scope, key, transcript, entry.start, entry.end)
+        lines = await asyncio.to_thread(messages_between, stored, entry.start, entry.end)
         from_users = [
             each for each in lines if each.get("role") == "user" and each.get("content") not in ("", FORGOTTEN)
         ]
@@ -74,12 +85,6 @@ class VersionSources:
             if each.get("i") == source:
                 return _to_displayed(each)
         return _to_displayed(from_users[_closest([str(each.get("content")) for each in from_users], line)])
-
-    def _transcript(self, path: Path, entry: HistoryEntry) -> str:
-        """Return the transcript that *entry* summarises; the id of an entry is derived from it."""
-        archives = {each.name.split(".")[0] for each in path.parent.glob("*.*.jsonl")}
-        names = {SegmentChain(self._disk, path).transcript, *archives}
-        return next((name for name in sorted(names) if entry_id(name, entry.start, entry.end) == entry.entry), "")
 
 
 def _closest(texts: Sequence[str], line: str) -> int:

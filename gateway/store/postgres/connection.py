@@ -43,7 +43,8 @@ _PARTS = sql(  # names as the server quotes them
 _TEXT_TABLES = (
     "inbox",
     "step",
-    "body",
+    "record",
+    "unwritten",
     "outbox",
     "part",
     "dead",

@@ -22,7 +22,7 @@ from gateway.ports.journal import SessionRow
 from gateway.store import adoption, workers
 from gateway.store.adoption import OpenWork
 from gateway.store.database import SET_META, Database, QueryResult
-from gateway.store.migrations import MIGRATIONS, Migration
+from gateway.store.migrations import ALONE, MIGRATIONS, Migration
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.worker_locks import LOCK_HERE, describe_live, end_sessions, server_time, take_lock
 from gateway.store.row_codec import moment, sql
@@ -390,6 +390,8 @@ def prepare(connection: PostgresConnection, migrations: Sequence[Migration] = MI
             raise SchemaTooNew(_newer_line(version))
         if version < len(migrations):
             _require_rights(connection)
+        if version and any(version < number for number in ALONE):
+            _require_others_stopped(connection)
         for step in range(version, len(migrations)):
             _migrate(connection, migrations[step], step + 1)
     except psycopg.Error as error:
@@ -463,6 +465,15 @@ def require_active(database: Database) -> None:
 
 def _minute(move: DatabaseMove) -> str:
     return move.at[:16].replace("T", " ")
+
+
+def _require_others_stopped(connection: Database) -> None:
+    """Refuse to change what a gateway of the version before, which still runs, would fail at."""
+    if _lists_workers(connection) and (holder := describe_live(connection, "", shares=False)):
+        raise StoreUnavailable(
+            "this version keeps conversations in other tables, which the gateways that run cannot use: stop every other"
+            f" gateway of this database first (one runs {holder})"
+        )
 
 
 def _newer_line(version: int) -> str:

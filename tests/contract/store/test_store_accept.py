@@ -383,7 +383,8 @@ async def test_strange_text_is_kept_as_it_is(store: Store, text: str) -> None:
     delivery = await store.outbox.next(key)
     assert delivery is not None
     assert delivery.message.text == text
-    assert (await store.records.pending(key))[0].record.lines[1]["content"] == text
+    [stored] = await store.records.unwritten(0, 10)
+    assert stored.record.lines[1]["content"] == text
 
 
 async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
@@ -406,7 +407,7 @@ async def test_pruning_takes_all_rows_a_few_at_a_time(backend: StoreBackend, mon
     await accept(store, said("waiting", key=BOB, id="open"))
     for n in range(4):
         await answer(store, said(id=f"b{n}"), "answer")
-    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    await store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
     backend.wall.advance(days=31)
     await store.prune()
     # The newest row stays, so that its number is not given again.
@@ -421,7 +422,7 @@ async def test_texts_go_after_a_week_and_keys_after_a_month(backend: StoreBacken
     store = await backend.open()
     first = await answer(store, said("secret"), "answer")
     await accept(store, said("waiting", id="2"))
-    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    await store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
     backend.wall.advance(days=8)
     await store.prune()
     assert (await claim(store)).rows[0].message.text == "waiting"  # only what has ended is blanked

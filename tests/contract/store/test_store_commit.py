@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import replace
 from datetime import timedelta
 
@@ -42,7 +43,7 @@ async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None
     commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
     assert await store.journal.commit(lease, commit) == commit.record
     store = await backend.reopen()
-    assert [stored.record for stored in await store.records.unprojected(0, 10)] == [commit.record]
+    assert [stored.record for stored in await store.records.unwritten(0, 10)] == [commit.record]
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
     assert (await store.journal.session(ANN)).next_index == 2
@@ -107,9 +108,10 @@ async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> N
     assert session == lease.session
     record = plain_record("tstatus", session, inbox=(row.seq,))
     assert await store.journal.settle(row, TurnCommit(record=record)) == record
-    assert await store.journal.settle(row, TurnCommit(record=record)) == record
+    again = await store.journal.settle(row, TurnCommit(record=record))
+    assert (again.turn, again.lines[:-1], again.lines[-1]["kind"]) == ("tstatus", record.lines, "end")
     await store.journal.commit(lease, answered(lease))
-    assert [stored.record.turn for stored in await store.records.pending(ANN)] == ["tstatus", lease.turn]
+    assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == ["tstatus", lease.turn]
     story = await store.journal.trace("tstatus")
     assert story is not None
     assert story.inbox[0]["state"] == "answered"
@@ -147,24 +149,23 @@ async def test_what_is_said_beside_appended_lines_is_said_once(store: Store) -> 
     assert [each.message for each in await store.outbox.undelivered(ANN)] == [report]
 
 
-async def test_projected_bodies_leave_the_journal(backend: StoreBackend) -> None:
-    """Records come in commit order, after a number, of a key; what is projected comes no more."""
+async def test_turns_that_are_in_their_files_are_not_returned_again(backend: StoreBackend) -> None:
+    """They come in commit order, after a number; what is written comes no more, and stays in the store."""
     store = await backend.open()
     turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
-    records = await store.records.unprojected(0, 10)
+    records = await store.records.unwritten(0, 10)
     assert [stored.record.turn for stored in records] == turns
-    assert [stored.record.turn for stored in await store.records.unprojected(records[0].seq, 1)] == [turns[1]]
-    assert [stored.record.turn for stored in await store.records.pending(ANN)] == [turns[0], turns[2]]
-    await store.records.projected([stored.seq for stored in records[:2]])
+    assert [stored.record.turn for stored in await store.records.unwritten(records[0].seq, 1)] == [turns[1]]
+    await store.records.mark_written([stored.seq for stored in records[:2]])
     store = await backend.reopen()
-    assert [stored.record.turn for stored in await store.records.unprojected(0, 10)] == [turns[2]]
-    assert (await store.records.pending(BOB)) == ()
+    assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
+    assert [each.turn for each in await store.transcripts.scan("")] == [turns[0], turns[2], turns[1]]
 
 
-async def test_the_projector_is_woken_at_start_and_by_each_commit(store: Store) -> None:
+async def test_the_mirror_is_woken_at_start_and_by_each_commit(store: Store) -> None:
     """What was left at the last stop is looked at without a new commit."""
-    await asyncio.wait_for(store.records.wait_unprojected(), 10)
-    waiting = asyncio.create_task(store.records.wait_unprojected())
+    await asyncio.wait_for(store.records.wait_unwritten(), 10)
+    waiting = asyncio.create_task(store.records.wait_unwritten())
     await asyncio.sleep(0)
     assert not waiting.done()
     await answer(store, said(), "x")
@@ -181,7 +182,9 @@ async def test_sessions_are_listed_most_recent_first(backend: StoreBackend) -> N
     assert [session.key for session in await store.records.sessions()] == [BOB, ANN]
     await answer(store, said(id="3"), "x")
     assert [session.key for session in await store.records.sessions()] == [ANN, BOB]
-    assert (await store.records.sessions())[0] == await store.journal.session(ANN)
+    newest = (await store.records.sessions())[0]
+    assert newest.used_at == backend.wall.now()
+    assert dataclasses.replace(newest, used_at=None) == await store.journal.session(ANN)
 
 
 async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> None:

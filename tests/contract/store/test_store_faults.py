@@ -281,14 +281,14 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqlStore, disk
     lanes, chats = store.journal.ready_sessions(), store.outbox.chats()
     await anext(lanes)
     lease = await claim(store)
-    await store.records.wait_unprojected()
+    await store.records.wait_unwritten()
     with lost_reply(disk):
         await store.journal.commit(lease, answered(lease, "one"))
     with pytest.raises(LeaseLost):
         await store.journal.release(lease)
     assert await asyncio.wait_for(anext(lanes), 10) == ANN
     assert await asyncio.wait_for(anext(chats), 10) == ANN
-    await asyncio.wait_for(store.records.wait_unprojected(), 10)
+    await asyncio.wait_for(store.records.wait_unwritten(), 10)
     assert (await store.journal.commit(lease, answered(lease, "other"))).turn == lease.turn
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
     assert (await claim(store)).rows[0].message.message_id == "2"

@@ -74,7 +74,7 @@ async def seen(store: Store) -> list[object]:
         await store.records.sessions(),
         [await store.journal.waiting_rows(SessionKey("telegram", str(number))) for number in range(3)],
         [await store.outbox.undelivered(SessionKey("telegram", str(number))) for number in range(3)],
-        await store.records.unprojected(0, 10),
+        await store.records.unwritten(0, 10),
         await store.usage.totals(since=START),
         store.people.preferences("telegram:ann"),
         await store.state("web").all("a"),
@@ -131,6 +131,7 @@ VALUES = {
     "TEXT": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
     "INTEGER": st.integers(-(2**63), 2**63 - 1),
     "REAL": st.none() | st.floats(allow_nan=False),
+    "BLOB": st.binary(),
 }
 
 

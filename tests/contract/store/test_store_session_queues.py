@@ -407,19 +407,19 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None
 
 
 async def test_depth_counts_what_waits(backend: StoreBackend) -> None:
-    """Queue, age, undelivered, dead and unprojected are visible."""
+    """Queue, age, undelivered, dead and unwritten are visible."""
     store = await backend.open()
     lease = await begin_turn(store, said("a", id="1"))
     await store.journal.commit(lease, answered(lease, "answer", outcome=MessageOutcome.DEAD, failure="poison"))
     await accept(store, said("b", id="2"))
     backend.wall.advance(seconds=30)
     depth = await store.journal.depth()
-    assert {name: depth[name] for name in ("queued", "oldest_seconds", "undelivered", "dead", "unprojected")} == {
+    assert {name: depth[name] for name in ("queued", "oldest_seconds", "undelivered", "dead", "unwritten")} == {
         "queued": 1,
         "oldest_seconds": 30,
         "undelivered": 1,
         "dead": 1,
-        "unprojected": 1,
+        "unwritten": 1,
     }
 
 

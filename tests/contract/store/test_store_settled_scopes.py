@@ -27,11 +27,11 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.scopes import scope_folder
+from agent.memory.storage import session_mirror
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage import transcript_projector
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
@@ -54,12 +54,12 @@ class WrittenHome:
         self.path = home
         self.store = store
         self.files = ScopeFileSync(home, store.scope_files)
-        self.projector = TranscriptProjector(home, store.records)
+        self.mirror = SessionMirror(home, store.records, store.transcripts)
         self.sessions = scope_folder(home, SCOPE) / "sessions"
         store.scope_files.save_first(self.files.save)
-        self.conversations = ConversationCache(home, store.records)
-        self.files.watch(lambda: (SCOPE,), self.projector.let_go, self.conversations.forget_changed)
-        self.projector.share(store.erasing.has_unwritten, self.files.fetch, self.conversations.adopt)
+        self.conversations = ConversationCache(home, store.transcripts)
+        self.files.watch(lambda: (SCOPE,), self.mirror.let_go, self.conversations.forget_changed)
+        self.mirror.share(store.erasing.has_unwritten, self.files.fetch, self.conversations.adopt)
 
     async def open(self, key: SessionKey) -> Conversation:
         """Return the conversation of a chat as a turn would have it."""
@@ -86,7 +86,7 @@ async def two_homes(team: Workers, folder: Path) -> Sequence[WrittenHome]:
     first = WrittenHome(folder / "0", await team.open())
     await first.files.start()
     await answer_in(first.store, ANN, "I like coffee")
-    await first.projector.flush()
+    await first.mirror.flush()
     second = WrittenHome(folder / "1", await team.open())
     await second.files.start()
     await paused(first.store)
@@ -99,12 +99,12 @@ async def test_an_erasure_finds_lines_that_another_gateway_has_not_written(team:
     homes = await two_homes(team, tmp_path)
     assert await homes[0].store.erasing.has_unwritten(SCOPE)
     assert not await homes[1].store.erasing.has_unwritten(SCOPE)
-    erasing = asyncio.create_task(homes[0].projector.settle(SCOPE))
+    erasing = asyncio.create_task(homes[0].mirror.settle(SCOPE))
     await asyncio.sleep(0)
-    await homes[1].projector.flush()
+    await homes[1].mirror.flush()
     await erasing
     assert "green tea" in homes[0].text()
-    assert await homes[0].projector.redact(homes[0].sessions, lambda raw: raw.replace(b"green tea", b"_________"))
+    assert await homes[0].mirror.redact(SCOPE, lambda raw: raw.replace(b"green tea", b"_________"))
     await homes[0].files.save((SCOPE,))
     await homes[1].files.fetch(SCOPE)
     assert "green tea" not in homes[1].text()
@@ -116,7 +116,7 @@ async def test_a_commit_stores_what_was_written_but_lines_that_are_in_records(te
     home = WrittenHome(tmp_path, await team.open())
     await home.files.start()
     await answer_in(home.store, ANN, "one")
-    await home.projector.flush()
+    await home.mirror.flush()
     transcript, store, disk = next(home.sessions.glob("*.jsonl")), home.store.scope_files, Disk()
     assert store is not None
     before = (await store.look(SCOPE))[SCOPE].version
@@ -138,14 +138,14 @@ async def test_a_gateway_that_cannot_write_its_lines_makes_an_erasure_wait(
     team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is said to be forgotten that is still there: the turn runs again later."""
-    monkeypatch.setattr(transcript_projector, "_LONGEST_SETTLE", 0.1)
+    monkeypatch.setattr(session_mirror, "_LONGEST_SETTLE", 0.1)
     first, second = await team.open(), await team.open()
     home = WrittenHome(tmp_path, first)
     await home.files.start()
     await paused(first)
     await answer_in(second, OTHER_CHAT, "I like green tea")
     with pytest.raises(StoreUnavailable, match="has not written"):
-        await home.projector.settle(SCOPE)
+        await home.mirror.settle(SCOPE)
 
 
 async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None:
@@ -154,17 +154,15 @@ async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None
     home = WrittenHome(tmp_path, store)
     await home.files.start()
     await answer_in(store, ANN, "I like green tea")
-    await home.projector.settle(SCOPE)
+    await home.mirror.settle(SCOPE)
     assert "green tea" in home.text()
 
 
-async def test_a_history_has_what_another_gateway_has_written(team: Workers, tmp_path: Path) -> None:
-    """A window that comes to a gateway shows the turns of the gateway it was at, written there a moment before."""
+async def test_a_history_has_what_another_gateway_has_committed(team: Workers, tmp_path: Path) -> None:
+    """A window that comes to a gateway shows the turns of the gateway it was at, which are in no file yet."""
     homes = await two_homes(team, tmp_path)
     store = homes[0].store
-    sessions = StoredSessions(homes[0].path, store.records, store.journal, store.outbox)
-    sessions.share(homes[0].files.fetch)
-    await homes[1].projector.flush()
+    sessions = StoredSessions(store.records, store.transcripts, store.journal, store.outbox)
     page = await sessions.displayed_page(OTHER_CHAT, turns=10)
     assert page is not None
     assert [line.text for line in page.lines if line.role == "assistant"] == ["I like green tea"]
@@ -174,14 +172,14 @@ async def test_a_change_elsewhere_closes_the_conversations_that_it_is_about(team
     """Another gateway's turn leaves a chat of the same person open here; an erasure of its words closes that too."""
     homes = await two_homes(team, tmp_path)
     ours, theirs = await homes[0].open(ANN), await homes[0].open(OTHER_CHAT)
-    written = homes[0].projector._files[homes[0].sessions / "telegram%3a42.jsonl"]
-    await homes[1].projector.flush()
+    written = homes[0].mirror._files[homes[0].sessions / "telegram%3a42.jsonl"]
+    await homes[1].mirror.flush()
     await homes[0].files.fetch(SCOPE)
     assert await homes[0].open(ANN) is ours
-    assert homes[0].projector._files[homes[0].sessions / "telegram%3a42.jsonl"] is written
+    assert homes[0].mirror._files[homes[0].sessions / "telegram%3a42.jsonl"] is written
     assert await homes[0].open(OTHER_CHAT) is not theirs
     await homes[1].files.fetch(SCOPE)
-    await homes[1].projector.redact(homes[1].sessions, lambda raw: raw.replace(b"coffee", b"______"))
+    await homes[1].mirror.redact(SCOPE, lambda raw: raw.replace(b"coffee", b"______"))
     await homes[1].files.save((SCOPE,))
     await homes[0].files.fetch(SCOPE)
     read = await homes[0].open(ANN)
@@ -198,7 +196,7 @@ async def test_a_record_that_another_gateway_makes_is_in_the_open_conversation(t
     await claim(homes[0].store, ANN)
     record = plain_record("pentry", session, lines=(build.pointer(session.next_index, "e1"),), scope=SCOPE)
     await homes[1].store.records.append(record)
-    await homes[0].projector.flush()
+    await homes[0].mirror.flush()
     assert await homes[0].open(ANN) is conversation
     assert conversation.consolidated == session.next_index
 
@@ -220,7 +218,7 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then it deletes nothing of the scope and comes back; then the old lines of both gateways go."""
-    monkeypatch.setattr(transcript_projector, "_LONGEST_SETTLE", 0.1)
+    monkeypatch.setattr(session_mirror, "_LONGEST_SETTLE", 0.1)
     homes = await two_homes(team, tmp_path)
     now = datetime.now(UTC) + timedelta(days=31)
 
@@ -229,7 +227,7 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
 
     store, unused = homes[0].store, cast("Any", None)
     storage = ErasureStorage(
-        home=homes[0].path, documents=unused, versions=unused, transcripts=homes[0].projector, records=store.records,
+        home=homes[0].path, documents=unused, versions=unused, transcripts=homes[0].mirror, records=store.records,
         jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), writing=asyncio.Lock(),
         reopen=lambda _: None, now=lambda: now,
     )  # fmt: skip
@@ -237,7 +235,7 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     job = Job(id=f"{RETENTION}:today", kind=RETENTION, scope="", payload={}, due_at=now)
     assert isinstance(await retention.expire(job), RetryJobLater)
     assert "coffee" in homes[0].text()
-    await homes[1].projector.flush()
+    await homes[1].mirror.flush()
     assert await retention.expire(job) is None
     assert not re.search("coffee|green tea", homes[0].text())
     await homes[0].files.save((SCOPE,))
@@ -357,7 +355,7 @@ async def test_a_fact_that_another_gateway_applies_meanwhile_is_there_for_the_tu
 ) -> None:
     """Its job was pending when the files were fetched, and done when this gateway asks for jobs: it fetches again."""
     homes = await two_homes(team, tmp_path)
-    await homes[1].projector.flush()
+    await homes[1].mirror.flush()
     documents = [FileDocumentStore(home.path) for home in homes]
     jobs = [MemoryJobs(home.store.jobs, each, home=home.path) for home, each in zip(homes, documents, strict=True)]
     fact = Job(id="remember:1", kind=REMEMBER, scope=SCOPE, payload={"fact": "likes tea"}, due_at=datetime.now(UTC))
@@ -374,7 +372,7 @@ async def test_a_start_goes_on_when_another_gateway_changes_a_scope_meanwhile(
 ) -> None:
     """An edit by hand from while the gateway was down meets a change made between the start's fetch and its save."""
     homes = await two_homes(team, tmp_path)
-    await homes[1].projector.flush()
+    await homes[1].mirror.flush()
     await homes[0].files.fetch(SCOPE)
     await homes[0].files.close()
     files = ScopeFileSync(homes[0].path, homes[0].files._store)

@@ -69,10 +69,10 @@ async def accept_all(store: SqlStore, keys: Iterable[SessionKey]) -> None:
 async def write_transcripts(*stores: SqlStore) -> None:
     """Let the bodies of each worker's records go, as its transcripts do when they are written."""
     for store in stores:
-        found = await store.records.unprojected(0, 2)
+        found = await store.records.unwritten(0, 2)
         while found:
-            await store.records.projected([each.seq for each in found])
-            found = await store.records.unprojected(0, 2)
+            await store.records.mark_written([each.seq for each in found])
+            found = await store.records.unwritten(0, 2)
 
 
 async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) -> None:
@@ -92,7 +92,7 @@ async def test_a_chat_has_one_worker_until_nothing_of_it_is_open(team: Workers) 
     await first.outbox.mark_sent(receipt(parts[0]))
     lease = await claim(first)
     await first.journal.commit(lease, answered(lease))
-    assert await second.records.unprojected(0, 10) == ()  # a transcript has one writer
+    assert await second.records.unwritten(0, 10) == ()  # a transcript has one writer
     await balanced(first)
     assert team.holders() == {ANN: first._engine.owner}
     await write_transcripts(first)

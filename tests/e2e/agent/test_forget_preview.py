@@ -15,8 +15,9 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import encode, format_time, utc_now
-from gateway.events import InboundKind
+from agent.memory.storage.transcript_lines import format_time, utc_now
+from gateway.events import InboundKind, SessionKey
+from gateway.ports import MessageOutcome, TurnRecord
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.held_model import HeldScriptModel
@@ -79,7 +80,7 @@ async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(pu
     async with gateway(model=SummaryModel()) as parlour:
         await parlour.channel.ask("ann", "hello")
         await parlour.idle()
-        elsewhere = parlour.home / ANN / "sessions" / "pocket%3aann-elsewhere.jsonl"
+        key = SessionKey("pocket", "ann-elsewhere")
         unwritten, waits = [1], asyncio.Event()
 
         async def has_unwritten(scope: str) -> bool:
@@ -89,8 +90,22 @@ async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(pu
             return False
 
         async def write_elsewhere() -> None:
-            with elsewhere.open("ab") as file:
-                file.write(encode(build.message(unwritten.pop(), "t9", "user", "more tea", utc_now())))
+            session = await parlour.app.store.journal.session(key)
+            n = unwritten.pop()
+            line = build.message(session.next_index, f"t{n}", "user", "more tea", utc_now())
+            record = TurnRecord(
+                turn=f"t{n}",
+                key=key,
+                transcript=session.transcript,
+                outcome=MessageOutcome.ANSWERED,
+                lines=(line,),
+                from_index=session.next_index,
+                to_index=session.next_index + 1,
+                inbox=(),
+                at=utc_now(),
+                scope=ANN,
+            )
+            await parlour.app.store.records.append(record)
 
         async def ask(text: str) -> str:
             waits.clear()
@@ -102,13 +117,15 @@ async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(pu
         async def fetch(scope: str) -> None:
             assert (scope, unwritten) == (ANN, [])
 
-        parlour.app.projector.share(has_unwritten, fetch, lambda _: None)
+        parlour.app.mirror.share(has_unwritten, fetch, lambda _: None)
         question = await ask(f"/forget tea{purge}")
         assert " 1 message" in question
         unwritten.append(2)
         await ask(yes(question))
         await wait_until_purged(parlour, ANN)
-        assert "more tea" not in elsewhere.read_text()
+        await parlour.app.mirror.flush()
+        assert "more tea" not in (parlour.home / ANN / "sessions" / "pocket%3aann-elsewhere.jsonl").read_text()
+        assert all(b"more tea" not in each.body for each in await parlour.app.store.transcripts.scan(ANN))
 
 
 @pytest.mark.parametrize("purge", ["", " --purge"])

@@ -14,7 +14,7 @@ from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
-from gateway.ports import Job
+from gateway.ports import DisplayedMessage, Job
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where
@@ -26,37 +26,22 @@ OLD, NEW = "oldquokka", "newquokka"
 TODAY = Job(id="retention:x", kind="retention", scope="", payload={}, due_at=datetime(2026, 11, 22, tzinfo=UTC))
 
 
-class CountingDisk(Disk):
-    """A disk that counts what is read and written over."""
-
-    def __init__(self) -> None:
-        self.bytes_read = 0
-        self.overwritten = 0
-
-    def read(self, path: Path, start: int, length: int) -> bytes:
-        """Count."""
-        data = super().read(path, start, length)
-        self.bytes_read += len(data)
-        return data
-
-    def replace(self, path: Path, data: bytes) -> None:
-        """Count what is written to transcripts."""
-        super().replace(path, data)
-        if path.suffix == ".jsonl":
-            self.overwritten += len(data)
+def transcript_file(home: Path) -> Path:
+    """Return the path of Ann's transcript."""
+    return home / SCOPE / "sessions" / "pocket%3aann.jsonl"
 
 
-def at(parlour: InProcessGateway, moment: datetime, disk: Disk | None = None) -> RetentionJob:
+def at(parlour: InProcessGateway, moment: datetime) -> RetentionJob:
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
     mine = parlour.app.commands.memory.erasure.retention
-    storage = dataclasses.replace(mine.storage, now=lambda: now, disk=disk or Disk())
+    storage = dataclasses.replace(mine.storage, now=lambda: now)
     return dataclasses.replace(mine, days=DAYS, storage=storage)
 
 
 def messages(home: Path) -> Sequence[object]:
     """Return what Ann's transcript says, oldest first."""
-    blocks = read_all(SegmentChain(Disk(), home / SCOPE / "sessions" / "pocket%3aann.jsonl")).blocks
+    blocks = read_all(SegmentChain(Disk(), transcript_file(home))).blocks
     return [line["content"] for block in blocks for line in block.lines if line.get("role")]
 
 
@@ -75,16 +60,14 @@ async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) ->
             os.utime(path, (middle.timestamp() - 1,) * 2)
         await ask("ann", f"my {NEW}")
         await wait_until_purged(parlour)
-        disk = CountingDisk()
-        assert await at(parlour, middle, disk).expire(TODAY) is None
+        assert await at(parlour, middle).expire(TODAY) is None
         said = messages(home)
         assert said[:3] == [FORGOTTEN, FORGOTTEN, f"my {NEW}"]
         assert NEW in str(said[3])
         assert not list((home / SCOPE / "attachments").iterdir())
-        written = disk.overwritten
-        assert written
-        await at(parlour, middle, disk).expire(TODAY)
-        assert disk.overwritten == written
+        written = transcript_file(home).stat().st_ino
+        await at(parlour, middle).expire(TODAY)
+        assert transcript_file(home).stat().st_ino == written
         await ask("ann", "and now?")
         prompt = str(model.prompts[-1])
         assert NEW in prompt
@@ -127,6 +110,37 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         assert f"my {OLD}" not in str(model.prompts[-1])
         await parlour.idle()
     assert not any("sessions" in name for name in where(home, OLD))
+
+
+async def test_a_new_conversation_keeps_its_lines_and_an_archived_one_loses_the_old(tmp_path: Path) -> None:
+    """Each turn lapses by its own time, whatever file it is in by then."""
+    home = tmp_path / "home"
+    async with gateway(home=home, model=SummaryModel(), environment=WINDOW) as parlour:
+        ask = parlour.channel.ask
+        await ask("ann", f"my {OLD}, at great length: {'long ' * 200}")
+        first = datetime.now(UTC)
+        await ask("ann", "my second")
+        await parlour.idle()
+        await at(parlour, first).expire(TODAY)
+        second = datetime.now(UTC)
+        await ask("ann", "my third")
+        await ask("ann", "/new")
+        await ask("ann", f"my {NEW}")
+        await parlour.idle()
+        await at(parlour, second).expire(TODAY)
+        assert messages(home)[0] == f"my {NEW}"
+        said = [line.text for line in await shown(parlour)]
+        assert "my third" in said
+        assert f"my {NEW}" in said
+        assert not any(OLD in text or "my second" in text for text in said)
+    assert not any("sessions" in name for name in where(home, OLD))
+
+
+async def shown(parlour: InProcessGateway) -> Sequence[DisplayedMessage]:
+    """Return all that the page would show of Ann's conversation."""
+    page = await parlour.app.sessions.displayed_page(SessionKey("pocket", "ann"), turns=100)
+    assert page is not None
+    return page.lines
 
 
 async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:

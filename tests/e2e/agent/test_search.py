@@ -41,7 +41,9 @@ def lines(parlour: InProcessGateway) -> list[dict[str, Any]]:
 
 async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(tmp_path: Path) -> None:
     """memory_search names who, when and where; memory_get reads what stood around it."""
-    model = HeldScriptModel("noted", "noted", calls(("memory_search", '{"query": "who is my dentist?"}')))
+    model = HeldScriptModel(
+        "noted", "noted", calls(("memory_search", '{"query": "who is my dentist?"}')), in_turns=True
+    )
     async with gateway(model=model, home=tmp_path / "home") as parlour:
         await have_conversation(parlour)
         await parlour.channel.ask("ann", "who was it again?")

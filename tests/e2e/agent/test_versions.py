@@ -96,7 +96,7 @@ async def test_what_was_done_is_named_and_kept() -> None:
 
 async def test_a_message_that_left_the_window_is_answered_as_a_new_one() -> None:
     """Nothing is replaced then, and the answer says so."""
-    model = HeldScriptModel()
+    model = HeldScriptModel(in_turns=True)
     async with gateway(model=model) as parlour:
         await parlour.channel.ask("c", "old", number="m1")
         await parlour.channel.ask("c", "/new")

@@ -17,7 +17,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, turn_name
 
@@ -45,8 +45,8 @@ class ConversationScene:
         self.home = home
         self.window = window
         self.records = FakeRecords()
-        self.projector = TranscriptProjector(home, self.records)
-        self.conversations = ConversationCache(home, self.records, window=window)
+        self.mirror = SessionMirror(home, self.records, self.records.transcripts)
+        self.conversations = ConversationCache(home, self.records.transcripts, window=window)
         self.facts: list[str] = []
         self.zone = "Europe/Berlin"
         self.n = 0
@@ -65,7 +65,7 @@ class ConversationScene:
         """Do one thing that can happen in a chat."""
         self.n += 1
         if what == "project":
-            await self.projector.flush()
+            await self.mirror.flush()
         elif what == "learn":
             self.facts.append(f"- fact {self.n}") if number else self.facts.clear()
         elif what == "move":
@@ -154,17 +154,17 @@ async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
     for what, number in steps:
         await scene.step(what, number)
         hot = await scene.conversations.open(scene.row, SCOPE)
-        cold = await ConversationCache(home, scene.records, window=window).open(scene.row, SCOPE)
+        cold = await ConversationCache(home, scene.records.transcripts, window=window).open(scene.row, SCOPE)
         assert cold is not hot
         assert picture(cold) == picture(hot), what
         messages = list(hot.messages)
         assert not messages or messages[0]["role"] == "user"
-    await scene.projector.close()
+    await scene.mirror.close()
 
 
 @given(STEPS, st.sampled_from([0, 1, 4, 10, 100]))
 @settings(max_examples=150, deadline=None)
 def test_reopening_changes_no_byte(steps: list[tuple[str, int]], window: int) -> None:
-    """Through tools, deltas, snapshots, marks, pointers, trims, deletions, /new and half-projected journals."""
+    """Through tools, deltas, snapshots, marks, pointers, trims, deletions, /new and turns in no file yet."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_play(Path(folder), window, steps))

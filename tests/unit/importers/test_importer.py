@@ -20,9 +20,9 @@ from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.segments import SegmentChain, transcript_of_archive
+from agent.memory.storage.session_mirror import SessionMirror
 from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import Store
@@ -71,6 +71,7 @@ class ImportScene:
                 session=journal.session,
                 sessions=records.sessions,
                 append=records.append,
+                transcripts=self.store.transcripts,
                 now=lambda: START,
                 disk=disk,
                 is_dry=is_dry,
@@ -80,7 +81,7 @@ class ImportScene:
             is_dry=is_dry,
         )
         items = await importer.run(SYSTEMS[system](self.theirs, "UTC"), scope, mapped or {})
-        await TranscriptProjector(self.home, records).flush()
+        await SessionMirror(self.home, records, self.store.transcripts).flush()
         return items
 
     def text(self, name: str, scope: str = SCOPE) -> str:
@@ -249,6 +250,21 @@ async def test_a_chat_that_has_spoken_keeps_its_own_conversation(tmp_path: Path)
         assert "already has messages" in item.why
         assert ["One more"] in world.said()
         assert (await world.store.journal.session(KEY)).next_index == 6
+
+
+async def test_archives_are_the_files_that_the_report_names(tmp_path: Path) -> None:
+    """The mirror writes the rows of a conversation without a chat to the archive that was named before."""
+    async with open_import(tmp_path) as world:
+        targets = [each.target for each in await world.take() if each.what == "conversation" and each.new]
+        assert targets
+        files = (world.home / SCOPE / "sessions").glob("*.jsonl")
+        assert {str(path.relative_to(world.home)) for path in files} == set(targets)
+        stored = await world.store.transcripts.scan(SCOPE)
+        for target in targets:
+            path = world.home / target
+            rows = [each for each in stored if each.transcript == transcript_of_archive(path)]
+            assert rows
+            assert path.read_bytes().partition(b"\n")[2] == b"".join(each.body for each in rows)
 
 
 async def test_of_several_under_one_key_the_newest_goes_on(tmp_path: Path) -> None:

@@ -10,10 +10,20 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.storage.session_mirror import SessionMirror
 from gateway.events import SessionKey
 from gateway.ports import SessionRow, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, FakeRecords, exchange, talk
+from tests.fakes.memory import (
+    ANN,
+    SCOPE,
+    START,
+    TRANSCRIPT,
+    CountingDisk,
+    CountingTranscripts,
+    FakeRecords,
+    exchange,
+    talk,
+)
 
 VIEW = MemoryView(soul="", user="", memory="- tea", shared="", rev="1")
 
@@ -44,7 +54,7 @@ def kinds(record: TurnRecord, kind: str) -> list[object]:
 async def test_the_window_moves_by_half_when_it_is_full(tmp_path: Path) -> None:
     """At 100 messages to 50, at 150 to 100; each move brings one new snapshot, with the next turn."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records, window=100).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts, window=100).open(row(), SCOPE)
     held = await hold(conversation, records, 101)
     marks = {n: record for n, record in enumerate(held) if kinds(record, "mark")}
     assert list(marks) == [49, 74, 99]
@@ -57,7 +67,7 @@ async def test_the_window_moves_by_half_when_it_is_full(tmp_path: Path) -> None:
 async def test_the_window_moves_to_the_beginning_of_a_turn(tmp_path: Path) -> None:
     """Never into the middle of a tool exchange, whatever the turns' sizes."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records, window=20).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts, window=20).open(row(), SCOPE)
     for _ in range(30):
         await hold(conversation, records, 1, tools=3)
         assert conversation.replay_from % 8 == 0
@@ -68,7 +78,9 @@ async def test_the_window_moves_to_the_beginning_of_a_turn(tmp_path: Path) -> No
 async def test_a_consolidation_that_does_not_come_lets_no_prompt_grow_for_ever(tmp_path: Path) -> None:
     """Twice the window, then a mark moves it; the pointer stays, so that nothing of it goes unsummarised."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records, window=20, consolidates=True).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts, window=20, consolidates=True).open(
+        row(), SCOPE
+    )
     for _ in range(100):
         await hold(conversation, records, 1)
         assert conversation.next_index - conversation.replay_from <= 40
@@ -76,14 +88,16 @@ async def test_a_consolidation_that_does_not_come_lets_no_prompt_grow_for_ever(t
     due = conversation.due(conversation.next_index)
     assert due is not None
     assert (due.start, due.end) == (0, 190)
-    cold = await ConversationCache(tmp_path, records, window=20, consolidates=True).open(records.rows[ANN], SCOPE)
+    cold = await ConversationCache(tmp_path, records.transcripts, window=20, consolidates=True).open(
+        records.rows[ANN], SCOPE
+    )
     assert (cold.consolidated, cold.replay_from) == (0, conversation.replay_from)
 
 
 async def test_marks_keep_cold_reads_short_where_the_window_is_wide(tmp_path: Path) -> None:
     """A plain mark every 100 messages, which moves nothing and takes no snapshot."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records, window=1_000).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts, window=1_000).open(row(), SCOPE)
     held = await hold(conversation, records, 120)
     assert [n for n, record in enumerate(held) if kinds(record, "mark")] == [49, 99]
     assert sum(len(kinds(record, "snapshot")) for record in held) == 1
@@ -93,7 +107,7 @@ async def test_marks_keep_cold_reads_short_where_the_window_is_wide(tmp_path: Pa
 async def test_without_a_window_the_last_ten_messages_are_sent(tmp_path: Path) -> None:
     """`memory_window: 0` of seed 004; from a user's message on, and a longer last turn whole."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records, window=0).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts, window=0).open(row(), SCOPE)
     await hold(conversation, records, 80)
     assert len(conversation.messages) == 10
     assert conversation.messages[0]["content"].endswith("question 150")
@@ -105,7 +119,7 @@ async def test_without_a_window_the_last_ten_messages_are_sent(tmp_path: Path) -
 async def test_a_pointer_moves_the_window_and_asks_for_a_snapshot(tmp_path: Path) -> None:
     """Consolidation decides where replay starts; the turn that holds the pointer is replayed whole."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
     await hold(conversation, records, 10)
     conversation.adopt(exchange(20, 20, before=[build.pointer(11)]))
     assert conversation.replay_from == 10
@@ -116,7 +130,7 @@ async def test_a_pointer_moves_the_window_and_asks_for_a_snapshot(tmp_path: Path
 async def test_hot_conversations_cost_nothing(tmp_path: Path) -> None:
     """The very object, no file, no journal; a stranger's commit makes it cold."""
     records, disk = FakeRecords(), CountingDisk()
-    conversations = ConversationCache(tmp_path, records, disk=disk)
+    conversations = ConversationCache(tmp_path, records.transcripts, disk=disk)
     conversation = await conversations.open(row(), SCOPE)
     await hold(conversation, records, 3)
     records.is_down = True
@@ -131,7 +145,7 @@ async def test_hot_conversations_cost_nothing(tmp_path: Path) -> None:
 async def test_few_are_kept(tmp_path: Path) -> None:
     """Beyond the capacity the least recently used goes; `forget` lets one go at once."""
     records = FakeRecords()
-    conversations = ConversationCache(tmp_path, records, capacity=2)
+    conversations = ConversationCache(tmp_path, records.transcripts, capacity=2)
     keys = [SessionKey("web", str(n)) for n in range(3)]
     first, second, _ = [await conversations.open(row(key=key), SCOPE) for key in keys]
     assert await conversations.open(row(key=keys[1]), SCOPE) is second
@@ -140,33 +154,23 @@ async def test_few_are_kept(tmp_path: Path) -> None:
     assert len(conversations._open) == 1
 
 
-@pytest.mark.parametrize("projected", [False, True])
-async def test_new_is_a_fresh_window_before_and_after_the_rename(tmp_path: Path, projected: bool) -> None:
+@pytest.mark.parametrize("written", [False, True])
+async def test_new_is_a_fresh_window_before_and_after_the_rename(tmp_path: Path, written: bool) -> None:
     """Nothing of the old transcript is in the new one's prompt, whether or not the file was renamed yet."""
     records = FakeRecords(*talk(3))
-    await TranscriptProjector(tmp_path, records).close()
+    await SessionMirror(tmp_path, records, records.transcripts).close()
     records.commit(exchange(3, 6, new_transcript="n" * 16))
     records.commit(exchange(4, 0, transcript="n" * 16))
-    if projected:
-        await TranscriptProjector(tmp_path, records).close()
-    conversation = await ConversationCache(tmp_path, records).open(row(2, "n" * 16), SCOPE)
+    if written:
+        await SessionMirror(tmp_path, records, records.transcripts).close()
+    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(2, "n" * 16), SCOPE)
     assert [message["content"][-10:] for message in conversation.messages] == ["question 4", "answer 4"]
-
-
-async def test_what_is_projected_while_we_look_is_found_once(tmp_path: Path) -> None:
-    """The journal is asked before the file, so a record may be in both, and counts once."""
-    records = FakeRecords(*talk(3))
-    stored = list(records.stored)
-    await TranscriptProjector(tmp_path, records).close()
-    records.stored = stored
-    conversation = await ConversationCache(tmp_path, records).open(row(6), SCOPE)
-    assert len(conversation.messages) == 6
 
 
 async def test_a_repeated_or_foreign_record_changes_nothing(tmp_path: Path) -> None:
     """A commit that was answered twice, a control command, a record of the transcript before."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
     held = await hold(conversation, records, 2)
     before = list(conversation.messages)
     conversation.adopt(held[1])
@@ -179,12 +183,12 @@ async def test_a_repeated_or_foreign_record_changes_nothing(tmp_path: Path) -> N
 async def test_lost_texts_take_a_new_snapshot(tmp_path: Path) -> None:
     """A blob that is gone or damaged costs a cached prompt, never a turn."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records).open(row(), SCOPE)
+    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
     await hold(conversation, records, 2)
-    await TranscriptProjector(tmp_path, records).close()
+    await SessionMirror(tmp_path, records, records.transcripts).close()
     for blob in (tmp_path / SCOPE / "blobs").iterdir():
         blob.write_text("damaged")
-    cold = await ConversationCache(tmp_path, records).open(row(4), SCOPE)
+    cold = await ConversationCache(tmp_path, records.transcripts).open(row(4), SCOPE)
     assert cold.snapshot is None
     assert len(cold.messages) == 4
     assert [line["kind"] for line in opening(cold, VIEW, "UTC", abilities="", at=4).lines] == ["snapshot"]
@@ -192,18 +196,18 @@ async def test_lost_texts_take_a_new_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tools", [0, 2])
 async def test_opening_a_cold_session_costs_its_window_not_its_age(tmp_path: Path, tools: int) -> None:
-    """Bytes read at 5,000 stored messages are at most 1.2 times those at 50 (and a window)."""
+    """Bytes of turns at 5,000 stored messages are at most 1.2 times those at 50 (and a window)."""
     costs = []
     for count in (60, 2_500):
         home = tmp_path / str(count)
         records = FakeRecords()
-        conversations = ConversationCache(home, records)
+        conversations = ConversationCache(home, records.transcripts)
         conversation = await conversations.open(row(), SCOPE)
-        projector = TranscriptProjector(home, records)
+        mirror = SessionMirror(home, records, records.transcripts)
         await hold(conversation, records, count, tools=tools)
-        await projector.close()
-        disk = CountingDisk()
-        cold = await ConversationCache(home, records, disk=disk).open(row(conversation.next_index), SCOPE)
+        await mirror.close()
+        counting = CountingTranscripts(records)
+        cold = await ConversationCache(home, counting).open(row(conversation.next_index), SCOPE)
         assert list(cold.messages) == list(conversation.messages)
-        costs.append(disk.bytes_read / max(len(cold.messages), 50))
+        costs.append(counting.bytes_read / max(len(cold.messages), 50))
     assert costs[1] <= costs[0] * 1.2

@@ -1,4 +1,4 @@
-"""A stretch of a transcript is found wherever it stands: in the file, in its archive, or still in the journal."""
+"""A stretch of a transcript file is found by the indices of its messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.storage.transcript_reader import read_messages
-from agent.memory.storage.transcript_writer import TranscriptWriter, entry_of
+from agent.memory.storage.transcript_writer import TranscriptWriter
 from gateway.ports import Line, MessageOutcome, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, entry_of, turn_name
 
 
 def record(n: int, *extra: Line, said: bool = True) -> TurnRecord:
@@ -61,40 +61,14 @@ def test_any_stretch_can_be_read(path: Path, low: int, high: int) -> None:
     assert texts(read_messages(Disk(), path, TRANSCRIPT, low, high)) == every[low:high]
 
 
-def test_what_the_journal_still_holds_is_found_once(path: Path) -> None:
-    """A record that is in both places is one; one that was taken back says nothing."""
-    pending = [record(19), record(20), record(21, build.forgotten_line("m20"), said=False)]
-    read = texts(read_messages(Disk(), path, TRANSCRIPT, 38, 42, pending=pending))
-    assert read == ["question 19", "answer 19", FORGOTTEN, "answer 20"]
-
-
-def test_an_archive_is_read_under_its_own_name(path: Path) -> None:
-    """After /new the old transcript is still there; the new one's messages are not taken for its."""
+def test_a_message_that_was_taken_back_says_nothing(path: Path) -> None:
+    """Its words are gone, its index is not."""
     file = TranscriptWriter(Disk(), path, TRANSCRIPT, str(ANN))
-    file.archive(turn_name(99))
-    fresh = TranscriptWriter(Disk(), path, "zzzzzzzz234567zz", str(ANN))
-    fresh.append(entry_of(record(0)))
-    fresh.sync()
-    assert texts(read_messages(Disk(), path, TRANSCRIPT, 36, 40))[-1] == "answer 19"
-    assert texts(read_messages(Disk(), path, "zzzzzzzz234567zz", 0, 99)) == ["question 0", "answer 0"]
-    assert read_messages(Disk(), path, "nobodys", 0, 99) == []
+    file.append(entry_of(record(21, build.forgotten_line("m19"), said=False)))
+    file.sync()
+    assert texts(read_messages(Disk(), path, TRANSCRIPT, 37, 40)) == ["answer 18", FORGOTTEN, "answer 19"]
 
 
-def test_what_left_the_window_is_read_without_what_was_before(tmp_path: Path) -> None:
-    """A summary that comes late costs what stands since its beginning, however old the transcript is."""
-    costs = []
-    for before in (200, 2_000):
-        file = TranscriptWriter(Disk(), tmp_path / f"{before}.jsonl", TRANSCRIPT, str(ANN))
-        for n in range(before):
-            file.append(entry_of(record(n)))
-        file.append(entry_of(record(before, build.pointer(2 * before - 10), said=False)))
-        for n in range(before, before + 100):
-            marks = [build.mark(2 * n, 2 * before - 10)] if n % 20 == 19 else []
-            file.append(entry_of(record(n, *marks)))
-        file.sync()
-        disk = CountingDisk()
-        low = 2 * before - 10
-        read = texts(read_messages(disk, file.path, TRANSCRIPT, low, low + 40))
-        assert read == [text for n in range(before - 5, before + 15) for text in (f"question {n}", f"answer {n}")]
-        costs.append(disk.bytes_read)
-    assert costs[1] <= costs[0] * 1.2
+def test_another_transcript_is_not_taken_for_it(path: Path) -> None:
+    """A file is what its head says."""
+    assert read_messages(Disk(), path, "zzzzzzzz234567zz", 0, 99) == []

@@ -46,7 +46,12 @@ class WindowScene:
     def opened(self) -> ConversationCache:
         """Return conversations as a fresh process has them."""
         return ConversationCache(
-            self.world.home, self.world.records, window=self.window, consolidates=True, flush=4_000, disk=self.disk
+            self.world.home,
+            self.world.records.transcripts,
+            window=self.window,
+            consolidates=True,
+            flush=4_000,
+            disk=self.disk,
         )
 
     async def open(self, conversations: ConversationCache | None = None) -> Conversation:
@@ -229,7 +234,7 @@ async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -
         talk = WindowScene(tmp_path / str(window), window=window, room=2_500)
         # With `memory_window: 0` nothing consolidates, whatever the model could do.
         talk.conversations = ConversationCache(
-            tmp_path / str(window), talk.world.records, window=window, consolidates=not window, flush=4_000
+            tmp_path / str(window), talk.world.records.transcripts, window=window, consolidates=not window, flush=4_000
         )
         for n in range(200):
             await talk.turn(*sizes(n + 1, seeded(n)))

@@ -42,7 +42,7 @@ class FillingJournal:
         """Return what waits."""
         if self.is_full:
             raise StoreUnavailable("no space left")
-        return {"queued": 3, "oldest_seconds": 1.5, "undelivered": 0, "dead": 1, "unprojected": 2, "news": "ignored"}
+        return {"queued": 3, "oldest_seconds": 1.5, "undelivered": 0, "dead": 1, "unwritten": 2, "news": "ignored"}
 
 
 def watch(journal: FillingJournal, meter: PrometheusRecorder | None = None) -> StoreWatcher:

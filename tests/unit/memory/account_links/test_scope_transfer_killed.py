@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent.memory.account_links.memory_merge import MemoryMerger
-from agent.memory.account_links.scope_transfer import merge_scope_files, split_scope_files
+from agent.memory.account_links.scope_transfer import blank_answer, merge_scope_files, split_scope_files
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.storage import transcript_lines as build
@@ -122,7 +122,7 @@ def separating(home: Path, disk: Disk) -> None:
         return BOB if key == "pocket:bob" else ANN
 
     merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
-    split_scope_files(home, disk, UNLINK, account_of)
+    split_scope_files(home, disk, UNLINK)
 
 
 def state(home: Path) -> dict[str, Any]:
@@ -154,10 +154,13 @@ def one(apart: Path) -> Path:
 
 
 def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) -> None:
-    """Lines, versions, entries, notes and transcripts of both; nothing of the younger's folder is left."""
+    """Lines, versions, entries and notes of both; nothing of the younger's folder is left.
+
+    The mirror writes the younger's transcripts, whose turns the store has given to the older one.
+    """
     folder = one / "people" / ANN
     assert not (one / "people" / BOB).exists()
-    assert {path.name for path in (folder / "sessions").iterdir()} == {f"{ANN}.jsonl", f"{BOB}.jsonl"}
+    assert {path.name for path in (folder / "sessions").iterdir()} == {f"{ANN}.jsonl"}
     memory = (folder / "memory/MEMORY.md").read_text()
     assert all(fact in memory for fact in ("zeppelin", "Bello", "Nora", "Tom"))
     source = VersionStore(one).source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora")
@@ -171,7 +174,7 @@ def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) ->
 
 
 def test_apart_again_each_has_its_own(one: Path) -> None:
-    """By where it came from, entries without a session too; answers of the time in between are in neither."""
+    """By where it came from, entries without a session too."""
     separating(one, Disk())
     for name, theirs, others in ((ANN, "ann", "bob"), (BOB, "bob", "ann")):
         folder = one / "people" / name
@@ -189,10 +192,59 @@ def test_apart_again_each_has_its_own(one: Path) -> None:
             assert trace not in kept
         assert f"{theirs} knows" in versions
         assert f"{others} knows" not in versions
-        first, second = ("zeppelin", "Bello") if theirs == "ann" else ("Nora", "Tom")
-        assert f"I know of {first}" in kept  # before they were one
-        assert f"I know of {second}" not in kept  # while they were
-        assert f"{theirs} says {second}" in kept
+
+
+def test_files_go_with_the_conversations_that_name_them(one: Path) -> None:
+    """What both name is in both places, and what is not named by the one that leaves stays where it is."""
+    source, target, disk = one / "people" / ANN, one / "people" / BOB, Disk()
+    mine, theirs, both = ("a" * 64, "b" * 64, "c" * 64)
+    for digest in (mine, theirs, both):
+        disk.replace(source / "attachments" / digest, digest.encode())
+    for folder, named in ((source, (mine, both)), (target, (theirs, both))):  # as the mirror has written them
+        lines = "".join(f'{{"files":[{{"blob":"x/{digest}"}}]}}\n' for digest in named)
+        disk.replace(folder / "sessions" / f"{folder.name}.jsonl", lines.encode())
+    disk.replace(source / "sessions" / f"{BOB}.jsonl.corrupt", b"{bob\n")
+    for _ in range(2):
+        split_scope_files(one, disk, UNLINK)
+        assert {path.name for path in (source / "attachments").iterdir()} == {mine, both}
+        assert {path.name for path in (target / "attachments").iterdir()} == {theirs, both}
+        assert (target / "attachments" / both).read_bytes() == both.encode()
+        assert (target / "sessions" / f"{BOB}.jsonl.corrupt").read_bytes() == b"{bob\n"
+        assert not (source / "sessions" / f"{BOB}.jsonl.corrupt").exists()
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"q": "bob"}'}}
+ANSWERS: list[tuple[Any, bool]] = [
+    (build.message(1, "t1", "assistant", "I know of bob", AT, tool_calls=[CALL]), True),
+    (build.message(1, "t1", "tool", "result about bob", AT, tool_call_id="c", name="look"), True),
+    (build.message(0, "t1", "user", "hi", AT, recall="bob's memory", by={"id": "ann"}), True),
+    (build.message(0, "t1", "user", "bob", AT, by={"id": "ann"}), False),
+    (build.command("t1", "/memory", "bob likes tea", AT), True),
+    (build.notice("t1", "bob's note", AT), True),
+    (build.delta("r", "bob moved", [("MEMORY.md", "bob")]), True),
+    (build.end_line("t1", from_index=0, to_index=2, inbox=["1"], outcome="answered", at=AT), False),
+    (build.pointer(2, "bob"), False),
+]
+
+
+@pytest.mark.parametrize(("line", "is_answer"), ANSWERS)
+def test_answers_of_the_time_in_between_are_in_neither(line: Any, is_answer: bool) -> None:
+    """From the link on they may have words of either; before it, and what a person said, they stay."""
+    raw = build.encode(line)
+    for since in (AT - timedelta(hours=1), AT):
+        blank = blank_answer(raw, since)
+        assert (blank != raw) == is_answer
+        assert is_answer != (b"bob" in blank or blank == raw)
+        assert blank_answer(blank, since) == blank
+    if "timestamp" in line:
+        assert blank_answer(raw, AT + timedelta(hours=1)) == raw
+    assert blank_answer(raw, None) == raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"\n", b"{bad\n", b'["bob"]\n'])
+def test_lines_that_are_damaged_stay(raw: bytes) -> None:
+    """They are no answers."""
+    assert blank_answer(raw, AT) == raw
 
 
 @pytest.mark.parametrize("work", [joining, separating])

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from agent.memory.scopes import scope_folder
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import INDEX, RecallOptions, ScopeRecall
+from agent.memory.storage.session_mirror import SessionMirror
 from agent.memory.storage.transcript_lines import forgotten_line
-from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import SessionKey
 from gateway.ports import SearchHit, SearchOptions, TurnRecord
 from tests.fakes.conditions import eventually
@@ -34,7 +34,7 @@ class RecallScene:
 
     path: Path
     records: FakeRecords
-    projector: TranscriptProjector
+    mirror: SessionMirror
     recall: ScopeRecall
 
     def say(self, *records: TurnRecord) -> None:
@@ -57,21 +57,21 @@ class RecallScene:
 async def scene(path: Path) -> AsyncIterator[RecallScene]:
     """Open recall over the home at *path*."""
     records = FakeRecords()
-    projector = TranscriptProjector(path, records)
+    mirror = SessionMirror(path, records, records.transcripts)
     recall = ScopeRecall(
         path,
         memory=RecallEngine(),
         documents=RecallEngine(),
         read_document=lambda file: f"read from {file.name}",
         zone=lambda scope: "UTC",
-        flush=projector.flush,
+        flush=mirror.flush,
         options=RecallOptions(calm=0.0),
     )
     try:
-        yield RecallScene(path, records, projector, recall)
+        yield RecallScene(path, records, mirror, recall)
     finally:
         await recall.close()
-        await projector.close()
+        await mirror.close()
 
 
 async def test_what_was_said_a_moment_ago_is_found(tmp_path: Path) -> None:

@@ -1,0 +1,561 @@
+"""Write the turns of every conversation to `sessions/*.jsonl`, behind their commits, for people and other programs.
+
+No turn reads these files: the rows of the store are true (docs/adr/0126-turns-as-rows.md). A file is the head of its
+transcript and the bodies of its turns. Turns are appended; where a file is not what was written, or turns were changed
+or removed, it is written again. While the disk is full, it is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+from cachetools import LRUCache
+
+from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
+from agent.memory.storage.message_deletion import blank_line, files_of_messages, refers_to
+from agent.memory.storage.segments import archive_of, archive_path, read_head, transcripts_of
+from agent.memory.storage.text_blobs import put_blobs
+from agent.memory.storage.transcript_lines import deleted_ids, encode
+from gateway.errors import ScopeBehind, StoreUnavailable
+from gateway.events import SessionKey
+from gateway.ports import (
+    StaleFile,
+    StoredRecord,
+    StoredTurn,
+    TranscriptExtent,
+    TranscriptStore,
+    TurnRecord,
+    TurnRecordStore,
+)
+
+log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE = 0.5  # seconds before a file that cannot be written is tried again
+_PAUSE_BEHIND = 0.1  # seconds; what another gateway has changed is fetched meanwhile
+_LONGEST_PAUSE = 30.0
+_SETTLE_POLL, _LONGEST_SETTLE = 0.05, 15.0  # seconds; others write within 0.1, and are replaced after 5
+_LONGEST_HEAD = 8 * 1024
+_KNOWN_FILES = 4_096  # whose length is known, so that their ends are not read again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPolicy:
+    """The delay of a write, which gathers turns, and the most turns in it."""
+
+    wait: timedelta = timedelta(milliseconds=100)
+    records: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _MirrorFile:
+    """A file as it was written last."""
+
+    transcript: str
+    size: int
+    seq: int  # of the last turn in it
+
+
+@dataclass(frozen=True, slots=True)
+class _Transcript:
+    scope: str
+    key: SessionKey
+    id: str
+
+    @property
+    def session(self) -> tuple[str, str]:
+        """The scope and the key, of which one transcript is the current one."""
+        return self.scope, str(self.key)
+
+
+_Failures: TypeAlias = dict[tuple[str, str], str]  # errors by scope and session key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Append:
+    """Bytes to append to a file of *size* bytes, and the texts of snapshots that their lines refer to."""
+
+    transcript: _Transcript
+    path: Path
+    size: int
+    data: bytes
+    blobs: Mapping[str, str]
+    archive: Path | None  # the name that the file gets then
+    seqs: Sequence[int]
+
+
+class SessionMirror:
+    """Writes every transcript file of the home. `run` must run in one task; any task may call the other methods."""
+
+    def __init__(
+        self,
+        home: Path,
+        records: TurnRecordStore,
+        transcripts: TranscriptStore,
+        *,
+        policy: MirrorPolicy | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._home = home
+        self._records = records
+        self._transcripts = transcripts
+        self._policy = policy or MirrorPolicy()
+        self._disk = disk or Disk()
+        self._files: LRUCache[Path, _MirrorFile] = LRUCache(_KNOWN_FILES)
+        self._lock = asyncio.Lock()
+        self._failing: _Failures = {}
+        self._is_store_down = self._is_behind = False
+        self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
+        self._fetch: Callable[[str], Awaitable[object]] | None = None
+        self._adopt: Callable[[TurnRecord], object] = lambda _: None
+
+    async def run(self) -> None:
+        """Write until cancelled, beginning with the turns that the last run left."""
+        pause = 0.0
+        while True:
+            is_clean = await self.flush()
+            pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            if self._is_behind:
+                pause = _PAUSE_BEHIND
+            try:
+                # No commit tells of a file that became stale, or that an erasure could not write.
+                async with asyncio.timeout(pause or _LONGEST_PAUSE):
+                    await self._records.wait_unwritten()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(max(self._policy.wait.total_seconds(), pause))
+
+    async def flush(self, scope: str | None = None) -> bool:
+        """Write what was committed so far, and what is stale of *scope*; return False if a file could not be written.
+
+        With *scope*, only its own files count; without it, the stale files are those of the chats of this gateway.
+        """
+        async with self._lock:
+            self._is_behind = False
+            try:
+                failed = await self._drain(scope)
+            except ScopeBehind:
+                self._is_behind = True
+                return False
+            except StoreUnavailable:
+                if not self._is_store_down:
+                    log.warning("mirror.store_down")
+                self._is_store_down = True
+                return False
+        self._is_store_down = False
+        # The stale files of other scopes were not tried.
+        self._log_outages(failed if scope is None else self._failing | failed)
+        return not failed if scope is None else all(each != scope for each, _ in failed)
+
+    def share(
+        self,
+        has_unwritten: Callable[[str], Awaitable[bool]],
+        fetch: Callable[[str], Awaitable[object]],
+        adopt: Callable[[TurnRecord], object],
+    ) -> None:
+        """Have `settle` wait for other gateways: while *has_unwritten* says so; *fetch* then brings their files.
+
+        *adopt* is called with records of no messages, which another gateway may have made of a chat that this one has.
+        """
+        self._has_unwritten, self._fetch, self._adopt = has_unwritten, fetch, adopt
+
+    async def settle(self, scope: str) -> None:
+        """Return when all turns of *scope* that any gateway has committed are in this home's files.
+
+        Call it before something is erased, with nothing of the scope changed. Raises StoreUnavailable when another
+        gateway does not write its turns.
+        """
+        await self.flush()
+        if self._has_unwritten is None or self._fetch is None:
+            return
+        try:
+            async with asyncio.timeout(_LONGEST_SETTLE):
+                while await self._has_unwritten(scope):
+                    await asyncio.sleep(_SETTLE_POLL)
+                    await self.flush()  # chats of a gateway that died meanwhile may be ours now
+        except TimeoutError:
+            raise StoreUnavailable("another gateway has not written its messages yet") from None
+        await self._fetch(scope)
+
+    @asynccontextmanager
+    async def pause_writes(self) -> AsyncIterator[None]:
+        """Flush, then write nothing while the context is open."""
+        await self.flush()
+        async with self._lock:
+            yield
+
+    async def redact(
+        self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None
+    ) -> int:
+        """Apply *change* to every line of *scope*, and write its files again; return the number of changed lines.
+
+        Raises OSError when a file could not be written; the lines are changed then, and it is retried.
+        """
+        changed = await self._transcripts.rewrite(scope, change, keys=keys)
+        await self._write_stale(scope)  # also where a run that was killed, or a link, has left stale files
+        return changed
+
+    async def remove_turns(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
+        """Remove the turns of *scope*, or of some sessions of it, with their files; return their number.
+
+        Raises OSError as `redact`.
+        """
+        count = await self._transcripts.remove(scope, keys=keys)
+        await self._write_stale(scope)
+        return count
+
+    async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
+        """Remove the turns of *scope* that ended before a time; *blank* takes the words of those that must stay.
+
+        Return the number of turns that were removed. Raises OSError as `redact`.
+        """
+        count = await self._transcripts.lapse(scope, before)
+        await self._transcripts.rewrite(scope, blank)
+        await self._write_stale(scope)
+        return count
+
+    async def _write_stale(self, scope: str) -> None:
+        if not await self.flush(scope):
+            raise OSError(f"the files of conversations cannot be written: {', '.join(set(self._failing.values()))}")
+
+    async def rearrange(self, folders: Sequence[Path], change: Callable[[], None]) -> None:
+        """Run *change*, which moves transcripts from and into *folders*, in a thread while no file is written."""
+        async with self._lock:
+            self._forget(lambda path, _: path.parent.parent in folders)
+            await wait_for_thread(asyncio.to_thread(change))
+
+    @asynccontextmanager
+    async def let_go(self, folder: Path) -> AsyncIterator[set[str]]:
+        """Write nothing while the context is open.
+
+        Transcripts with files in *folder* whose paths in it are put into the yielded set are read again afterwards.
+        """
+        async with self._lock:
+            changed = set[str]()
+            try:
+                yield changed
+            finally:
+                meant = transcripts_of(changed)
+                self._forget(
+                    lambda path, file: (
+                        path.parent.parent == folder and not meant.isdisjoint((path.stem, file.transcript))
+                    )
+                )
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        """Remove files and folders. Raises OSError."""
+        await self.flush()
+        async with self._lock:
+            self._forget(lambda path, _: any(top == path or top in path.parents for top in paths))
+            await wait_for_thread(asyncio.to_thread(self._remove, paths))
+
+    async def close(self) -> None:
+        """Flush."""
+        await self.flush()
+
+    # -- draining ----------------------------------------------------------------------------------
+
+    async def _drain(self, scope: str | None) -> _Failures:
+        """Write what is to be written; return the error of each session whose files cannot be."""
+        failed: _Failures = {}
+        after = 0
+        while stored := await self._records.unwritten(after, self._policy.records):
+            after = stored[-1].seq
+            for each in stored:
+                if each.record.to_index == each.record.from_index:
+                    self._adopt(each.record)
+            # Once a record of a session has failed, its later records must wait to stay in order.
+            ready = [each for each in stored if (each.record.scope, str(each.record.key)) not in failed]
+            done = await self._append(ready, failed)
+            if done:
+                await self._records.mark_written(done)
+            if len(stored) < self._policy.records:
+                break
+        for file in await self._transcripts.stale_files(scope):
+            if (file.scope, str(file.key)) not in failed:
+                await self._write_again(file, failed)
+        return failed
+
+    async def _append(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
+        """Append records to their files; return the seqs of those that are written."""
+        by_transcript: dict[_Transcript, list[StoredRecord]] = {}
+        for each in records:
+            record = each.record
+            by_transcript.setdefault(_Transcript(record.scope, record.key, record.transcript), []).append(each)
+        done: list[int] = []
+        batch: list[_Append] = []
+        for transcript, own in by_transcript.items():
+            # A transcript that ends and the one that begins are in the same place, one after the other.
+            if any(each.transcript.session == transcript.session for each in batch):
+                done += await self._write_batch(batch, failed)
+                batch = []
+            if transcript.session in failed:
+                continue
+            try:
+                batch.append(await self._prepare(transcript, own))
+            except (OSError, ValueError) as error:
+                failed[transcript.session] = _reason(error)
+        return done + await self._write_batch(batch, failed)
+
+    async def _prepare(self, transcript: _Transcript, records: Sequence[StoredRecord]) -> _Append:
+        """Return the bytes to append to the file of *transcript*, which is found or written again if need be."""
+        for each in records:
+            if transcript.id and (mids := deleted_ids(each.record.lines)):
+                await self._blank(each.record, mids)
+        current = path = transcript_path(self._home, transcript.scope, str(transcript.key))
+        file = self._files.get(path) if transcript.id else None  # records of no transcript are in no file
+        blobs = {digest: text for each in records for digest, text in each.record.blobs.items()}
+        if transcript.id and (file is None or file.transcript != transcript.id):
+            if blobs:  # before a line refers to them
+                await wait_for_thread(asyncio.to_thread(put_blobs, self._disk, self._home, transcript.scope, blobs))
+            path, file = await self._open(transcript, records[0])
+            self._files[path] = file
+        reached = file.seq if file is not None else records[-1].seq
+        new = [each for each in records if each.seq > reached]
+        ending = next((each.record.turn for each in records if each.record.new_transcript), "")
+        return _Append(
+            transcript=transcript,
+            path=path,
+            size=file.size if file is not None else 0,
+            data=b"".join(each.body for each in new),
+            blobs=blobs,
+            archive=_archive(path, transcript.id, ending) if ending and transcript.id and path == current else None,
+            seqs=[each.seq for each in records],
+        )
+
+    async def _write_batch(self, batch: Sequence[_Append], failed: _Failures) -> list[int]:
+        """Write *batch* in one visit of a thread; return the seqs of the records that are written."""
+        if not batch:
+            return []
+        done: list[int] = []
+        results = await wait_for_thread(asyncio.to_thread(lambda: [self._write(each) for each in batch]))
+        for each, result in zip(batch, results, strict=True):
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                if not result:
+                    self._files[each.path] = await self._rewrite(each.transcript, each.path)
+                    if each.archive is not None:
+                        await wait_for_thread(asyncio.to_thread(self._rename, each.path, each.archive))
+                elif each.data:
+                    file = _MirrorFile(each.transcript.id, each.size + len(each.data), each.seqs[-1])
+                    self._files[each.path] = file
+            except (OSError, ValueError) as error:
+                self._files.pop(each.path, None)
+                failed[each.transcript.session] = _reason(error)
+            else:
+                done += each.seqs
+                if each.archive is not None:
+                    self._files.pop(each.path, None)
+        return done
+
+    async def _open(self, transcript: _Transcript, first: StoredRecord) -> tuple[Path, _MirrorFile]:
+        """Return the file that *transcript* is in, and its content, which is all before the record *first*."""
+        extent = await self._transcripts.extent(transcript.scope, transcript.key, transcript.id, before=first.seq)
+        path = await self._place(transcript, extent)
+        first_at = extent.first_at or first.record.at
+        size = await wait_for_thread(asyncio.to_thread(self._matching_size, path, transcript, extent, first_at))
+        if size is None:
+            return path, await self._rewrite(transcript, path)
+        return path, _MirrorFile(transcript.id, size, first.seq - 1)
+
+    async def _place(self, transcript: _Transcript, extent: TranscriptExtent) -> Path:
+        """Return the path of *transcript*; another one that is in the place of the current one is archived first."""
+        current = transcript_path(self._home, transcript.scope, str(transcript.key))
+        found = await asyncio.to_thread(self._find, current, transcript.id)
+        if isinstance(found, Path):
+            return found
+        if extent.ended:
+            return _archive(current, transcript.id, extent.ended)
+        if found:  # another transcript, which has ended
+            other = await self._transcripts.extent(transcript.scope, transcript.key, found)
+            archive = _archive(current, found, other.ended or other.last_turn)
+            self._files.pop(current, None)
+            await wait_for_thread(asyncio.to_thread(self._rename, current, archive))
+        return current
+
+    def _find(self, current: Path, transcript: str) -> Path | str:
+        """Return the file of *transcript*; without one the transcript in its place, "" for none."""
+        head = read_head(self._disk, current) if self._disk.size(current) else {}
+        if head.get("transcript") == transcript:
+            return current
+        return archive_of(current, transcript) or str(head.get("transcript") or "")
+
+    def _matching_size(
+        self, path: Path, transcript: _Transcript, extent: TranscriptExtent, first_at: datetime
+    ) -> int | None:
+        """Return the size of the file if it is what was written; None if it must be written again."""
+        size = self._disk.size(path)
+        if not size:
+            if extent.size:
+                return None
+            head = encode(build.head_line(transcript.id, str(transcript.key), first_at))
+            self._disk.replace(path, head)
+            return len(head)
+        head_size = self._disk.read(path, 0, _LONGEST_HEAD).find(b"\n") + 1
+        if size != head_size + extent.size:
+            return None
+        return size if self._disk.read(path, size - len(extent.last), len(extent.last)) == extent.last else None
+
+    async def _write_again(self, file: StaleFile, failed: _Failures) -> None:
+        transcript = _Transcript(file.scope, file.key, file.transcript)
+        try:
+            extent = await self._transcripts.extent(file.scope, file.key, file.transcript)
+            path = await self._place(transcript, extent) if extent.size else None
+            if path is not None:
+                self._files[path] = await self._rewrite(transcript, path, is_stale=True)
+            else:
+                current = transcript_path(self._home, file.scope, str(file.key))
+                found = await asyncio.to_thread(self._find, current, file.transcript)
+                if isinstance(found, Path):
+                    self._files.pop(found, None)
+                    await wait_for_thread(asyncio.to_thread(self._remove, [found]))
+                await wait_for_thread(asyncio.to_thread(self._remove_rest, current, file.transcript))
+        except (OSError, ValueError) as error:
+            failed[file.scope, str(file.key)] = _reason(error)
+        else:
+            await self._transcripts.drop_stale(file)
+
+    async def _rewrite(self, transcript: _Transcript, path: Path, *, is_stale: bool = False) -> _MirrorFile:
+        """Write the whole file. Lines that are in no row, which a person wrote, are set aside unless it *is_stale*."""
+        self._files.pop(path, None)
+        turns: list[StoredTurn] = []
+        last = -(2**62)
+        while page := await self._transcripts.since(transcript.scope, transcript.key, transcript.id, last):
+            turns += page
+            last = page[-1].seq
+        # Asked behind the rows: what they have lost since the file was written, nobody may set aside.
+        stale = () if is_stale else await self._transcripts.stale_files(transcript.scope)
+        is_stale = is_stale or transcript in [_Transcript(each.scope, each.key, each.transcript) for each in stale]
+        write = partial(self._write_file, transcript, path, turns, is_stale=is_stale)
+        size = await wait_for_thread(asyncio.to_thread(write))
+        return _MirrorFile(transcript.id, size, last)
+
+    def _write_file(self, transcript: _Transcript, path: Path, turns: Sequence[StoredTurn], *, is_stale: bool) -> int:
+        begun = turns[0].at if turns else datetime.now(UTC)
+        before = self._disk.load(path) or b""
+        old_head, _, _ = before.partition(b"\n")
+        head = encode(build.head_line(transcript.id, str(transcript.key), begun))
+        old = build.decode(old_head) or {}
+        if old.get("transcript") == transcript.id and not old.get("segment"):
+            head = old_head + b"\n"
+        data = b"".join((head, *(turn.body for turn in turns)))
+        if not is_stale and not data.startswith(before):
+            known = set(data.split(b"\n"))
+            lines = before.split(b"\n")[build.kind_of(old) == "head" :]
+            save_corrupt(self._disk, path, [raw for raw in lines if raw not in known])
+        self._disk.replace(path, data)
+        self._remove_segments(path, transcript.id)
+        return len(data)
+
+    async def _blank(self, record: TurnRecord, mids: Collection[str]) -> None:
+        """Blank messages that a person deleted in the chat; their files go unless another line refers to them."""
+        keys = frozenset({record.key})
+        digests: set[str] = set()
+
+        def look(raw: bytes) -> bytes:
+            digests.update(files_of_messages(raw, mids, record.turn))
+            return raw
+
+        await self._transcripts.rewrite(record.scope, look, keys=keys)
+        if digests:
+
+            def keep(raw: bytes) -> bytes:
+                digests.difference_update(refers_to(raw, digests, mids, record.turn))
+                return raw
+
+            await self._transcripts.rewrite(record.scope, keep)
+            # Files first: after a crash the lines still refer to them, and a retry removes the rest.
+            folder = scope_folder(self._home, record.scope) / "attachments"
+            await wait_for_thread(asyncio.to_thread(self._remove, [folder / each for each in sorted(digests)]))
+        await self._transcripts.rewrite(
+            record.scope, partial(blank_line, mids=mids, deletion_turn=record.turn), keys=keys
+        )
+
+    def _log_outages(self, failed: _Failures) -> None:
+        """Log each outage once when it begins and once when it is over."""
+        for each in failed.keys() - self._failing.keys():
+            log.error("mirror.cannot_write", key=each[1], error=failed[each])
+        for _, key in self._failing.keys() - failed.keys():
+            log.info("mirror.writes_again", key=key)
+        self._failing = failed
+
+    def _forget(self, is_meant: Callable[[Path, _MirrorFile], bool]) -> None:
+        for path in [path for path, file in self._files.items() if is_meant(path, file)]:
+            del self._files[path]
+
+    # -- in the thread -----------------------------------------------------------------------------
+
+    def _write(self, each: _Append) -> bool | OSError | ValueError:
+        """Append to a file, which gets its other name if its transcript has ended; False if it has another size."""
+        try:
+            if each.blobs:
+                put_blobs(self._disk, self._home, each.transcript.scope, each.blobs)
+            if each.data and not self._append_bytes(each.path, each.size, each.data):
+                return False
+            if each.archive is not None:
+                self._rename(each.path, each.archive)
+        except (OSError, ValueError) as error:
+            return error
+        return True
+
+    def _append_bytes(self, path: Path, size: int, data: bytes) -> bool:
+        """Append to a file of *size* bytes; return False, and write nothing, for any other."""
+        if self._disk.size(path) != size:
+            return False
+        fd = self._disk.open_append(path)
+        try:
+            self._disk.write(fd, data)
+        except OSError:
+            self._disk.truncate(fd, size)
+            raise
+        finally:
+            self._disk.close(fd)
+        return True
+
+    def _rename(self, path: Path, archive: Path) -> None:
+        if self._disk.size(path) is not None:
+            self._disk.rename(path, archive)
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        for top in paths:
+            if top.is_dir():
+                self._disk.remove_folder(top)
+            else:
+                self._disk.remove(top)
+
+    def _remove_segments(self, path: Path, transcript: str) -> None:
+        """Remove the full segments that earlier releases divided a transcript into."""
+        for segment in sorted(path.parent.glob(f"{glob.escape(transcript)}.[0-9]*.jsonl")):
+            self._disk.remove(segment)
+
+    def _remove_rest(self, path: Path, transcript: str) -> None:
+        """Remove what is beside the file of a transcript that has no turns any more."""
+        self._remove_segments(path, transcript)
+        for aside in sorted(path.parent.glob(f"{glob.escape(transcript)}.*corrupt")):
+            self._disk.remove(aside)
+
+
+def _archive(path: Path, transcript: str, turn: str) -> Path:
+    """Return the archive of a transcript that *turn*, or a pointer or another note behind it, was the last of."""
+    name = re.sub(r"[^a-z0-9]", "", turn)
+    return archive_path(path, transcript, name if name.startswith("t") else f"t{name or 0}")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return an error message without paths or user text."""
+    if not isinstance(error, OSError):
+        return type(error).__name__
+    return error.strerror or (os.strerror(error.errno) if error.errno else type(error).__name__)

@@ -1,0 +1,501 @@
+"""The TranscriptStore port over the writer: turns by session, read in slices and changed by compare-and-set.
+
+Every statement names the scope. Nothing that reads many turns holds the writer for more than one slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from gateway.events import SessionKey
+from gateway.ports.transcripts import StaleFile, StoredTurn, StoredWindow, TranscriptExtent
+from gateway.store.database import LISTED, SET_META, Database, QueryResult
+from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.row_codec import (
+    micros,
+    moment,
+    quote,
+    read_body,
+    read_json,
+    read_key,
+    sql,
+    unquote,
+    window_columns,
+    write_json,
+    write_key,
+)
+
+_SLICE = 128  # turns read or changed in one operation
+_MOST_BYTES = 4 * 1024 * 1024  # of one answer of `newest`, `since` or `scan`, but for its last turn
+_COLUMNS = "seq, turn, key, transcript, from_index, to_index, at, outcome, new_transcript, inbox, body"
+_OF_CHAT = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL")
+_ANCHOR = (
+    "SELECT anchor, seq FROM record WHERE scope = ? AND key = ? AND transcript = ? AND anchor IS NOT NULL "
+    "AND body IS NOT NULL ORDER BY anchor DESC, seq DESC LIMIT 1"
+)
+_HOLDER = (
+    "SELECT seq, from_index FROM record WHERE scope = ? AND key = ? AND transcript = ? AND from_index <= ? "
+    "AND to_index > ? AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
+)
+_NEXT = (
+    "SELECT min(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND from_index >= ? "
+    "AND to_index > from_index AND body IS NOT NULL"
+)
+_SINCE = sql(_OF_CHAT, "AND transcript = ? AND seq >= ? ORDER BY seq")
+_AFTER = sql(_OF_CHAT, "AND transcript = ? AND seq > ? ORDER BY seq LIMIT ?")
+_SNAPSHOT = (
+    "SELECT seq, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND snapshot IS NOT NULL "
+    "AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
+)
+_BLOBS = "SELECT u.blobs FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.key = ? AND r.scope = ? ORDER BY u.seq"
+_SIZES = (
+    "SELECT seq, length(body) FROM record WHERE scope = ? AND key = ? AND (? = '' OR transcript = ?) AND seq < ? "
+    "AND body IS NOT NULL ORDER BY seq DESC LIMIT ?"
+)
+_BETWEEN = sql(_OF_CHAT, "AND (? = '' OR transcript = ?) AND seq >= ? AND seq < ? ORDER BY seq")
+_FIRST_WITH = (
+    "SELECT min(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND to_index > ? "
+    "AND to_index > from_index AND body IS NOT NULL"
+)
+_ONE = sql(_OF_CHAT, "AND turn = ?")
+_TRANSCRIPTS = (
+    "SELECT transcript FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL "
+    "GROUP BY transcript ORDER BY min(seq)"
+)
+_BEHIND = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND (key, seq) > (?, ?) AND body IS NOT NULL")
+_SCAN = sql(_BEHIND, "ORDER BY key, seq LIMIT ?")
+_SCAN_KEYS = sql(_BEHIND, "AND key", LISTED, "ORDER BY key, seq LIMIT ?")
+_SET_BODY = "UPDATE record SET body = ? WHERE scope = ? AND seq = ? AND body = ?"
+_KNOWN = "SELECT turn, seq, body IS NOT NULL OR transcript = '', at FROM record WHERE scope = ? AND key = ?"
+_FILL = (
+    "UPDATE record SET body = ?, anchor = ?, snapshot = ?, transcript = ?, from_index = ?, to_index = ?, "
+    "new_transcript = ? WHERE scope = ? AND seq = ? AND body IS NULL"
+)
+# Of a chat without a session, whose scope a link has changed.
+_TAKE = "UPDATE record SET scope = ? WHERE turn = ? AND key = ? AND body IS NULL"
+_INSERT = (
+    "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
+    "supersedes, scope, anchor, snapshot, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
+)
+_INSERT_AT = (
+    "INSERT INTO record (seq, turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, "
+    "failure, supersedes, scope, anchor, snapshot, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
+)
+_SESSION = "SELECT transcript FROM session WHERE scope = ? AND key = ?"
+_BYTES = (
+    "SELECT coalesce(sum(length(body)), 0), min(at) FROM record "
+    "WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL"
+)
+_LAST = (
+    "SELECT turn, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL "
+    "ORDER BY seq DESC LIMIT 1"
+)
+_ENDING = (
+    "SELECT turn, new_transcript FROM record WHERE scope = ? AND key = ? AND transcript = ? AND body IS NOT NULL "
+    "ORDER BY new_transcript = '', seq DESC LIMIT 1"
+)
+_NEWEST = "SELECT transcript FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
+MAKE_STALE = (
+    "INSERT INTO stale_file (scope, key, transcript, changes) VALUES (?, ?, ?, 1) "
+    "ON CONFLICT (scope, key, transcript) DO UPDATE SET changes = stale_file.changes + 1"
+)
+_EMPTIED = "body = NULL, transcript = '', new_transcript = '', failure = '', anchor = NULL, snapshot = NULL"
+_STALE = "SELECT scope, key, transcript, changes FROM stale_file"
+_STALE_OF = "SELECT transcript FROM stale_file WHERE scope = ? AND key = ?"
+_DROP_STALE = "DELETE FROM stale_file WHERE scope = ? AND key = ? AND transcript = ? AND changes = ?"
+_LAPSED = (
+    "scope = ? AND at < ? AND seq NOT IN (SELECT seq FROM unwritten) AND (anchor IS NULL AND snapshot IS NULL "
+    "OR transcript NOT IN (SELECT transcript FROM session WHERE session.key = record.key))"
+)
+_BEGIN_SESSION = (
+    "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
+)
+_ADOPTED = "adopted_turns"
+
+
+class SqlTranscripts:
+    """See the TranscriptStore port."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    async def window(self, scope: str, key: SessionKey, transcript: str) -> StoredWindow:
+        """Return the turns from the last replay start on."""
+        of_transcript = (quote(scope), write_key(key), transcript)
+
+        def read(database: Database) -> tuple[list[Any], int, bytes, list[Any]]:
+            replay_from, anchored = database.execute(_ANCHOR, of_transcript).fetchone() or (0, None)
+            holder = database.execute(_HOLDER, (*of_transcript, replay_from, replay_from)).fetchone()
+            if holder is not None:
+                first, replay_from = holder
+            else:  # it is behind all messages, or they were removed by age
+                (first,) = database.execute(_NEXT, (*of_transcript, replay_from)).fetchone()
+            # With the turn that has set the start: it also says what is summarised.
+            first = min((each for each in (first, anchored) if each is not None), default=-(2**62))
+            rows = database.execute(_SINCE, (*of_transcript, first)).fetchall()
+            earlier = database.execute(_SNAPSHOT, of_transcript).fetchone()
+            if earlier is not None and earlier[0] >= first:
+                earlier = None
+            blobs = database.execute(_BLOBS, (of_transcript[1], of_transcript[0])).fetchall()
+            rows = [row for row in rows if row[0] == anchored or row[5] > replay_from or row[4] == row[5]]
+            return rows, replay_from, bytes(earlier[1]) if earlier is not None else b"", blobs
+
+        rows, replay_from, snapshot, blobs = await self._engine.writer.submit(read)
+        return StoredWindow(
+            turns=[_read(row) for row in rows],
+            replay_from=replay_from,
+            snapshot=snapshot,
+            blobs={digest: text for (each,) in blobs for digest, text in read_json(each).items()},
+        )
+
+    async def newest(
+        self, scope: str, key: SessionKey, limit: int, *, before: int | None = None, transcript: str = ""
+    ) -> Sequence[StoredTurn]:
+        """Return the newest turns, the oldest first."""
+        chat, end = (quote(scope), write_key(key)), 2**62 if before is None else before
+
+        def read(database: Database) -> list[Any]:
+            first, left = end, _MOST_BYTES
+            for seq, size in database.execute(_SIZES, (*chat, transcript, transcript, end, limit)).fetchall():
+                if left <= 0:
+                    break
+                first, left = seq, left - size
+            return database.execute(_BETWEEN, (*chat, transcript, transcript, first, end)).fetchall()
+
+        return [_read(row) for row in await self._engine.writer.submit(read)] if limit > 0 else []
+
+    async def messages(self, scope: str, key: SessionKey, transcript: str, low: int, high: int) -> Sequence[StoredTurn]:
+        """Return the turns with messages of a range, and those after them."""
+        of_transcript = (quote(scope), write_key(key), transcript)
+        if high <= low:
+            return ()
+
+        def read(database: Database) -> list[Any]:
+            (first,) = database.execute(_FIRST_WITH, (*of_transcript, low)).fetchone()
+            return [] if first is None else database.execute(_SINCE, (*of_transcript, first)).fetchall()
+
+        return [_read(row) for row in await self._engine.writer.submit(read)]
+
+    async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
+        """Return some turns behind *after*."""
+        columns = (quote(scope), write_key(key), transcript, after, _SLICE)
+        found = await self._engine.writer.submit(lambda database: _slice(database.execute(_AFTER, columns)))
+        return [_read(row) for row in found]
+
+    async def find(self, scope: str, key: SessionKey, turn: str) -> StoredTurn | None:
+        """Return one turn."""
+        columns = (quote(scope), write_key(key), quote(turn))
+        found = await self._engine.writer.submit(lambda database: database.execute(_ONE, columns).fetchone())
+        return _read(found) if found is not None else None
+
+    async def transcripts(self, scope: str, key: SessionKey) -> Sequence[str]:
+        """Return the transcripts of a session in their order."""
+        columns = (quote(scope), write_key(key))
+        found = await self._engine.writer.submit(lambda database: database.execute(_TRANSCRIPTS, columns).fetchall())
+        return [transcript for (transcript,) in found]
+
+    async def scan(
+        self, scope: str, *, keys: Collection[SessionKey] | None = None, after: tuple[str, int] | None = None
+    ) -> Sequence[StoredTurn]:
+        """Return the turns behind *after*."""
+        key, seq = ("", 0) if after is None else (write_key(SessionKey.parse(after[0])), after[1])
+        start = (quote(scope), key, seq)
+        statement, columns = (
+            (_SCAN, start) if keys is None else (_SCAN_KEYS, (*start, write_json([write_key(each) for each in keys])))
+        )
+        found = await self._engine.writer.submit(
+            lambda database: _slice(database.execute(statement, (*columns, _SLICE)))
+        )
+        return [_read(row) for row in found]
+
+    async def rewrite(
+        self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None
+    ) -> int:
+        """Apply *change* to every line."""
+        after: tuple[str, int] | None = None
+        changed = 0
+        while turns := await self.scan(scope, keys=keys, after=after):
+            changes = await asyncio.to_thread(_changed, turns, change)
+            if changes:
+                self._engine.may_have_stale = True
+                done = await self._engine.writer.submit(partial(_store_changes, scope=quote(scope), changes=changes))
+                changed += sum(each.lines for each in done)
+                if len(done) != len(changes):
+                    continue  # a turn was changed at the same time: this slice is read again
+            after = (str(turns[-1].key), turns[-1].seq)
+        return changed
+
+    async def remove(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
+        """Remove turns."""
+        only = "" if keys is None else sql("AND key", LISTED)
+        columns = (quote(scope), *(() if keys is None else (write_json([write_key(each) for each in keys]),)))
+
+        def remove(database: Database) -> int:
+            return _remove(database, sql("scope = ?", only), columns)
+
+        self._engine.may_have_stale = True
+        return await self._engine.writer.submit(remove)
+
+    async def lapse(self, scope: str, before: datetime) -> int:
+        """Remove old turns."""
+        columns = (quote(scope), micros(before))
+        self._engine.may_have_stale = True
+        return await self._engine.writer.submit(lambda database: _remove(database, _LAPSED, columns))
+
+    async def extent(
+        self, scope: str, key: SessionKey, transcript: str, *, before: int | None = None
+    ) -> TranscriptExtent:
+        """Return the size and the ends of a transcript."""
+        chat = (quote(scope), write_key(key))
+        part = (*chat, transcript, 2**62 if before is None else before)
+
+        def read(database: Database) -> TranscriptExtent:
+            size, begun = database.execute(_BYTES, part).fetchone()
+            turn, body = database.execute(_LAST, part).fetchone() or ("", b"")
+            session = database.execute(_SESSION, chat).fetchone()
+            newest = session or database.execute(_NEWEST, chat).fetchone()
+            ending = database.execute(_ENDING, (*chat, transcript)).fetchone()
+            if newest is None or (newest[0] == transcript and (session or ending is None or not ending[1])):
+                ending = None  # it goes on
+            return TranscriptExtent(
+                size=size,
+                first_at=moment(begun) if begun is not None else None,
+                last=bytes(body),
+                last_turn=unquote(turn),
+                ended=unquote(ending[0]) if ending is not None else "",
+            )
+
+        return await self._engine.writer.submit(read)
+
+    async def stale_files(self, scope: str | None = None) -> Sequence[StaleFile]:
+        """Return the stale transcripts."""
+
+        def read(database: Database) -> list[StaleFile]:
+            is_ours = self._engine.has_chats(database)
+            found = [
+                StaleFile(scope=unquote(each), key=read_key(key), transcript=transcript, changes=changes)
+                for each, key, transcript, changes in database.execute(_STALE).fetchall()
+            ]
+            return [each for each in found if (is_ours(each.key) if scope is None else each.scope == scope)]
+
+        if scope is not None or self._engine.claims.is_shared:
+            return await self._engine.writer.submit(read)
+        if not self._engine.may_have_stale:
+            return ()
+        self._engine.may_have_stale = False  # what is queued from here on sets it again
+        files: list[StaleFile] | None = None
+        try:
+            files = await self._engine.writer.submit(read)
+        finally:
+            if files != []:  # or nothing is known, because the store is down
+                self._engine.may_have_stale = True
+        return files
+
+    async def drop_stale(self, file: StaleFile) -> None:
+        """Note that a file was written again."""
+        columns = (quote(file.scope), write_key(file.key), file.transcript, file.changes)
+        await self._engine.writer.submit(lambda database: database.execute(_DROP_STALE, columns).close())
+
+    async def adopt(self, scope: str, key: SessionKey, turns: Sequence[StoredTurn], *, in_files: bool = False) -> int:
+        """Store the turns that are not stored."""
+        encoded = await asyncio.to_thread(lambda: [_encode(each) for each in turns])
+
+        def adopt(database: Database) -> int:
+            count = _adopt(database, scope, key, turns, encoded)
+            if in_files and turns:
+                _begin_session(database, scope, key, turns)
+            elif count:
+                names = dict.fromkeys(each.transcript for each in turns)
+                database.executemany(MAKE_STALE, [(quote(scope), write_key(key), name) for name in names])
+            return count
+
+        self._engine.may_have_stale = True
+        return await self._engine.writer.submit(adopt)
+
+    async def is_adopted(self) -> bool:
+        """Return True if all turns are stored."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
+        )
+        return found is not None
+
+    async def mark_adopted(self) -> None:
+        """Note that all turns are stored."""
+        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+
+
+def _slice(result: QueryResult) -> list[Any]:
+    """Return the first rows, until their bodies are a few megabytes."""
+    rows: list[Any] = []
+    left = _MOST_BYTES
+    for row in result:
+        rows.append(row)
+        left -= len(row[-1])
+        if left <= 0:
+            break
+    result.close()
+    return rows
+
+
+def _read(columns: tuple[Any, ...]) -> StoredTurn:
+    seq, turn, key, transcript, start, end, at, outcome, new_transcript, inbox, body = columns
+    return StoredTurn(
+        seq=seq,
+        turn=unquote(turn),
+        key=read_key(key),
+        transcript=transcript,
+        from_index=start,
+        to_index=end,
+        at=moment(at),
+        outcome=outcome,
+        new_transcript=new_transcript,
+        inbox=tuple(read_json(inbox)),
+        body=bytes(body),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangedTurn:
+    """A turn whose body is to be replaced, if it is still as it was read."""
+
+    turn: StoredTurn
+    body: bytes
+    lines: int  # that differ
+
+
+def _changed(turns: Sequence[StoredTurn], change: Callable[[bytes], bytes]) -> list[_ChangedTurn]:
+    changes: list[_ChangedTurn] = []
+    for turn in turns:
+        before = [raw + b"\n" for raw in turn.body.split(b"\n")[:-1]]
+        after = [change(raw) for raw in before]
+        lines = sum(old != new for old, new in zip(before, after, strict=True))
+        if lines:
+            changes.append(_ChangedTurn(turn, b"".join(after), lines))
+    return changes
+
+
+def _store_changes(database: Database, *, scope: str, changes: Sequence[_ChangedTurn]) -> Sequence[_ChangedTurn]:
+    """Store the changes of turns that are as they were read; return those."""
+    done = [
+        each
+        for each in changes
+        if database.execute(_SET_BODY, (each.body, scope, each.turn.seq, each.turn.body)).rowcount
+    ]
+    stale = dict.fromkeys((scope, write_key(each.turn.key), each.turn.transcript) for each in done)
+    database.executemany(MAKE_STALE, stale)
+    return done
+
+
+def move_turns(database: Database, source: str, target: str, *, key: str = "") -> None:
+    """Give the turns of the scope *source*, or of one session of it, to *target*. All arguments are column values."""
+    of_source = "scope = ? AND (? = '' OR key = ?)"
+    found = database.execute(
+        sql("SELECT DISTINCT key, transcript FROM record WHERE", of_source), (source, key, key)
+    ).fetchall()
+    database.executemany(MAKE_STALE, [(scope, *each) for scope in (source, target) for each in found])
+    database.execute(sql("UPDATE record SET scope = ? WHERE", of_source), (target, source, key, key))
+
+
+def _remove(database: Database, where: str, columns: Sequence[Any]) -> int:
+    """Remove the turns of a condition, and note that their files are stale.
+
+    That there was a turn stays known for a while (gateway/store/expiry.py): a file of it at another home is not a loss,
+    and a commit of it that is repeated does nothing.
+    """
+    where = sql("body IS NOT NULL AND", where)
+    found = database.execute(sql("SELECT DISTINCT scope, key, transcript FROM record WHERE", where), columns).fetchall()
+    database.executemany(MAKE_STALE, found)
+    database.execute(sql("DELETE FROM unwritten WHERE seq IN (SELECT seq FROM record WHERE", where, ")"), columns)
+    return database.execute(sql("UPDATE record SET", _EMPTIED, "WHERE", where), columns).rowcount
+
+
+def _encode(turn: StoredTurn) -> tuple[Any, ...]:
+    """Return the columns of an adopted turn, all but its seq and scope."""
+    return (
+        *(quote(turn.turn), write_key(turn.key), turn.transcript, turn.outcome, turn.from_index, turn.to_index),
+        *(json.dumps(list(turn.inbox)), micros(turn.at), turn.new_transcript),
+        *(window_columns(read_body(turn.body)), turn.body),
+    )
+
+
+def _adopt(
+    database: Database, scope: str, key: SessionKey, turns: Sequence[StoredTurn], encoded: Sequence[tuple[Any, ...]]
+) -> int:
+    chat = (quote(scope), write_key(key))
+    known = _read_known(database, chat)
+    missing = [(chat[0], quote(each.turn), chat[1]) for each in turns if each.turn not in known]
+    if missing and database.executemany(_TAKE, missing).rowcount > 0:
+        known = _read_known(database, chat)
+    removed = set(map(id, _removed(database, scope, key, turns, known)))
+    new = [
+        (each, columns)
+        for each, columns in zip(turns, encoded, strict=True)
+        if each.turn not in known and id(each) not in removed
+    ]
+    earlier = set(map(id, _before_known(turns, known)))
+    (lowest,) = database.execute("SELECT coalesce(min(seq), 1) FROM record").fetchone()
+    first = min(lowest, 1) - sum(id(each) in earlier for each, _ in new)
+    count = 0
+    for each, columns in new:
+        *plain, window, body = columns
+        values = (*plain, quote(scope), *window, body)
+        if id(each) in earlier:
+            count += database.execute(_INSERT_AT, (first, *values)).rowcount
+            first += 1
+        else:
+            count += database.execute(_INSERT, values).rowcount
+    for each, columns in zip(turns, encoded, strict=True):
+        if each.turn in known and not known[each.turn][1]:
+            _, _, transcript, _, start, end, _, _, new_transcript, window, body = columns
+            fields = (body, *window, transcript, start, end, new_transcript)
+            count += database.execute(_FILL, (*fields, quote(scope), known[each.turn][0])).rowcount
+    return count
+
+
+def _read_known(database: Database, chat: tuple[str, str]) -> Mapping[str, tuple[int, Any, int]]:
+    """Return the number and the time of each turn of a session, and whether it has its lines."""
+    found = database.execute(_KNOWN, chat).fetchall()
+    return {unquote(turn): (seq, has_body, at) for turn, seq, has_body, at in found}
+
+
+def _removed(
+    database: Database, scope: str, key: SessionKey, turns: Sequence[StoredTurn], rows: Mapping[str, Any]
+) -> Iterator[StoredTurn]:
+    """Yield the turns of stale transcripts that the store lacks because they were removed from it."""
+    for (transcript,) in database.execute(_STALE_OF, (quote(scope), write_key(key))).fetchall():
+        mine = [each for each in turns if each.transcript == transcript]
+        last = max((n for n, each in enumerate(mine) if each.turn in rows), default=len(mine))
+        yield from (each for each in mine[:last] if each.turn not in rows)
+
+
+def _begin_session(database: Database, scope: str, key: SessionKey, turns: Sequence[StoredTurn]) -> None:
+    """Have a chat that the store does not know go on with its last transcript, or behind it where that has ended."""
+    last = turns[-1]
+    mine = [each for each in turns if each.transcript == last.transcript]
+    transcript, begun = (new_transcript(), last.at) if last.new_transcript else (last.transcript, mine[0].at)
+    next_index = 0 if last.new_transcript else max(each.to_index for each in mine)
+    columns = (write_key(key), transcript, next_index, micros(begun), micros(last.at), quote(scope))
+    database.execute(_BEGIN_SESSION, columns)
+
+
+def _before_known(turns: Sequence[StoredTurn], rows: Mapping[str, tuple[int, Any, int]]) -> Iterator[StoredTurn]:
+    """Yield the turns that come before all that are stored."""
+    if not any(each.turn in rows for each in turns):
+        newest = max((at for _, _, at in rows.values()), default=None)
+        if not turns or (newest is not None and micros(turns[-1].at) > newest):
+            return
+        yield from turns
+        return
+    for each in turns:
+        if each.turn in rows:
+            return
+        yield each

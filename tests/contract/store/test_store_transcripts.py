@@ -1,0 +1,713 @@
+"""Turns as they are stored: read by session, changed by compare-and-set, and never those of another scope."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agent.memory.prompt.conversation_cache import window_state
+from agent.memory.storage import transcript_lines as build
+from gateway.errors import StoreUnavailable
+from gateway.events import SessionKey
+from gateway.ports import StoredTurn, TranscriptExtent, TranscriptStore, TurnRecord
+from gateway.ports.erasure import ErasureFilter
+from gateway.ports.store import Store
+from gateway.store import transcripts as statements
+from gateway.store.sql_store import SqlStore
+from tests.contract.store.conftest import StoreBackend
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, talk, turn_name
+
+NEXT = "n" * 16
+THREAD, BOB = SessionKey("telegram", "42/7"), SessionKey("telegram", "43")
+OTHER = "people/telegram%3a43"
+
+
+def note(n: int | str, at: int, *lines: Any, **fields: Any) -> TurnRecord:
+    """Return a record without messages, appended where the session stands: a pointer, a command."""
+    record = exchange(0, at, name=n, **fields)
+    turn = turn_name(n)
+    return replace(record, turn=turn, lines=lines or (build.command(turn, "/x", "y", START),), to_index=at, inbox=())
+
+
+async def commit(store: Store, *records: TurnRecord) -> None:
+    """Commit records in order."""
+    for record in records:
+        await store.records.append(record)
+
+
+def turn_of(record: TurnRecord, **fields: Any) -> StoredTurn:
+    """Return a turn as it is read from a file of an earlier release."""
+    made = StoredTurn(
+        seq=0,
+        turn=record.turn,
+        key=record.key,
+        transcript=record.transcript,
+        from_index=record.from_index,
+        to_index=record.to_index,
+        at=record.at,
+        outcome=record.outcome.value,
+        body=b"".join(map(build.encode, record.lines)),
+        new_transcript=record.new_transcript,
+        inbox=record.inbox,
+    )
+    return replace(made, **fields)
+
+
+def names(*numbers: int | str) -> list[str]:
+    """Return turn ids."""
+    return [turn_name(n) for n in numbers]
+
+
+def turns(found: Sequence[StoredTurn]) -> list[str]:
+    """Return their ids."""
+    return [each.turn for each in found]
+
+
+def without(word: bytes, raw: bytes) -> bytes:
+    """Return a line without a word."""
+    return raw.replace(word, b"-")
+
+
+async def all_of(store: Store, scope: str = SCOPE, key: SessionKey = ANN) -> Sequence[StoredTurn]:
+    """Return every turn of a session."""
+    return await store.transcripts.newest(scope, key, 10_000)
+
+
+async def stale(store: Store, scope: str | None = SCOPE) -> list[str]:
+    """Return the transcripts whose files are stale."""
+    return sorted(each.transcript for each in await store.transcripts.stale_files(scope))
+
+
+# -- what is stored ------------------------------------------------------------------------------------
+
+
+async def test_turns_stay_as_they_were_committed(backend: StoreBackend) -> None:
+    """The bytes of their lines with an `end` line, also when they are in their files, and after a kill."""
+    store = await backend.open()
+    await commit(store, *talk(2), note("p", 4, build.pointer(2)))
+    unwritten = await store.records.unwritten(0, 10)
+    await store.records.mark_written([each.seq for each in unwritten])
+    store = await backend.reopen()
+    found = await all_of(store)
+    assert [each.body for each in found] == [each.body for each in unwritten]
+    assert found[0].body == b"".join(map(build.encode, talk(1)[0].lines))
+    assert [line["kind"] for line in build.decode_lines(found[2].body)] == ["pointer", "end"]
+    first = found[0]
+    assert (first.turn, first.key, first.transcript, first.outcome) == (turn_name(0), ANN, TRANSCRIPT, "answered")
+    assert (first.from_index, first.to_index, first.at, first.inbox) == (0, 2, START, (0,))
+    assert await store.transcripts.find(SCOPE, ANN, turn_name(1)) == found[1]
+    assert await store.transcripts.find(SCOPE, THREAD, turn_name(1)) is None
+    assert await store.transcripts.find(SCOPE, ANN, "missing") is None
+
+
+async def test_transcripts_are_listed_in_their_order(store: Store) -> None:
+    """A late pointer of an earlier one does not move it."""
+    await commit(store, *talk(2), note("new", 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT), note("p", 4))
+    assert await store.transcripts.transcripts(SCOPE, ANN) == [TRANSCRIPT, NEXT]
+    assert await store.transcripts.transcripts(SCOPE, THREAD) == []
+
+
+# -- the window ----------------------------------------------------------------------------------------
+
+
+async def window(store: Store, transcript: str = TRANSCRIPT) -> tuple[list[str], int]:
+    """Return the turns of a window, and its first index."""
+    found = await store.transcripts.window(SCOPE, ANN, transcript)
+    return turns(found.turns), found.replay_from
+
+
+async def test_a_window_without_a_pointer_has_every_turn_of_its_transcript(store: Store) -> None:
+    """Commands too, and nothing of the transcript before or after it."""
+    assert await window(store) == ([], 0)
+    await commit(store, *talk(2), note("c", 4), note("new", 4, new_transcript=NEXT), *talk(2, first=5, transcript=NEXT))
+    assert await window(store) == (names(0, 1, "c", "new"), 0)
+    assert await window(store, NEXT) == (names(5, 6), 0)
+    assert await window(store, "z" * 16) == ([], 0)
+
+
+async def test_a_window_starts_with_the_turn_that_holds_the_replay_start(store: Store) -> None:
+    """An index inside a turn is that of its first message; the highest pointer counts, however late a lower one is."""
+    await commit(
+        store, *talk(4), note("p", 8, build.pointer(5)), *talk(1, first=4, start=8), note("q", 10, build.mark(3))
+    )
+    assert await window(store) == (names(2, 3, "p", 4, "q"), 4)
+    await commit(store, note("r", 10, build.pointer(8)))
+    assert await window(store) == (names(4, "q", "r"), 8)
+
+
+async def test_a_window_behind_all_messages_has_what_comes_next(store: Store) -> None:
+    """Everything is summarised: no message of before, and those that follow."""
+    await commit(store, *talk(3), note("p", 6, build.pointer(6)))
+    assert await window(store) == (names("p"), 6)
+    await commit(store, *talk(1, first=3, start=6))
+    assert await window(store) == (names("p", 3), 6)
+    state = window_state(await store.transcripts.window(SCOPE, ANN, TRANSCRIPT))
+    assert (state.consolidated, state.anchor_at) == (6, 6)
+
+
+async def test_a_pointer_of_another_transcript_moves_no_window(store: Store) -> None:
+    """A summary that ends after /new is about the transcript it names."""
+    await commit(
+        store,
+        *talk(3),
+        note("new", 6, new_transcript=NEXT),
+        *talk(2, first=4, transcript=NEXT),
+        note("p", 6, build.pointer(6)),
+    )
+    assert await window(store, NEXT) == (names(4, 5), 0)
+    assert (await window(store))[1] == 6
+
+
+async def test_a_window_has_the_newest_snapshot_and_its_texts(store: Store) -> None:
+    """From before the window if no turn in it has one; the texts are there until they are in files."""
+    texts = [{"a" * 64: "first"}, {"b" * 64: "second"}]
+    for n, blobs in enumerate(texts):
+        taken = build.snapshot(n, {"SOUL": next(iter(blobs))}, "UTC", 2 * n, replay_from=0, rev=str(n))
+        await commit(store, exchange(n, 2 * n, before=[taken], blobs=blobs))
+    await commit(store, *talk(2, first=2, start=4))
+    found = await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)
+    assert found.snapshot == b""
+    assert found.blobs == texts[0] | texts[1]
+    await commit(store, note("p", 8, build.pointer(4)))
+    found = await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)
+    assert found.snapshot == (await all_of(store))[1].body
+    state = window_state(found)
+    assert state.snapshot is not None
+    assert state.snapshot["rev"] == "1"
+    await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
+    assert (await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)).blobs == {}
+    assert (await store.transcripts.window(SCOPE, ANN, NEXT)).snapshot == b""
+
+
+async def test_a_window_goes_on_behind_turns_that_age_has_removed(store: Store) -> None:
+    """The turn of the replay start is gone: what is left from there on is the window."""
+    await commit(store, *talk(4), note("p", 8, build.pointer(3)), *talk(1, first=60, start=8))
+    await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=3)) == 3
+    found, start = await window(store)
+    assert found == names(3, "p", 60)
+    assert start <= 6
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+async def test_pages_go_back_by_seq(store: Store) -> None:
+    """Also before the first turn that was ever committed: those of an earlier release have lower numbers."""
+    await commit(store, *talk(3, first=10, start=20))
+    assert await store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in talk(10)]) == 10
+    seen: list[str] = []
+    before: int | None = None
+    while page := await store.transcripts.newest(SCOPE, ANN, 4, before=before):
+        assert [each.seq for each in page] == sorted(each.seq for each in page)
+        seen = turns(page) + seen
+        before = page[0].seq
+    assert seen == names(*range(13))
+    assert before is not None
+    assert before < 0
+    assert await store.transcripts.newest(SCOPE, ANN, 0) == []
+    assert turns(await store.transcripts.newest(SCOPE, ANN, 2, before=page_of(await all_of(store), 3))) == names(1, 2)
+    assert await store.transcripts.newest(SCOPE, ANN, 2, transcript=NEXT) == []
+
+
+def page_of(found: Sequence[StoredTurn], n: int) -> int:
+    """Return the position before turn *n*."""
+    return found[n].seq
+
+
+async def test_an_answer_is_bounded_in_bytes(store: Store) -> None:
+    """However large turns are: at least one, at most a few megabytes and the last one; nothing is passed over."""
+    large = [turn_of(each, body=b'{"x":"' + b"x" * 1_500_000 + b'"}\n') for each in talk(8)]
+    huge = turn_of(exchange(8, 16), body=b'{"x":"' + b"x" * 6_000_000 + b'"}\n')
+    await store.transcripts.adopt(SCOPE, ANN, [*large, huge])
+    assert turns(await store.transcripts.newest(SCOPE, ANN, 100)) == names(8)
+
+    async def newest(before: StoredTurn | None) -> Sequence[StoredTurn]:
+        return await store.transcripts.newest(SCOPE, ANN, 100, before=before.seq if before else None)
+
+    async def since(last: StoredTurn | None) -> Sequence[StoredTurn]:
+        return await store.transcripts.since(SCOPE, ANN, TRANSCRIPT, last.seq if last else -(2**62))
+
+    async def scan(last: StoredTurn | None) -> Sequence[StoredTurn]:
+        return await store.transcripts.scan(SCOPE, after=(str(last.key), last.seq) if last else None)
+
+    for read, is_backwards in ((newest, True), (since, False), (scan, False)):
+        seen: list[str] = []
+        last: StoredTurn | None = None
+        while page := await read(last):
+            assert sum(len(each.body) for each in page[is_backwards : len(page) - (not is_backwards)]) <= 4_200_000
+            seen = turns(page) + seen if is_backwards else seen + turns(page)
+            last = page[0 if is_backwards else -1]
+        assert seen == names(*range(9))
+
+
+async def test_messages_are_read_by_their_indices(store: Store) -> None:
+    """The turns that have some of a range, and those behind them, which may have replaced or deleted them."""
+    await commit(store, *talk(5), note("d", 10, build.forgotten_line("m1")))
+
+    async def found(low: int, high: int) -> list[str]:
+        return turns(await store.transcripts.messages(SCOPE, ANN, TRANSCRIPT, low, high))
+
+    assert await found(0, 10) == names(0, 1, 2, 3, 4, "d")
+    assert await found(5, 6) == names(2, 3, 4, "d")
+    assert await found(9, 100) == names(4, "d")
+    assert await found(10, 12) == []
+    assert await found(4, 4) == []
+    assert list(await store.transcripts.messages(SCOPE, ANN, NEXT, 0, 9)) == []
+
+
+async def test_turns_since_are_those_of_one_transcript(store: Store) -> None:
+    """Page by page, with negative numbers too."""
+    await commit(
+        store, *talk(2, first=200, start=400), note("new", 404, new_transcript=NEXT), exchange(900, 0, transcript=NEXT)
+    )
+    await store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in talk(200)])
+    seen: list[str] = []
+    last = -(2**62)
+    while page := await store.transcripts.since(SCOPE, ANN, TRANSCRIPT, last):
+        assert len(page) <= 130
+        seen += turns(page)
+        last = page[-1].seq
+    assert seen == names(*range(202), "new")
+
+
+async def test_a_scan_goes_by_session_and_number(store: Store) -> None:
+    """Every turn once, whatever was committed first; with keys, only theirs."""
+    every = {key: talk(150, key=key, transcript="abc"[n] * 16) for n, key in enumerate((BOB, ANN, THREAD))}
+    for n, (key, records) in enumerate(every.items()):
+        await store.transcripts.adopt(
+            SCOPE, key, [turn_of(each, turn=f"t{n}x{i:04d}") for i, each in enumerate(records)]
+        )
+
+    async def scanned(keys: frozenset[SessionKey] | None = None) -> list[tuple[str, str]]:
+        seen: list[StoredTurn] = []
+        after: tuple[str, int] | None = None
+        while page := await store.transcripts.scan(SCOPE, keys=keys, after=after):
+            seen += page
+            after = (str(page[-1].key), page[-1].seq)
+        assert [each.seq for each in seen if each.key == ANN] == sorted(each.seq for each in seen if each.key == ANN)
+        return [(str(each.key), each.turn) for each in seen]
+
+    found = await scanned()
+    assert len(found) == len(set(found)) == 450
+    sessions = [key for key, _ in found]
+    assert sum(a != b for a, b in pairwise(sessions)) == 2
+    assert [turn for key, turn in found if key == str(THREAD)] == [f"t2x{i:04d}" for i in range(150)]
+    assert {key for key, _ in await scanned(frozenset({ANN, THREAD}))} == {str(ANN), str(THREAD)}
+    assert await scanned(frozenset()) == []
+
+
+# -- changes -------------------------------------------------------------------------------------------
+
+
+async def test_lines_are_changed_and_their_files_are_stale(store: Store) -> None:
+    """Only the transcripts that have a changed line; a second time nothing changes."""
+    await commit(store, *talk(2, said="tea"), note("new", 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
+    assert await store.transcripts.rewrite(SCOPE, partial(without, b"tea")) == 2
+    assert await stale(store) == [TRANSCRIPT]
+    assert all(b"tea" not in each.body for each in await all_of(store))
+    assert await store.transcripts.rewrite(SCOPE, partial(without, b"tea")) == 0
+    (file,) = await store.transcripts.stale_files(SCOPE)
+    assert (file.key, file.changes) == (ANN, 1)
+    assert await store.transcripts.rewrite(SCOPE, partial(without, b"answer"), keys=frozenset({THREAD})) == 0
+    assert await store.transcripts.rewrite(SCOPE, partial(without, b"answer"), keys=frozenset({ANN})) > 0
+    assert await stale(store) == sorted([TRANSCRIPT, NEXT])
+
+
+async def test_changed_lines_are_what_the_mirror_and_the_next_prompt_read(store: Store) -> None:
+    """A turn that is in no file yet is redacted too."""
+    await commit(store, *talk(1, said="tea"))
+    await store.transcripts.rewrite(SCOPE, partial(without, b"tea"))
+    (unwritten,) = await store.records.unwritten(0, 9)
+    assert b"tea" not in unwritten.body
+    assert unwritten.record.lines[0]["content"] == "-"
+    assert b"tea" not in (await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)).turns[0].body
+
+
+async def test_an_erasure_makes_the_files_of_unwritten_turns_stale(store: Store) -> None:
+    """The mirror may hold the old bytes already, and append them behind the erasure."""
+    await commit(store, *talk(2, said="tea"))
+
+    def blank(value: Any) -> Any:
+        is_line = isinstance(value, dict) and "role" in value
+        return {name: "-" if each == "tea" else each for name, each in value.items()} if is_line else value
+
+    await store.erasing.redact(ErasureFilter(keys=frozenset({ANN})), blank)
+    assert all(b"tea" not in each.body for each in await all_of(store))
+    assert await stale(store) == [TRANSCRIPT]
+
+
+async def test_a_line_that_is_returned_empty_is_removed(store: Store) -> None:
+    """The others keep their bytes; a turn of which nothing is left is still one."""
+    await commit(store, *talk(2))
+    before = [each.body.split(b"\n") for each in await all_of(store)]
+    assert await store.transcripts.rewrite(SCOPE, lambda raw: b"" if b"answer 0" in raw else raw) == 1
+    assert [each.body.split(b"\n") for each in await all_of(store)] == [[before[0][0], *before[0][2:]], before[1]]
+    assert await store.transcripts.rewrite(SCOPE, lambda raw: b"") == 5
+    assert [each.body for each in await all_of(store)] == [b"", b""]
+
+
+async def test_a_change_in_between_is_not_lost(store: Store) -> None:
+    """Two who rewrite the same turn at the same time: both changes are there, and each count has its own lines."""
+    await commit(store, *talk(3, said="tea with milk"))
+    loop, others = asyncio.get_running_loop(), list[int]()
+
+    def change(raw: bytes) -> bytes:
+        if not others:
+            others.append(-1)
+            beside = store.transcripts.rewrite(
+                SCOPE, lambda each: each.replace(b"question", b"q").replace(b"milk", b"oat")
+            )
+            others[0] = asyncio.run_coroutine_threadsafe(beside, loop).result(60)
+        return without(b"tea", raw)
+
+    assert await store.transcripts.rewrite(SCOPE, change) == 3
+    assert others == [3]
+    for each in await all_of(store):
+        assert b"- with oat" in each.body
+
+
+async def test_a_turn_that_goes_meanwhile_is_not_brought_back(store: Store) -> None:
+    """It was read before it was removed, and its change is stored nowhere."""
+    await commit(store, *talk(3, said="tea"))
+    loop, removed = asyncio.get_running_loop(), list[int]()
+
+    def change(raw: bytes) -> bytes:
+        if not removed:
+            removed.append(-1)
+            removed[0] = asyncio.run_coroutine_threadsafe(store.transcripts.remove(SCOPE), loop).result(60)
+        return without(b"tea", raw)
+
+    assert await store.transcripts.rewrite(SCOPE, change) == 0
+    assert removed == [3]
+    assert await all_of(store) == []
+
+
+async def test_removed_turns_are_gone_and_their_files_stale(store: Store) -> None:
+    """Of the named sessions; those that are in no file yet never get there."""
+    await commit(store, *talk(2), *talk(1, first=10, key=THREAD, transcript="t" * 16))
+    assert await store.transcripts.remove(SCOPE, keys=frozenset({ANN})) == 2
+    assert await all_of(store) == []
+    assert await stale(store) == [TRANSCRIPT]
+    assert [each.record.key for each in await store.records.unwritten(0, 9)] == [THREAD]
+    assert await store.transcripts.remove(SCOPE, keys=frozenset()) == 0
+    assert await store.transcripts.remove(SCOPE) == 1
+    assert await store.transcripts.scan(SCOPE) == []
+    assert await store.transcripts.remove(SCOPE) == 0
+
+
+@pytest.mark.parametrize("is_lapse", [False, True])
+async def test_what_is_left_of_removed_turns_has_no_words(store: Store, is_lapse: bool) -> None:
+    """Only that there was a turn: a commit that is repeated, or a file of it, does not bring it back."""
+    assert isinstance(store, SqlStore)
+    given = [replace(each, failure="tea was cold") for each in talk(2, said="tea")]
+    await commit(store, *given)
+    await store.records.mark_written([each.seq for each in await all_of(store)])
+    remove = store.transcripts.lapse(SCOPE, START + timedelta(days=1)) if is_lapse else store.transcripts.remove(SCOPE)
+    assert await remove == 2
+    rows = await store._engine.writer.submit(lambda database: database.execute("SELECT * FROM record").fetchall())
+    assert "tea" not in str([[bytes(each) if isinstance(each, memoryview) else each for each in row] for row in rows])
+    assert await store.transcripts.remove(SCOPE) == 0
+    await commit(store, *given)
+    assert await store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in given]) == 0
+    for read in ("newest", "since", "scan", "window", "transcripts", "extent", "messages", "find"):
+        assert turn_name(0) not in str(await READS[read](store.transcripts))
+    assert await all_of(store) == []
+    assert await store.records.unwritten(-(2**62), 9) == ()
+
+
+async def test_old_turns_lapse(store: Store) -> None:
+    """Of a current transcript, those stay that hold its snapshots and replay starts; of an ended one, none."""
+    taken = build.snapshot(1, {}, "UTC", 0, replay_from=0, rev="r")
+
+    def conversation(first: int, transcript: str) -> list[TurnRecord]:
+        return [
+            exchange(first, 0, before=[taken], transcript=transcript),
+            exchange(first + 1, 2, transcript=transcript),
+            note(first + 2, 4, build.pointer(2), transcript=transcript),
+        ]
+
+    await commit(store, *conversation(0, TRANSCRIPT), note("new", 4, new_transcript=NEXT), *conversation(10, NEXT))
+    await commit(store, exchange(900, 4, transcript=NEXT))
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1)) == 0  # they are in no file yet
+    await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 20)])
+    assert await store.transcripts.lapse(SCOPE, START) == 0
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1)) == 5
+    assert turns(await all_of(store)) == names(10, 12, 900)
+    assert await stale(store) == sorted([TRANSCRIPT, NEXT])
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1)) == 0
+
+
+async def test_the_extent_of_a_transcript(store: Store) -> None:
+    """Its bytes, its first and last turn, and what ended it; also of its turns before one of them."""
+    assert await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT) == TranscriptExtent()
+    await commit(store, *talk(3))
+    first, second, third = await all_of(store)
+    whole = await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT)
+    assert whole == TranscriptExtent(
+        size=sum(len(each.body) for each in (first, second, third)),
+        first_at=START,
+        last=third.body,
+        last_turn=third.turn,
+    )
+    part = await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT, before=third.seq)
+    assert (part.size, part.last_turn, part.ended) == (len(first.body) + len(second.body), second.turn, "")
+    await commit(store, note("new", 6, new_transcript=NEXT))
+    await commit(store, note("late", 6, build.pointer(6)))
+    assert (await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT)).ended == turn_name("new")
+    assert (await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT, before=first.seq)).ended == turn_name("new")
+    assert (await store.transcripts.extent(SCOPE, ANN, NEXT)).ended == ""
+
+
+async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_ending(store: Store) -> None:
+    """Conversations that are imported have none: an archive is one, also the newest; one that goes on is none."""
+    ended = turn_of(note("new", 2), new_transcript=NEXT)
+    await store.transcripts.adopt(SCOPE, ANN, [turn_of(talk(1)[0]), ended])
+    await store.transcripts.adopt(SCOPE, THREAD, [turn_of(exchange(1, 0, key=THREAD))])
+    assert (await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT)).ended == turn_name("new")
+    assert (await store.transcripts.extent(SCOPE, THREAD, TRANSCRIPT)).ended == ""
+
+
+async def test_a_file_stays_stale_when_its_transcript_was_changed_since(store: Store) -> None:
+    """Who wrote it read older rows; only the note of the last change can be dropped."""
+    await commit(store, *talk(2, said="one two"))
+    await store.transcripts.rewrite(SCOPE, partial(without, b"one"))
+    (before,) = await store.transcripts.stale_files(SCOPE)
+    await store.transcripts.rewrite(SCOPE, partial(without, b"two"))
+    await store.transcripts.drop_stale(before)
+    (after,) = await store.transcripts.stale_files(SCOPE)
+    assert after.changes > before.changes
+    await store.transcripts.drop_stale(replace(after, scope=OTHER))
+    await store.transcripts.drop_stale(replace(after, key=THREAD))
+    assert await store.transcripts.stale_files() == [after]
+    assert await store.transcripts.stale_files(OTHER) == []
+    await store.transcripts.drop_stale(after)
+    assert not await store.transcripts.stale_files()
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+async def test_stale_files_are_found_however_often_was_looked_in_vain(store: Store, looks: int) -> None:
+    """After every operation that makes some, and after a look that failed."""
+    given = talk(3, said="tea")
+    operations: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.transcripts.rewrite(SCOPE, partial(without, b"tea")),
+        lambda: store.transcripts.lapse(SCOPE, START + timedelta(minutes=1)),
+        lambda: store.transcripts.remove(SCOPE),
+        lambda: store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in talk(2, first=10)]),
+    ]
+    await commit(store, *given)
+    await store.records.mark_written([each.seq for each in await all_of(store)])
+    for operation in operations:
+        for _ in range(looks):
+            assert not await store.transcripts.stale_files()
+        await operation()
+        (file,) = await store.transcripts.stale_files()
+        assert [file] == list(await store.transcripts.stale_files())
+        await store.transcripts.drop_stale(file)
+
+
+async def test_stale_files_are_found_after_an_outage() -> None:
+    """A look that the store could not answer is no look."""
+    records = FakeRecords(*talk(2, said="tea"))
+    await records.transcripts.rewrite(SCOPE, partial(without, b"tea"))
+    records.is_down = True
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await records.transcripts.stale_files()
+    records.is_down = False
+    assert len(await records.transcripts.stale_files()) == 1
+
+
+async def test_stale_files_survive_a_kill(backend: StoreBackend) -> None:
+    """The redaction and the note of it are one transaction."""
+    store = await backend.open()
+    await commit(store, *talk(2, said="tea"))
+    await store.transcripts.rewrite(SCOPE, partial(without, b"tea"))
+    store = await backend.reopen()
+    assert await stale(store) == [TRANSCRIPT]
+    assert all(b"tea" not in each.body for each in await all_of(store))
+
+
+# -- taking over ---------------------------------------------------------------------------------------
+
+
+async def test_turns_are_adopted_before_and_behind_those_that_are_stored(store: Store) -> None:
+    """In the order of the file; twice is once."""
+    await commit(store, *talk(2, first=3, start=6))
+    given = [turn_of(each) for each in talk(7)]
+    assert await store.transcripts.adopt(SCOPE, ANN, given) == 5
+    assert turns(await all_of(store)) == names(*range(7))
+    assert [each.body for each in await all_of(store)][:3] == [each.body for each in given[:3]]
+    assert await store.transcripts.adopt(SCOPE, ANN, given) == 0
+    assert turns(await all_of(store)) == names(*range(7))
+    assert await stale(store) == [TRANSCRIPT]
+    assert await store.records.unwritten(-(2**62), 99) == await store.records.unwritten(0, 99)  # no adopted one
+
+
+async def test_removed_turns_are_not_adopted_from_a_file_that_still_has_them(store: Store) -> None:
+    """A kill came between the erasure and the writing of the file; what the file has behind them is adopted."""
+    await commit(store, *talk(5))
+    await store.records.mark_written([each.seq for each in await all_of(store)])
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=2)) == 2
+    given = [turn_of(each) for each in talk(7)]
+    assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 2
+    assert turns(await all_of(store)) == names(2, 3, 4, 5, 6)
+    assert await store.transcripts.remove(SCOPE) == 5
+    assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 0
+    assert await all_of(store) == []
+
+
+async def test_a_chat_without_a_session_goes_on_with_its_last_transcript(store: Store) -> None:
+    """At its next index, or behind it where the last one has ended; a session that is there stays."""
+    await commit(store, *talk(1, first=50, key=BOB, transcript="b" * 16))
+    before = await store.journal.session(BOB)
+    ended = turn_of(note("new", 4, key=THREAD), new_transcript=NEXT)
+    for key, given in {
+        ANN: [turn_of(each) for each in talk(2)],
+        THREAD: [*(turn_of(each, key=THREAD) for each in talk(2, first=10)), ended],
+        BOB: [turn_of(each, key=BOB) for each in talk(2, first=20)],
+    }.items():
+        await store.transcripts.adopt(SCOPE, key, given, in_files=True)
+    session = await store.journal.session(ANN)
+    assert (session.transcript, session.next_index, session.scope) == (TRANSCRIPT, 4, SCOPE)
+    session = await store.journal.session(THREAD)
+    assert session.transcript not in (TRANSCRIPT, "")
+    assert (session.next_index, session.scope) == (0, SCOPE)
+    assert await store.journal.session(BOB) == before
+    await commit(store, *talk(1, first=30, start=4))
+    assert await window(store) == (names(0, 1, 30), 0)
+
+
+async def test_turns_that_come_from_the_files_make_none_stale(store: Store) -> None:
+    """They are there already."""
+    given = [turn_of(each) for each in talk(3)]
+    assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 3
+    assert await stale(store) == []
+
+
+async def test_several_sessions_are_adopted_beside_each_other(store: Store) -> None:
+    """Each in its own order, before what was committed since, whoever comes first."""
+    await commit(store, *talk(1, first=50, start=6), *talk(1, first=51, start=6, key=THREAD, transcript="t" * 16))
+    for n, key in enumerate((THREAD, ANN, BOB)):
+        given = [turn_of(each, key=key, turn=f"t{n}x{i}") for i, each in enumerate(talk(3))]
+        assert await store.transcripts.adopt(SCOPE, key, given) == 3
+    assert turns(await all_of(store)) == ["t1x0", "t1x1", "t1x2", *names(50)]
+    assert turns(await all_of(store, key=THREAD)) == ["t0x0", "t0x1", "t0x2", *names(51)]
+    assert turns(await all_of(store, key=BOB)) == ["t2x0", "t2x1", "t2x2"]
+
+
+async def test_rows_without_lines_are_filled(store: Store) -> None:
+    """A record of an earlier release, whose lines are in its file only, keeps its number and gets its lines."""
+    assert isinstance(store, SqlStore)
+    await commit(store, *talk(3), note("p", 6, build.pointer(2)))
+    before = await all_of(store)
+    await store.records.mark_written([each.seq for each in before])
+    await store._engine.writer.submit(
+        lambda database: database.execute("UPDATE record SET body = NULL, anchor = NULL, scope = ?", (SCOPE,)).close()
+    )
+    assert await all_of(store) == []
+    given = [replace(each, seq=0) for each in before]
+    assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 4
+    assert await all_of(store) == before
+    assert (await window(store))[1] == 2
+    assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 0
+
+
+async def test_a_row_without_lines_is_filled_in_the_scope_of_its_file(store: Store) -> None:
+    """A link has moved the files of a chat without a session; nothing is lost, and a turn of another chat stays."""
+    assert isinstance(store, SqlStore)
+    await commit(store, *talk(2))
+    before = await all_of(store)
+    await store.records.mark_written([each.seq for each in before])
+    await store._engine.writer.submit(lambda database: database.execute("UPDATE record SET body = NULL").close())
+    given = [turn_of(each) for each in talk(3)]
+    assert await store.transcripts.adopt(OTHER, BOB, [replace(each, key=BOB) for each in given]) == 1
+    given[2] = replace(given[2], turn="tmine")
+    assert await store.transcripts.adopt(OTHER, ANN, given) == 3
+    assert turns(await all_of(store, OTHER)) == [*names(0, 1), "tmine"]
+    assert await all_of(store) == []
+    assert await store.transcripts.adopt(OTHER, ANN, given) == 0
+
+
+async def test_what_was_adopted_is_noted(backend: StoreBackend) -> None:
+    """Once for all, after everything was."""
+    store = await backend.open()
+    assert not await store.transcripts.is_adopted()
+    await store.transcripts.mark_adopted()
+    await store.transcripts.mark_adopted()
+    assert await store.transcripts.is_adopted()
+    assert await (await backend.reopen()).transcripts.is_adopted()
+
+
+# -- one scope -----------------------------------------------------------------------------------------
+
+CANARY = "canary-of-another-scope"
+READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
+    "window": lambda store: store.window(SCOPE, ANN, TRANSCRIPT),
+    "newest": lambda store: store.newest(SCOPE, ANN, 100),
+    "messages": lambda store: store.messages(SCOPE, ANN, TRANSCRIPT, 0, 100),
+    "since": lambda store: store.since(SCOPE, ANN, TRANSCRIPT, -(2**62)),
+    "find": lambda store: store.find(SCOPE, ANN, "tcanary0"),
+    "transcripts": lambda store: store.transcripts(SCOPE, ANN),
+    "scan": lambda store: store.scan(SCOPE),
+    "extent": lambda store: store.extent(SCOPE, ANN, TRANSCRIPT),
+    "stale_files": lambda store: store.stale_files(SCOPE),
+}
+WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
+    "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
+    "remove": lambda store: store.remove(SCOPE),
+    "lapse": lambda store: store.lapse(SCOPE, START + timedelta(days=9)),
+    "adopt": lambda store: store.adopt(SCOPE, ANN, [turn_of(each) for each in talk(9)]),
+}
+NEITHER = {"drop_stale", "is_adopted", "mark_adopted"}
+
+
+async def with_canary(store: Store) -> None:
+    """Have turns of two scopes in one session, as while a chat changes hands, and a stale file of both."""
+    digest = "c" * 64
+    taken = build.snapshot(1, {"SOUL": digest}, "UTC", 0, replay_from=0, rev=CANARY)
+    mine = talk(2)
+    theirs = [replace(each, turn=f"tcanary{n}", scope=OTHER) for n, each in enumerate(talk(3, said=CANARY))]
+    await commit(store, *mine)
+    command = note("c", 4, taken, build.pointer(2), scope=OTHER, blobs={digest: CANARY})
+    await commit(store, replace(command, turn="tcanary9"))
+    await store.transcripts.adopt(OTHER, ANN, [turn_of(each) for each in theirs])
+    secret = turn_of(note("new", 0, scope=OTHER, transcript=CANARY[:16], new_transcript=CANARY[-16:]), turn="tcanary8")
+    await store.transcripts.adopt(OTHER, ANN, [secret])
+
+
+@pytest.mark.parametrize("name", [*READS, *WRITES])
+async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
+    """Not even of the same chat and transcript: neither is it read, nor changed."""
+    await with_canary(store)
+    theirs = await all_of(store, OTHER), await store.transcripts.stale_files(OTHER)
+    assert len(theirs[0]) >= 4
+    assert CANARY in str(theirs)
+    found = await {**READS, **WRITES}[name](store.transcripts)
+    assert "canary" not in str(found)
+    assert (await all_of(store, OTHER), await store.transcripts.stale_files(OTHER)) == theirs
+    assert found or name in ("find", "stale_files", "remove", "lapse", "rewrite", "adopt")
+
+
+def test_every_operation_is_tried_with_another_scope() -> None:
+    """One that is added needs a line above."""
+    assert {name for name in vars(TranscriptStore) if not name.startswith("_")} == {*READS, *WRITES, *NEITHER}
+
+
+def test_every_statement_names_the_scope() -> None:
+    """What reads or changes turns, or files of turns, says whose."""
+    found = {
+        name: text
+        for name, text in vars(statements).items()
+        if isinstance(text, str) and re.search(r"\b(FROM|INTO|UPDATE) (record|unwritten|stale_file|session)\b", text)
+    }
+    assert len(found) > 20
+    assert [name for name, text in found.items() if "scope" not in text] == []
