@@ -74,7 +74,10 @@ class TranscriptStore(Protocol):
         """
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, low: int, high: int) -> Sequence[StoredTurn]:
-        """Return the turns of *transcript* that have messages with ``low <= i < high``, and all turns after them."""
+        """Return the turns of *transcript* that have messages with ``low <= i < high``.
+
+        Turns after them that replace or delete messages come too.
+        """
 
     async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
         """Return some turns of *transcript* with a seq higher than *after*, in order; none at the end."""

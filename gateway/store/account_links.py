@@ -32,7 +32,8 @@ _PUT_ACCOUNT = upsert_sql("account", "identity", "person", "at")
 _PUT_CHAT = upsert_sql("account_chat", "key", "identity")
 _PUT_NOTE = upsert_sql("link_note", "name", "value")
 _END_TRANSCRIPT = (
-    "UPDATE record SET new_transcript = ? WHERE seq = (SELECT max(seq) FROM record WHERE key = ? AND transcript = ?)"
+    "UPDATE record SET new_transcript = ? "
+    "WHERE seq = (SELECT max(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ?)"
 )
 _COPY_CHOICES = "INSERT INTO preference SELECT ?, name, value FROM preference WHERE subject = ? ON CONFLICT DO NOTHING"
 
@@ -243,7 +244,7 @@ def _end_conversations(database: Database, scope: str, at: datetime) -> list[tup
             "UPDATE session SET transcript = ?, next_index = 0, created_at = ? WHERE key = ?",
             (fresh, micros(at), key),
         )
-        database.execute(_END_TRANSCRIPT, (fresh, key, transcript))
+        database.execute(_END_TRANSCRIPT, (fresh, quote(scope), key, transcript))
         # Steps of a released turn hold results from before the move.
         database.execute(
             "DELETE FROM step WHERE turn IN (SELECT turn FROM inbox WHERE key = ? AND ended_at IS NULL AND turn != '')",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,8 +60,9 @@ _SIZES = (
     "AND body IS NOT NULL ORDER BY seq DESC LIMIT ?"
 )
 _BETWEEN = sql(_OF_CHAT, "AND (? = '' OR transcript = ?) AND seq >= ? AND seq < ? ORDER BY seq")
-_FIRST_WITH = (
-    "SELECT min(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND to_index > ? "
+# From the end, where summaries are made.
+_LAST_BEFORE = (
+    "SELECT max(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND to_index <= ? "
     "AND to_index > from_index AND body IS NOT NULL"
 )
 _ONE = sql(_OF_CHAT, "AND turn = ?")
@@ -120,6 +122,7 @@ _BEGIN_SESSION = (
     "ON CONFLICT DO NOTHING"
 )
 _ADOPTED = "adopted_turns"
+_CHANGES = re.compile(rb'"(?:forgotten|rewind)"')  # kinds of lines
 
 
 class SqlTranscripts:
@@ -174,16 +177,18 @@ class SqlTranscripts:
         return [_read(row) for row in await self._engine.writer.submit(read)] if limit > 0 else []
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, low: int, high: int) -> Sequence[StoredTurn]:
-        """Return the turns with messages of a range, and those after them."""
-        of_transcript = (quote(scope), write_key(key), transcript)
+        """Return the turns with messages of a range, and those after them that change messages."""
         if high <= low:
             return ()
-
-        def read(database: Database) -> list[Any]:
-            (first,) = database.execute(_FIRST_WITH, (*of_transcript, low)).fetchone()
-            return [] if first is None else database.execute(_SINCE, (*of_transcript, first)).fetchall()
-
-        return [_read(row) for row in await self._engine.writer.submit(read)]
+        last: int | None = None
+        if low > 0:
+            columns = (quote(scope), write_key(key), transcript, low)
+            (last,) = await self._engine.writer.submit(lambda db: db.execute(_LAST_BEFORE, columns).fetchone())
+        found: list[StoredTurn] = []
+        while page := await self.since(scope, key, transcript, -(2**62) if last is None else last):
+            found += [each for each in page if each.from_index < high or _CHANGES.search(each.body)]
+            last = page[-1].seq
+        return found if any(each.to_index > low for each in found) else ()
 
     async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
         """Return some turns behind *after*."""
@@ -260,12 +265,15 @@ class SqlTranscripts:
 
         def read(database: Database) -> TranscriptExtent:
             size, begun = database.execute(_BYTES, part).fetchone()
-            turn, body = database.execute(_LAST, part).fetchone() or ("", b"")
+            last = database.execute(_LAST, part).fetchone() if begun is not None else None
+            turn, body = last or ("", b"")
             session = database.execute(_SESSION, chat).fetchone()
             newest = session or database.execute(_NEWEST, chat).fetchone()
-            ending = database.execute(_ENDING, (*chat, transcript)).fetchone()
-            if newest is None or (newest[0] == transcript and (session or ending is None or not ending[1])):
-                ending = None  # it goes on
+            ending = None
+            if newest is not None and not (session and newest[0] == transcript):
+                ending = database.execute(_ENDING, (*chat, transcript)).fetchone()
+                if newest[0] == transcript and (ending is None or not ending[1]):
+                    ending = None  # it goes on
             return TranscriptExtent(
                 size=size,
                 first_at=moment(begun) if begun is not None else None,

@@ -14,7 +14,7 @@ _KEPT_OF_REPLACED = ("i", "turn", "role", "timestamp", "by")
 
 
 class MessageReader:
-    """Reads messages of the turns turns."""
+    """Reads messages of stored turns."""
 
     def __init__(self, transcripts: TranscriptStore) -> None:
         self._transcripts = transcripts
@@ -37,7 +37,7 @@ class MessageReader:
 
 
 def messages_between(turns: Sequence[StoredTurn], low: int, high: int, *, without_replaced: bool = False) -> list[Line]:
-    """Return the message lines with ``low <= i < high`` of *turns*, which has all later turns of the transcript too.
+    """Return the message lines with ``low <= i < high`` of *turns*, which has later turns that change them too.
 
     *without_replaced* empties the messages that were replaced by another version.
     """

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from agent.memory.storage import transcript_lines as build
 from gateway.ports.caps import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
-from gateway.store import claims, journal, outbox, session_queue, suspects
+from gateway.store import account_links, claims, journal, outbox, session_queue, suspects
 from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
+from tests.fakes.memory import ANN as TALKER
+from tests.fakes.memory import SCOPE, TRANSCRIPT, exchange, talk, turn_name
+from tests.fakes.store import open_inline_store
 from tests.fakes.turns import (
     ANN,
     BOB,
@@ -64,6 +69,48 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     await store.close()
     assert len(set(statements)) > 30
     assert _scans(tmp_path / FILE, statements) == []
+
+
+@pytest.mark.parametrize("read", ["window", "messages", "find", "newest", "since"])
+async def test_reading_the_end_of_a_chat_does_not_read_its_beginning(tmp_path: Path, read: str) -> None:
+    """What the next prompt and the next summary need takes the same steps after 20 turns and after 600."""
+    steps: list[int] = []
+    for n, count in enumerate((20, 600)):
+        store = await open_inline_store(tmp_path / f"{n}.db")
+        for record in (*talk(count), exchange(count, 2 * count, before=[build.pointer(2 * count - 4)])):
+            await store.records.append(record)
+        await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 1_000)])
+        start, turn = 2 * count - 4, turn_name(count)
+        calls: Mapping[str, Callable[[], Awaitable[object]]] = {
+            "window": partial(store.transcripts.window, SCOPE, TALKER, TRANSCRIPT),
+            "messages": partial(store.transcripts.messages, SCOPE, TALKER, TRANSCRIPT, start, start + 2),
+            "find": partial(store.transcripts.find, SCOPE, TALKER, turn),
+            "newest": partial(store.transcripts.newest, SCOPE, TALKER, 3),
+            "since": partial(store.transcripts.since, SCOPE, TALKER, TRANSCRIPT, count - 3),
+        }
+        taken = 0
+
+        def count_step() -> None:
+            nonlocal taken
+            taken += 1
+
+        connection = store._engine.writer.connection  # type: ignore[attr-defined]
+        connection.set_progress_handler(count_step, 1)
+        assert await calls[read]()
+        connection.set_progress_handler(None, 1)
+        steps.append(taken)
+        await store.close()
+    assert 0 < steps[1] <= steps[0] * 1.2
+
+
+def test_a_transcript_that_a_link_ends_is_found_by_an_index(tmp_path: Path) -> None:
+    """Also where nothing is left of it: the newest turns of everybody else are not read to find that out."""
+    path = tmp_path / FILE
+    schema.create_private(path)
+    with closing(schema.connect(path)) as connection:
+        schema.prepare(connection, path)
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {account_links._END_TRANSCRIPT}", ("", "", "", "")).fetchall()
+    assert [detail for *_, detail in plan if "record" in detail and "USING" not in detail] == []
 
 
 async def test_a_turn_takes_seventeen_statements(tmp_path: Path) -> None:
