@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from gateway.store.database import Database
-from gateway.store.row_codec import read_lines, window_columns, write_body, write_json
+from gateway.store.row_codec import (
+    moment,
+    read_json,
+    read_lines,
+    unquote,
+    window_columns,
+    with_end,
+    write_body,
+    write_json,
+)
 
 Migration: TypeAlias = Callable[[Database], None]
 
@@ -359,8 +368,13 @@ def _keep_lines(database: Database) -> None:
         "UPDATE record SET scope = (SELECT scope FROM session WHERE session.key = record.key) "
         "WHERE key IN (SELECT key FROM session)"  # links did not change it
     )
-    for seq, key, body in database.execute("SELECT seq, key, body FROM body ORDER BY seq").fetchall():
+    found = database.execute(
+        "SELECT r.turn, r.from_index, r.to_index, r.inbox, r.outcome, r.at, b.seq, b.key, b.body "
+        "FROM body b JOIN record r ON r.seq = b.seq ORDER BY b.seq"
+    ).fetchall()
+    for turn, start, end, inbox, outcome, at, seq, key, body in found:
         lines, blobs = read_lines(body)
+        lines = with_end(unquote(turn), lines, (start, end), read_json(inbox), outcome, moment(at))
         database.execute(
             "UPDATE record SET body = ?, anchor = ?, snapshot = ? WHERE seq = ?",
             (write_body(lines), *window_columns(lines), seq),

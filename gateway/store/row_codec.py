@@ -327,6 +327,28 @@ def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
     )
 
 
+def with_end(
+    turn: str, lines: Sequence[Line], span: tuple[int, int], inbox: Iterable[int], outcome: str, at: datetime
+) -> tuple[Line, ...]:
+    """Return a record's lines with the `end` line that readers need: a turn without one is ignored.
+
+    *span* is the index of its first message and the one behind its last.
+    """
+    last = lines[-1] if lines else {}
+    if last.get("kind") == "end" and last.get("turn") == turn:
+        return tuple(lines)
+    end: Line = {
+        "kind": "end",
+        "turn": turn,
+        "from": span[0],
+        "to": span[1],
+        "inbox": [str(seq) for seq in inbox],
+        "outcome": str(outcome),
+        "at": at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+    }
+    return (*lines, end)
+
+
 def write_body(lines: Iterable[Line]) -> bytes:
     """Return a record's lines as bytes of JSON, each with a newline."""
     return b"".join(map(_line_bytes, lines))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import UTC
 from typing import Any
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
-from gateway.ports.journal import Line, MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
+from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database
 from gateway.store.inbox import enqueue, enqueue_reply
@@ -28,6 +27,7 @@ from gateway.store.row_codec import (
     sql,
     unquote,
     window_columns,
+    with_end,
     write_body,
     write_json,
     write_key,
@@ -124,30 +124,22 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
             record.supersedes,
             quote(record.scope),
             *window_columns(record.lines),
-            write_body(with_end(record)),
+            write_body(
+                with_end(
+                    record.turn,
+                    record.lines,
+                    (record.from_index, record.to_index),
+                    record.inbox,
+                    record.outcome,
+                    record.at,
+                )
+            ),
         ),
         blobs=write_json(record.blobs),
         jobs=tuple(encode_job(job) for job in commit.jobs),
         advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
     )
-
-
-def with_end(record: TurnRecord) -> tuple[Line, ...]:
-    """Return the record's lines with the `end` line that readers need: a turn without one is ignored."""
-    last = record.lines[-1] if record.lines else {}
-    if last.get("kind") == "end" and last.get("turn") == record.turn:
-        return record.lines
-    end: Line = {
-        "kind": "end",
-        "turn": record.turn,
-        "from": record.from_index,
-        "to": record.to_index,
-        "inbox": [str(seq) for seq in record.inbox],
-        "outcome": str(record.outcome),
-        "at": record.at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
-    }
-    return (*record.lines, end)
 
 
 def read_record(columns: tuple[Any, ...]) -> StoredRecord:

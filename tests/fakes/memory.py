@@ -36,6 +36,7 @@ from gateway.ports import (
 )
 from gateway.store import turn_commits
 from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import with_end
 from gateway.store.transcripts import SqlTranscripts
 from gateway.store.workers import WorkerIdentity
 from tests.fakes.store import InlineWriter, new_connection
@@ -54,7 +55,9 @@ def turn_name(n: int | str) -> str:
 
 def entry_of(record: TurnRecord) -> TranscriptEntry:
     """Return a record's lines, as the library appends them to a file."""
-    return TranscriptEntry(lines=turn_commits.with_end(record), at=record.at)
+    span = (record.from_index, record.to_index)
+    lines = with_end(record.turn, record.lines, span, record.inbox, record.outcome, record.at)
+    return TranscriptEntry(lines=lines, at=record.at)
 
 
 class FakeRecords:

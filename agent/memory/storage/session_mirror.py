@@ -455,7 +455,7 @@ class SessionMirror:
         if not is_stale and not data.startswith(before):
             known = set(data.split(b"\n"))
             lines = before.split(b"\n")[build.kind_of(old) == "head" :]
-            save_corrupt(self._disk, path, [raw for raw in lines if raw not in known])
+            save_corrupt(self._disk, path, [raw for raw in lines if raw not in known and _plain(raw) not in known])
         self._disk.replace(path, data)
         self._remove_segments(path, transcript.id)
         return len(data)
@@ -552,6 +552,12 @@ def _archive(path: Path, transcript: str, turn: str) -> Path:
     """Return the archive of a transcript that *turn*, or a pointer or another note behind it, was the last of."""
     name = re.sub(r"[^a-z0-9]", "", turn)
     return archive_path(path, transcript, name if name.startswith("t") else f"t{name or 0}")
+
+
+def _plain(raw: bytes) -> bytes:
+    """Return a line as rows have it: earlier releases filled up blanked lines with spaces."""
+    line = build.decode(raw)
+    return raw if line is None else encode(line)[:-1]
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -20,6 +20,7 @@ from gateway.store.migrations import ALONE, MIGRATIONS, Migration
 from gateway.store.postgres import open_database, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.server_facts import read_server_facts
+from gateway.store.row_codec import read_body, write_json
 from gateway.store.sql_store import SqlStore
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, said
@@ -144,6 +145,29 @@ async def test_a_change_that_others_cannot_live_with_waits_until_they_have_stopp
     finally:
         postgres.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608
         await store.close()
+
+
+def test_a_turn_that_was_in_no_file_yet_gets_the_line_that_ends_it() -> None:
+    """The version before added it while it wrote the file; readers of files ignore a turn without one."""
+    end = {"kind": "end", "turn": "t2", "from": 4, "to": 4, "inbox": [], "outcome": "merged"}
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        for migration in MIGRATIONS[: max(ALONE) - 1]:
+            migration(database)
+        for turn, lines in (("t1", [{"kind": "forgotten", "mid": "7"}]), ("t2", [{"kind": "pointer"}, end])):
+            (seq,) = database.execute(
+                "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, "
+                "failure, supersedes, scope) VALUES (?, 'a:1', 'x', 'merged', 4, 4, '[3]', 0, '', '', '', '') "
+                "RETURNING seq",
+                (turn,),
+            ).fetchone()
+            database.execute("INSERT INTO body (seq, key, body) VALUES (?, 'a:1', ?)", (seq, write_json([lines])))
+        MIGRATIONS[max(ALONE) - 1](database)
+        found = [read_body(body) for (body,) in database.execute("SELECT body FROM record ORDER BY seq")]
+    at = "1970-01-01T00:00:00Z"
+    assert found[0][1:] == (
+        {"kind": "end", "turn": "t1", "from": 4, "to": 4, "inbox": ["3"], "outcome": "merged", "at": at},
+    )
+    assert found[1] == ({"kind": "pointer"}, end)
 
 
 async def test_facts_of_the_server_are_read_beside_its_gateways(postgres: PostgresServer) -> None:

@@ -98,6 +98,20 @@ async def test_a_file_becomes_rows_with_its_bytes(tmp_path: Path) -> None:
     assert path.stat().st_ino == before[1]
 
 
+async def test_lines_that_an_erasure_filled_up_with_spaces_are_not_set_aside(tmp_path: Path) -> None:
+    """The file is written again without the spaces, and nothing is beside it: no person wrote that line."""
+    first, *rest = talk(3)
+    lines = [build.encode(line) for line in first.lines]
+    path = write(path_of(tmp_path), head(), lines[0][:-1] + b"     \n", *lines[1:], *map(body, rest))
+    records = FakeRecords()
+    records.rows[ANN] = session(TRANSCRIPT, rest[-1].to_index)
+    await adopt(tmp_path, records)
+    records.commit(exchange(3, rest[-1].to_index))
+    await SessionMirror(tmp_path, records, records.transcripts).close()
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == head() + b"".join(each.body for each in await stored(records))
+
+
 async def test_the_next_prompt_is_the_one_from_before(tmp_path: Path) -> None:
     """From the pointer on."""
     write(path_of(tmp_path), head(), *map(body, [*talk(3), exchange(3, 6, before=[build.pointer(4)])]))
