@@ -171,9 +171,9 @@ class AccountLinker:
             for scope in (move.source, move.target):
                 await self.close_files(scope)
             await self.mirror.rearrange(folders, move_files)
-        if not await self.mirror.flush():
-            raise OSError(errno.EIO, "the conversations cannot be written")
         for scope in (move.source, move.target):
+            if not await self.mirror.flush(scope):  # chats that no gateway has claimed are among them
+                raise OSError(errno.EIO, "the conversations cannot be written")
             self.reopen(scope)
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
