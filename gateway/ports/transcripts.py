@@ -126,7 +126,8 @@ class TranscriptStore(Protocol):
         """Store the turns of *key* that are not stored, or not with their lines; return their number.
 
         Their files are stale then, unless the turns come from there (*in_files*): then a chat without a session
-        continues the last transcript.
+        continues the last transcript, and turns that are stored get the lines of their files. Files are never older
+        than a store that adopts, but for stale ones.
 
         *turns* are in order; their seqs have no meaning. Turns before the first known one come before all others. Those
         of a stale transcript are adopted behind its last known one only: the others were removed from the store.

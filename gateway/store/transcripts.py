@@ -79,6 +79,8 @@ _FILL = (
     "UPDATE record SET body = ?, anchor = ?, snapshot = ?, transcript = ?, from_index = ?, to_index = ?, "
     "new_transcript = ? WHERE scope = ? AND seq = ? AND body IS NULL"
 )
+_BODIES = "SELECT seq, transcript, body FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL"
+_REPLACE = "UPDATE record SET body = ? WHERE scope = ? AND seq = ?"
 # Of a chat without a session, whose scope a link has changed.
 _TAKE = "UPDATE record SET scope = ? WHERE turn = ? AND key = ? AND body IS NULL"
 _INSERT = (
@@ -318,6 +320,8 @@ class SqlTranscripts:
         encoded = await asyncio.to_thread(lambda: [_encode(each) for each in turns])
 
         def adopt(database: Database) -> int:
+            if in_files:
+                _take_lines(database, scope, key, turns)
             count = _adopt(database, scope, key, turns, encoded)
             if in_files and turns:
                 _begin_session(database, scope, key, turns)
@@ -467,6 +471,26 @@ def _adopt(
             fields = (body, *window, transcript, start, end, new_transcript)
             count += database.execute(_FILL, (*fields, quote(scope), known[each.turn][0])).rowcount
     return count
+
+
+def _take_lines(database: Database, scope: str, key: SessionKey, turns: Sequence[StoredTurn]) -> None:
+    """Give turns that are stored the lines of their files: an older store would bring back what was erased since.
+
+    Turns of stale transcripts keep theirs, which are newer, and so do those with lines that the file has lost.
+    """
+    chat = (quote(scope), write_key(key))
+    known = {seq: turn for turn, (seq, has_body, _) in _read_known(database, chat).items() if has_body}
+    bodies = {each.turn: each.body for each in turns}
+    if bodies.keys() & set(known.values()):
+        stale = {transcript for (transcript,) in database.execute(_STALE_OF, chat).fetchall()}
+        changes = [
+            (taken, chat[0], seq)
+            for seq, transcript, body in database.execute(_BODIES, chat).fetchall()
+            if transcript not in stale
+            and (taken := bodies.get(known[seq], body)) != bytes(body)
+            and taken.count(b"\n") == bytes(body).count(b"\n")
+        ]
+        database.executemany(_REPLACE, changes)
 
 
 def _read_known(database: Database, chat: tuple[str, str]) -> Mapping[str, tuple[int, Any, int]]:

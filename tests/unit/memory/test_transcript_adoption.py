@@ -247,6 +247,38 @@ async def test_turns_that_the_store_has_already_are_not_stored_twice(tmp_path: P
     assert path_of(tmp_path).read_bytes().partition(b"\n")[2] == b"".join(map(body, every))
 
 
+async def test_what_was_erased_comes_back_from_no_older_journal(tmp_path: Path) -> None:
+    """A journal of before an erasure was accepted: its rows get the lines of the file, which is newer."""
+    records = FakeRecords(*talk(3))
+    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    await mirror.flush()
+    older = [each.body for each in await stored(records)]
+    await mirror.redact(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
+    for each, was in zip(await stored(records), older, strict=True):
+        records._connection.execute("UPDATE record SET body = ? WHERE seq = ?", (was, each.seq))
+    await adopt(tmp_path, records)
+    found = b"".join(each.body for each in await stored(records))
+    assert (b"question 1" in found, b"question 2" in found) == (False, True)
+    assert path_of(tmp_path).read_bytes().partition(b"\n")[2] == found
+
+
+@pytest.mark.parametrize("is_stale", [True, False])
+async def test_a_file_that_is_behind_its_rows_or_damaged_changes_none(tmp_path: Path, is_stale: bool) -> None:
+    """An erasure has not reached it yet, or a part of a turn cannot be read."""
+    records = FakeRecords(*talk(3))
+    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    await mirror.flush()
+    if is_stale:
+        await records.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
+    else:
+        path = path_of(tmp_path)
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(each for each in lines if b"question 1" not in each))
+    before = [each.body for each in await stored(records)]
+    await adopt(tmp_path, records)
+    assert [each.body for each in await stored(records)] == before
+
+
 async def test_a_chat_without_a_session_goes_on(tmp_path: Path) -> None:
     """Its store was lost, or dropped it: the current transcript is gone on with, an archive alone has ended."""
     write(path_of(tmp_path), head(), *map(body, talk(2)))
