@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -453,8 +455,9 @@ class SessionMirror:
             head = old_head + b"\n"
         data = b"".join((head, *(turn.body for turn in turns)))
         if not is_stale and not data.startswith(before):
-            known = set(data.split(b"\n"))
-            lines = before.split(b"\n")[build.kind_of(old) == "head" :]
+            # Piece by piece: one split of 100 MB would hold up the event loop for most of a second.
+            known = {raw for turn in turns for raw in turn.body.split(b"\n")}
+            lines = (raw.rstrip(b"\n") for raw in islice(BytesIO(before), build.kind_of(old) == "head", None))
             save_corrupt(self._disk, path, [raw for raw in lines if raw not in known and _plain(raw) not in known])
         self._disk.replace(path, data)
         self._remove_segments(path, transcript.id)
