@@ -40,12 +40,13 @@ _ANCHOR = (
     "SELECT anchor, seq FROM record WHERE scope = ? AND key = ? AND transcript = ? AND anchor IS NOT NULL "
     "AND body IS NOT NULL ORDER BY anchor DESC, seq DESC LIMIT 1"
 )
+# The last turn that begins at an index or before it: PostgreSQL sorts a whole chat when its end is asked for too.
 _HOLDER = (
-    "SELECT seq, from_index FROM record WHERE scope = ? AND key = ? AND transcript = ? AND from_index <= ? "
-    "AND to_index > ? AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
+    "SELECT seq, from_index, to_index FROM record WHERE scope = ? AND key = ? AND transcript = ? AND from_index <= ? "
+    "AND to_index > from_index AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
 )
 _NEXT = (
-    "SELECT min(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND from_index >= ? "
+    "SELECT min(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq > ? "
     "AND to_index > from_index AND body IS NOT NULL"
 )
 _SINCE = sql(_OF_CHAT, "AND transcript = ? AND seq >= ? ORDER BY seq")
@@ -139,11 +140,12 @@ class SqlTranscripts:
 
         def read(database: Database) -> tuple[list[Any], int, bytes, list[Any]]:
             replay_from, anchored = database.execute(_ANCHOR, of_transcript).fetchone() or (0, None)
-            holder = database.execute(_HOLDER, (*of_transcript, replay_from, replay_from)).fetchone()
-            if holder is not None:
-                first, replay_from = holder
+            holder = database.execute(_HOLDER, (*of_transcript, replay_from)).fetchone()
+            first, start, end = holder or (-(2**62), 0, 0)
+            if end > replay_from:
+                replay_from = start
             else:  # it is behind all messages, or they were removed by age
-                (first,) = database.execute(_NEXT, (*of_transcript, replay_from)).fetchone()
+                (first,) = database.execute(_NEXT, (*of_transcript, first)).fetchone()
             # With the turn that has set the start: it also says what is summarised.
             first = min((each for each in (first, anchored) if each is not None), default=-(2**62))
             rows = database.execute(_SINCE, (*of_transcript, first)).fetchall()

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     assert _scans(tmp_path / FILE, statements) == []
 
 
-@pytest.mark.parametrize("read", ["window", "messages", "find", "newest", "since"])
+@pytest.mark.parametrize("read", ["window", "empty window", "messages", "find", "newest", "since"])
 async def test_reading_the_end_of_a_chat_does_not_read_its_beginning(tmp_path: Path, read: str) -> None:
     """What the next prompt and the next summary need takes the same steps after 20 turns and after 600."""
     steps: list[int] = []
@@ -79,10 +80,14 @@ async def test_reading_the_end_of_a_chat_does_not_read_its_beginning(tmp_path: P
         store = await open_inline_store(tmp_path / f"{n}.db")
         for record in (*talk(count), exchange(count, 2 * count, before=[build.pointer(2 * count - 4)])):
             await store.records.append(record)
+        if read == "empty window":  # everything is summarised
+            last = exchange(count + 1, 2 * count + 2)
+            await store.records.append(replace(last, lines=(build.pointer(2 * count + 2),), to_index=2 * count + 2))
         await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 1_000)])
         start, turn = 2 * count - 4, turn_name(count)
         calls: Mapping[str, Callable[[], Awaitable[object]]] = {
             "window": partial(store.transcripts.window, SCOPE, TALKER, TRANSCRIPT),
+            "empty window": partial(store.transcripts.window, SCOPE, TALKER, TRANSCRIPT),
             "messages": partial(store.transcripts.messages, SCOPE, TALKER, TRANSCRIPT, start, start + 2),
             "find": partial(store.transcripts.find, SCOPE, TALKER, turn),
             "newest": partial(store.transcripts.newest, SCOPE, TALKER, 3),
