@@ -94,13 +94,13 @@ class StoredSessions:
         block = _block(found)
         earlier: list[TranscriptBlock] = []
         before = found.seq
-        while not _is_window(earlier):
+        while not await asyncio.to_thread(_is_window, earlier):
             stored = await self._transcripts.newest(
                 scope, key, _TURNS_AT_ONCE, before=before, transcript=found.transcript
             )
             if not stored:
                 break
-            earlier = [*map(_block, stored), *earlier]
+            earlier = [*await asyncio.to_thread(_blocks, stored), *earlier]
             before = stored[0].seq
         return RecordedTurn(block, earlier)
 
@@ -139,6 +139,10 @@ class RecordedTurn:
 
 def _block(turn: StoredTurn) -> TranscriptBlock:
     return TranscriptBlock(turn.turn, tuple(decode_lines(turn.body)), turn.from_index, turn.to_index)
+
+
+def _blocks(turns: Sequence[StoredTurn]) -> list[TranscriptBlock]:
+    return [*map(_block, turns)]
 
 
 def _is_window(blocks: Sequence[TranscriptBlock]) -> bool:

@@ -1,6 +1,7 @@
 """The TranscriptStore port over the writer: turns by session, read in slices and changed by compare-and-set.
 
-Every statement names the scope. Nothing that reads many turns holds the writer for more than one slice.
+Every statement names the scope. Reads and changes of many lines hold the writer for one slice at a time; a removal, an
+adoption and the extent of a transcript are one operation each, 0.1 to 0.5 s for 50,000 turns.
 """
 
 from __future__ import annotations

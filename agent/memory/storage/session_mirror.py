@@ -1,8 +1,8 @@
 """Write the turns of every conversation to `sessions/*.jsonl`, behind their commits, for people and other programs.
 
 No turn reads these files: the rows of the store are true (docs/adr/0126-turns-as-rows.md). A file is the head of its
-transcript and the bodies of its turns. Turns are appended; where a file is not what was written, or turns were changed
-or removed, it is written again. While the disk is full, it is retried.
+transcript and the bodies of its turns. Turns are appended. Where turns were changed or removed, the file is written
+again, and with the next turn where it is not what was written. While the disk is full, it is retried.
 """
 
 from __future__ import annotations
