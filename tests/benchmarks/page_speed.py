@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from pathlib import Path
 
 from playwright.async_api import Page
 
-from agent.memory.storage.session_mirror import SessionMirror
 from gateway.events import SessionKey
+from gateway.ports import StoredTurn, StoreLimits
+from gateway.store.row_codec import write_body
+from gateway.store.sqlite import FILE, open_file
 from tests.benchmarks.harness import median, percentile, row
 from tests.e2e.browser import open_browser, open_chat
 from tests.fakes.gateway import gateway
-from tests.fakes.memory import FakeRecords, exchange
+from tests.fakes.memory import exchange
 
 MESSAGES = 5_000
 OPENINGS = 15
@@ -161,10 +164,30 @@ async def opening_time(page: Page) -> int:
 
 
 async def write_conversation(home: Path, turns: int, answer: Callable[[int], str]) -> None:
-    """Write a conversation of the owner on the page, as a gateway does."""
-    records, start = FakeRecords(), 0
+    """Store a conversation of the owner on the page in a new home, as a gateway does."""
+    await asyncio.to_thread(home.mkdir, 0o700, parents=True)
+    key, scope, start = SessionKey("web", "owner"), "people/web%3aowner", 0
+    stored: list[StoredTurn] = []
     for n in range(turns):
-        record = exchange(n, start, answered=answer(n), key=SessionKey("web", "owner"), scope="people/web%3aowner")
-        records.commit(record)
+        record = exchange(n, start, answered=answer(n), key=key, scope=scope)
+        stored.append(
+            StoredTurn(
+                seq=0,
+                turn=record.turn,
+                key=key,
+                transcript=record.transcript,
+                from_index=start,
+                to_index=record.to_index,
+                at=record.at,
+                outcome=str(record.outcome),
+                body=write_body(record.lines),
+                inbox=record.inbox,
+            )
+        )
         start = record.to_index
-    await SessionMirror(home, records, records.transcripts).close()
+    store = await open_file(home / FILE, StoreLimits())
+    try:
+        await store.transcripts.adopt(scope, key, stored, in_files=True)
+        await store.transcripts.mark_adopted()
+    finally:
+        await store.close()
