@@ -343,12 +343,13 @@ CREATE TABLE model_fact (
 
 # Turns stay with their lines (gateway/store/transcripts.py); `anchor` is the replay start that a turn has set.
 # `unwritten` has the snapshot texts of turns that are in no file yet, `stale_file` the transcripts whose files have
-# lines that were changed since.
+# lines that were changed since. `record_chat` has the transcript, so that one that begins is known to be empty without
+# the rows of all earlier ones.
 _TURN_LINES = """
 ALTER TABLE record ADD COLUMN anchor INTEGER;
 ALTER TABLE record ADD COLUMN snapshot INTEGER;
 ALTER TABLE record ADD COLUMN body BLOB;
-CREATE INDEX record_chat ON record (scope, key, seq);
+CREATE INDEX record_chat ON record (scope, key, seq, transcript);
 CREATE INDEX record_anchor ON record (scope, key, transcript, anchor) WHERE anchor IS NOT NULL;
 CREATE INDEX record_snapshot ON record (scope, key, transcript, seq) WHERE snapshot IS NOT NULL;
 CREATE INDEX record_removed ON record (at) WHERE body IS NULL;
