@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, TranscriptTurn, read_ends, read_turns
 from gateway.home import Home
@@ -51,7 +52,8 @@ def describe_loss(home: Home, url: str, *, sessions: int = NEWEST_SESSIONS) -> s
     if not url and (line := unstamped_loss(journal)):
         return line
     stamp = read_stamp(journal)
-    found = read_store(journal, url, partial(_compare, home=home, stamp=stamp, limit=sessions))
+    stale = _stale(journal, url)
+    found = read_store(journal, url, partial(_compare, home=home, stamp=stamp, stale=stale, limit=sessions))
     if url and (other := other_database(journal, found.store if found is not None else "")):
         return other
     if found is None:
@@ -70,30 +72,35 @@ def describe_loss(home: Home, url: str, *, sessions: int = NEWEST_SESSIONS) -> s
 def find_lost_turns(home: Home, url: str) -> LostTurns:
     """Return all turns of the transcripts that the store lacks. Reads every transcript. Raises as `describe_loss`."""
     turns = [*read_turns(home.path)]
-    stamp = read_stamp(home.journal)
-
-    def read(database: Database) -> LostTurns:
-        newest = newest_turn(database)
-        has_newer = bool(newest) and all(each.turn != newest for each in turns)
-        return LostTurns(_missing(database, turns, stamp), has_newer)
-
-    return read_store(home.journal, url, read) or LostTurns({}, has_newer=False)
+    stamp, stale = read_stamp(home.journal), _stale(home.journal, url)
+    newest = read_store(home.journal, url, newest_turn)
+    has_newer = bool(newest) and all(each.turn != newest for each in turns)
+    missing = read_store(home.journal, url, partial(_missing, turns=turns, stamp=stamp, stale=stale))
+    return LostTurns(missing or {}, has_newer)
 
 
-def _compare(database: Database, home: Home, stamp: JournalStamp | None, limit: int) -> _Comparison:
+def _stale(journal: Path, url: str) -> Collection[str]:
+    """Return the sessions with stale files; none in a store of the version before, which has no such table."""
+    return read_store(journal, url, stale_sessions) or ()
+
+
+def _compare(
+    database: Database, home: Home, stamp: JournalStamp | None, stale: Collection[str], limit: int
+) -> _Comparison:
     ends = [*read_ends(home.path, list_sessions(database, limit))]
     stamped = stamp.turns if stamp is not None else None
     newest = [TranscriptTurn(key, each.turn, each.at) for key, each in (stamped or {}).items()]
     if stamp is None or stamped is not None:  # one of an older version does not say what was accepted
         newest += [end.newest for end in ends if end.newest is not None]
     ahead = [str(end.session.key) for end in ends if end.is_ahead]
-    lost = dict.fromkeys([*ahead, *_missing(database, newest, stamp).values()])
+    lost = dict.fromkeys([*ahead, *_missing(database, newest, stamp, stale).values()])
     return _Comparison(*read_identity(database), lost=tuple(lost))
 
 
-def _missing(database: Database, turns: Iterable[TranscriptTurn], stamp: JournalStamp | None) -> Mapping[str, str]:
+def _missing(
+    database: Database, turns: Iterable[TranscriptTurn], stamp: JournalStamp | None, stale: Collection[str]
+) -> Mapping[str, str]:
     accepted = stamp.accepted_until if stamp is not None else 0
-    stale = stale_sessions(database)
     found = {each.turn: each for each in turns if each.at > accepted and each.key not in stale}
     missing = missing_turns(database, {turn: each.at for turn, each in found.items()})
     return {turn: found[turn].key for turn in missing}
