@@ -75,7 +75,7 @@ async def test_killed_during_receipt_after_two_unclean_stops(
 def _first_writes(points: list[str]) -> list[int]:
     """Return the first write of each of the first commits: one of them stores the message."""
     starts = [n for n, point in enumerate(points, 1) if point == "write journal.db-wal" and points[n - 2] != point]
-    return starts[:3]
+    return starts[:5]  # a start has up to four of its own
 
 
 def _around_the_last_send(points: list[str]) -> list[int]:
