@@ -41,7 +41,7 @@ ING_NOUNS = set("chunking embedding logging matching pairing polling ranking rou
 METAPHORS = set(
     """
     alone aside ballast beyond board books briefly courier desk desks door doors doorkeeper ear ears errand errands
-    fate gesture gestures habits heir heirs house inside knock leftovers manner manners meet neighbour patience
+    fate gesture gestures habits heir heirs house inside knock leftovers manner manners meet mirror neighbour patience
     patient patiently pen play playing postman purse room rooms scribe seat shelf sign signs sitting sittings speaker
     speaking steward stewards talk talks teller thinker thinking thought twins watch ways wish
     """.split()  # noqa: SIM905 - a paragraph

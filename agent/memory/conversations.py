@@ -23,7 +23,7 @@ from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from gateway.events import SessionKey
 from gateway.ports import (
@@ -71,7 +71,7 @@ class StoredConversations:
     preferences: PreferenceStore
     records: TurnRecordStore
     turns: TranscriptStore
-    transcripts: SessionMirror
+    transcripts: SessionFileWriter
     jobs: JobQueue
     store: ErasureStore
     index: DerivedIndex

@@ -27,7 +27,7 @@ from agent.memory.scope_names import label
 from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from agent.reminders.reminder import REMIND, reminders_in
 from agent.tools.result_pages import ToolResultPages
@@ -83,7 +83,7 @@ class GatewayApp:
     replayer: TurnReplayer
     intake: GatewayIntake
     sessions: StoredSessions
-    mirror: SessionMirror
+    session_files: SessionFileWriter
     workspaces: ScopeWorkspaces
     pages: ToolResultPages
     recall: ScopeRecall
@@ -132,8 +132,8 @@ class GatewayApp:
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
-        """Write committed turns to their files, then hold jobs and mirror until the block ends."""
-        async with self.memory_jobs.writing, self.mirror.pause_writes():
+        """Write committed turns to their files, then hold jobs and these files until the block ends."""
+        async with self.memory_jobs.writing, self.session_files.pause_writes():
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:

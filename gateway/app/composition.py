@@ -14,7 +14,7 @@ from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_adoption import adopt_transcripts
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.lapsed_questions import LapsedQuestions
@@ -173,9 +173,9 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     intake = _build_intake(context, access, router)
 
     usage = build_usage(context)
-    mirror = SessionMirror(context.home.path, store.records, store.transcripts)
-    recall = await stack.enter_async_context(open_recall(context, usage.recorder, flush=mirror.flush))
-    memory = build_memory(context, mirror, recall, intake.quarantine)
+    session_files = SessionFileWriter(context.home.path, store.records, store.transcripts)
+    recall = await stack.enter_async_context(open_recall(context, usage.recorder, flush=session_files.flush))
+    memory = build_memory(context, session_files, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(
         settings,
@@ -319,7 +319,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         replayer=replayer,
         intake=parts.intake,
         sessions=memory.sessions,
-        mirror=memory.mirror,
+        session_files=memory.session_files,
         workspaces=memory.workspaces,
         pages=parts.pages,
         recall=parts.recall,

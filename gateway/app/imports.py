@@ -71,7 +71,7 @@ async def run_import(
         is_dry=is_dry,
     )
     items = await importer.run(data, scope, targets)
-    await app.mirror.flush()
+    await app.session_files.flush()
     return [asdict(item) for item in items]
 
 

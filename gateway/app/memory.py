@@ -62,7 +62,7 @@ from agent.memory.prompt.due_jobs import (
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
@@ -88,7 +88,7 @@ class MemoryServices:
     conversations: ConversationCache
     sessions: StoredSessions
     stored_conversations: StoredConversations
-    mirror: SessionMirror
+    session_files: SessionFileWriter
     jobs: MemoryJobs
     service: MemoryService
     dreams: DreamService
@@ -124,9 +124,9 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
 
 
 def build_memory(
-    context: AppContext, mirror: SessionMirror, index: DerivedIndex, quarantine: Quarantine
+    context: AppContext, session_files: SessionFileWriter, index: DerivedIndex, quarantine: Quarantine
 ) -> MemoryServices:
-    """Build memory over the files of the home; *index* is the search index, *mirror* writes the transcripts."""
+    """Build memory over the files of the home; *index* is the search index, *session_files* writes the transcripts."""
     settings, home, store, now = context.settings, context.home.path, context.store, context.now
     # The offline model cannot summarise.
     can_summarise = bool(settings.llm.model or context.plugins.models)
@@ -173,15 +173,15 @@ def build_memory(
         index.note(scope)
 
     if files is not None:
-        files.watch(scope_lock.scopes_in_use, mirror.let_go, when_fetched)
-        mirror.share(store.erasing.has_unwritten, fetch, conversations.adopt)
+        files.watch(scope_lock.scopes_in_use, session_files.let_go, when_fetched)
+        session_files.share(store.erasing.has_unwritten, fetch, conversations.adopt)
         jobs.share(files.fetch)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,
         records=store.records,
         turns=store.transcripts,
-        transcripts=mirror,
+        transcripts=session_files,
         jobs=store.jobs,
         store=store.erasing,
         index=index,
@@ -192,7 +192,7 @@ def build_memory(
     linker = AccountLinker(
         links=store.links,
         records=store.records,
-        mirror=mirror,
+        session_files=session_files,
         scope_lock=scope_lock,
         writing=writing,
         merger=MemoryMerger(home=home, versions=versions, disk=Disk()),
@@ -207,7 +207,7 @@ def build_memory(
         home=home,
         documents=documents,
         versions=versions,
-        transcripts=mirror,
+        transcripts=session_files,
         records=store.records,
         jobs=store.jobs,
         store=store.erasing,
@@ -224,7 +224,7 @@ def build_memory(
         conversations=conversations,
         sessions=sessions,
         stored_conversations=stored_conversations,
-        mirror=mirror,
+        session_files=session_files,
         jobs=jobs,
         service=MemoryService(home, documents, versions, store.journal, store.transcripts),
         dreams=DreamService(documents, versions, can_run=can_summarise),
@@ -278,7 +278,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         outbox=store.outbox,
         usage=store.usage,
         session=store.journal.session,
-        flush=memory.mirror.flush,
+        flush=memory.session_files.flush,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,
         now=context.now,
@@ -399,7 +399,7 @@ def build_job_runner(
         jobs=store.jobs,
         documents=memory.documents,
         derived_data=DerivedDataFinder(home, memory.versions),
-        flush=memory.mirror.flush,
+        flush=memory.session_files.flush,
         purge_index=memory.erasure.index.purge_stale,
         adopt=memory.conversations.adopt,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),

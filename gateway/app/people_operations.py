@@ -39,7 +39,7 @@ class PeopleOperations(OperationGroup):
     async def export(self, arguments: Line) -> AsyncIterator[Line]:
         """Write all data of a person into a zip file. The client makes the path absolute."""
         target = target_file(arguments)
-        await self._app.mirror.flush()  # a scope is there once something of it is in a file
+        await self._app.session_files.flush()  # a scope is there once something of it is in a file
         wish = ScopeSelector(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
         await self._app.memory_jobs.settle(scope)
@@ -92,7 +92,7 @@ class PeopleOperations(OperationGroup):
 
     async def _is_known(self, account: PlatformAccount) -> bool:
         """Return True if data of *account* is stored, or was before it was erased."""
-        await self._app.mirror.flush()  # a scope's folder exists once something of it is in a file
+        await self._app.session_files.flush()  # a scope's folder exists once something of it is in a file
         names = {account.name, self._app.store.links.person(account)}
         folders = [self._app.home.path / PEOPLE / each for each in names]
         if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):

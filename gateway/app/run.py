@@ -93,8 +93,8 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         asyncio.TaskGroup() as group,
         _running(
             group,
-            app.mirror.close,
-            mirror=app.mirror.run,
+            app.session_files.close,
+            session_files=app.session_files.run,
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(

@@ -75,7 +75,7 @@ class TurnOperations(OperationGroup):
         trace, scope = await self._trace(arguments)
         if not self._may_read(scope):
             raise UserError("this is somebody's direct chat: only they read it")
-        await self._app.mirror.flush()
+        await self._app.session_files.flush()
         for message in await self._app.replayer.prompt(trace.key, scope, trace.turn):
             yield _format_line(message)
 

@@ -105,10 +105,11 @@ class TranscriptStore(Protocol):
     async def remove(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
         """Remove the turns of *scope*, or of some of its sessions; return their number."""
 
-    async def lapse(self, scope: str, before: datetime) -> int:
+    async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
         """Remove the turns of *scope* that ended before a time; return their number.
 
-        In a current transcript, those stay that hold its snapshots and replay starts.
+        In a current transcript, those stay that hold its snapshots and replay starts, with their lines as *blank*
+        returns them.
         """
 
     async def extent(

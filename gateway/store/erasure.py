@@ -17,18 +17,17 @@ from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
     micros,
     quote,
-    read_body,
     read_json,
     read_key,
     sql,
     unquote,
-    write_body,
     write_json,
     write_key,
 )
 from gateway.store.session_queue import ALL
 from gateway.store.transcripts import MAKE_STALE
 from gateway.store.usage import forget_cap_notices
+from gateway.text.json_lines import decode_lines, encode_lines
 
 log = structlog.get_logger(__name__)
 
@@ -265,8 +264,8 @@ def _redact_bodies(database: Database, keys: str, turns: frozenset[str] | None, 
         (keys,),
     ).fetchall()
     mine = [each for each in found if turns is None or each[1] in turns]
-    lines = [(write_body(map(change, read_body(body))), seq, bytes(body)) for seq, _, body, *_ in mine]
-    changes = [(new, seq) for new, seq, body in lines if read_body(new) != read_body(body)]
+    lines = [(encode_lines(map(change, decode_lines(body))), seq, bytes(body)) for seq, _, body, *_ in mine]
+    changes = [(new, seq) for new, seq, body in lines if decode_lines(new) != decode_lines(body)]
     database.executemany("UPDATE record SET body = ? WHERE seq = ?", changes)
     changed = {seq for _, seq in changes}
     # The mirror may be writing them as they were.

@@ -13,9 +13,9 @@ from gateway.store.row_codec import (
     unquote,
     window_columns,
     with_end,
-    write_body,
     write_json,
 )
+from gateway.text.json_lines import encode_lines
 
 Migration: TypeAlias = Callable[[Database], None]
 
@@ -378,7 +378,7 @@ def _keep_lines(database: Database) -> None:
         lines = with_end(unquote(turn), lines, (start, end), read_json(inbox), outcome, moment(at))
         database.execute(
             "UPDATE record SET body = ?, anchor = ?, snapshot = ? WHERE seq = ?",
-            (write_body(lines), *window_columns(lines), seq),
+            (encode_lines(lines), *window_columns(lines), seq),
         )
         database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, key, write_json(blobs)))
     database.execute("DROP TABLE body")

@@ -7,7 +7,6 @@ the one character they spell.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -32,21 +31,13 @@ from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
 from gateway.ports.transcripts import anchor_index
 from gateway.store.database import Database
 from gateway.text import find_command
+from gateway.text.json_lines import encode_ascii, encode_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ESCAPED = "\ufdd0"  # a noncharacter code point: ASCII JSON follows
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be stored in the journal")
-
-
-# json.dumps with options builds an encoder at every call; these two are built once.
-_encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
-_encode_ascii: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
 read_json: Callable[[str], Any] = json.JSONDecoder().decode
 
 
@@ -65,15 +56,15 @@ def is_storable(text: str) -> bool:
 
 def write_json(value: object) -> str:
     """Return *value* as compact JSON that any database takes."""
-    text = _encode(value)
-    return text if is_storable(text) else _encode_ascii(value)
+    text = encode_json(value)
+    return text if is_storable(text) else encode_ascii(value)
 
 
 def quote(text: str) -> str:
     """Return the column value of *text*: the text itself, unless a database may refuse it."""
     if is_storable(text) and not text.startswith(_ESCAPED):
         return text
-    return _ESCAPED + _encode_ascii(text)
+    return _ESCAPED + encode_ascii(text)
 
 
 def unquote(text: str) -> str:
@@ -347,30 +338,6 @@ def with_end(
         "at": at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
     return (*lines, end)
-
-
-def write_body(lines: Iterable[Line]) -> bytes:
-    """Return a record's lines as bytes of JSON, each with a newline."""
-    return b"".join(map(_line_bytes, lines))
-
-
-def _line_bytes(line: Line) -> bytes:
-    try:
-        return _encode(line).encode() + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can carry
-        return _encode_ascii(line).encode() + b"\n"
-
-
-def read_body(body: bytes) -> tuple[Line, ...]:
-    """Undo `write_body`; lines that are not JSON objects are left out."""
-    lines = []
-    for raw in bytes(body).split(b"\n"):
-        if raw.strip():
-            with contextlib.suppress(ValueError):
-                line = json.loads(raw)
-                if isinstance(line, dict):
-                    lines.append(line)
-    return tuple(lines)
 
 
 def window_columns(lines: Sequence[Line]) -> tuple[int | None, int | None]:

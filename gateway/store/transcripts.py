@@ -23,7 +23,6 @@ from gateway.store.row_codec import (
     micros,
     moment,
     quote,
-    read_body,
     read_json,
     read_key,
     sql,
@@ -32,6 +31,7 @@ from gateway.store.row_codec import (
     write_json,
     write_key,
 )
+from gateway.text.json_lines import decode_lines
 
 _SLICE = 128  # turns read or changed in one operation
 _MOST_BYTES = 4 * 1024 * 1024  # of one answer of `newest`, `since` or `scan`, but for its last turn
@@ -121,6 +121,7 @@ _LAPSED = (
     "scope = ? AND at < ? AND seq NOT IN (SELECT seq FROM unwritten) AND (anchor IS NULL AND snapshot IS NULL "
     "OR transcript NOT IN (SELECT transcript FROM session WHERE session.key = record.key))"
 )
+_OLDER = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND at < ? AND body IS NOT NULL ORDER BY key, seq")
 _BEGIN_SESSION = (
     "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING"
@@ -255,11 +256,18 @@ class SqlTranscripts:
         self._engine.may_have_stale = True
         return await self._engine.writer.submit(remove)
 
-    async def lapse(self, scope: str, before: datetime) -> int:
+    async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
         """Remove old turns."""
         columns = (quote(scope), micros(before))
+
+        def lapse(database: Database) -> int:
+            count = _remove(database, _LAPSED, columns)
+            left = [_read(row) for row in database.execute(_OLDER, columns).fetchall()]
+            _store_changes(database, scope=columns[0], changes=_changed(left, blank))
+            return count
+
         self._engine.may_have_stale = True
-        return await self._engine.writer.submit(lambda database: _remove(database, _LAPSED, columns))
+        return await self._engine.writer.submit(lapse)
 
     async def extent(
         self, scope: str, key: SessionKey, transcript: str, *, before: int | None = None
@@ -438,7 +446,7 @@ def _encode(turn: StoredTurn) -> tuple[Any, ...]:
     return (
         *(quote(turn.turn), write_key(turn.key), turn.transcript, turn.outcome, turn.from_index, turn.to_index),
         *(json.dumps(list(turn.inbox)), micros(turn.at), turn.new_transcript),
-        *(window_columns(read_body(turn.body)), turn.body),
+        *(window_columns(decode_lines(turn.body)), turn.body),
     )
 
 

@@ -21,19 +21,18 @@ from gateway.store.row_codec import (
     moment,
     put_job,
     quote,
-    read_body,
     read_json,
     read_key,
     sql,
     unquote,
     window_columns,
     with_end,
-    write_body,
     write_json,
     write_key,
 )
 from gateway.store.session_queue import pending_note
 from gateway.store.usage import mark_cap_notices
+from gateway.text.json_lines import decode_lines, encode_lines
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
@@ -124,7 +123,7 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
             record.supersedes,
             quote(record.scope),
             *window_columns(record.lines),
-            write_body(
+            encode_lines(
                 with_end(
                     record.turn,
                     record.lines,
@@ -150,7 +149,7 @@ def read_record(columns: tuple[Any, ...]) -> StoredRecord:
         key=read_key(key),
         transcript=transcript,
         outcome=MessageOutcome(outcome),
-        lines=read_body(body) if body is not None else (),
+        lines=tuple(decode_lines(body)) if body is not None else (),
         from_index=start,
         to_index=end,
         inbox=tuple(read_json(inbox)),

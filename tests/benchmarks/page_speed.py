@@ -12,8 +12,8 @@ from playwright.async_api import Page
 
 from gateway.events import SessionKey
 from gateway.ports import StoredTurn, StoreLimits
-from gateway.store.row_codec import write_body
 from gateway.store.sqlite import FILE, open_file
+from gateway.text.json_lines import encode_lines
 from tests.benchmarks.harness import median, percentile, row
 from tests.e2e.browser import open_browser, open_chat
 from tests.fakes.gateway import gateway
@@ -180,7 +180,7 @@ async def write_conversation(home: Path, turns: int, answer: Callable[[int], str
                 to_index=record.to_index,
                 at=record.at,
                 outcome=str(record.outcome),
-                body=write_body(record.lines),
+                body=encode_lines(record.lines),
                 inbox=record.inbox,
             )
         )

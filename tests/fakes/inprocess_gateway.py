@@ -267,7 +267,7 @@ class InProcessGateway:
         """Return when everything accepted is answered, delivered and in its file, and no quick job is due."""
         while True:
             if not await self._is_busy():
-                await self.app.mirror.flush()
+                await self.app.session_files.flush()
                 if not await self._is_busy() and not (await self.app.store.journal.depth())["unwritten"]:
                     return
             await asyncio.sleep(0.005)

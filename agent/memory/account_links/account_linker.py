@@ -28,7 +28,7 @@ from agent.memory.account_links.scope_transfer import (
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.written_files import note_writes
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, Job, ScopeMove, TurnRecordStore
@@ -51,7 +51,7 @@ class AccountLinker:
 
     links: AccountLinkStore
     records: TurnRecordStore
-    mirror: SessionMirror
+    session_files: SessionFileWriter
     scope_lock: ScopeLock
     writing: asyncio.Lock
     merger: MemoryMerger
@@ -72,7 +72,7 @@ class AccountLinker:
             async with self.scope_lock.hold_exclusive(*scopes):
                 if persons != [self.links.person(each) for each in accounts]:
                     continue
-                if not await self.mirror.flush():
+                if not await self.session_files.flush():
                     return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
                 target, source = await asyncio.to_thread(self._by_age, scopes)
                 move = ScopeMove(id=job.id, kind=LINK, source=source, target=target, at=self.now())
@@ -107,7 +107,7 @@ class AccountLinker:
             return None
         scopes = (f"{PEOPLE}{person}", f"{PEOPLE}{account.name}")
         async with self.scope_lock.hold_exclusive(*scopes):
-            if not await self.mirror.flush():
+            if not await self.session_files.flush():
                 return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
             await self._save_edits(scopes[:1])
             move = ScopeMove(
@@ -159,7 +159,7 @@ class AccountLinker:
     async def _move(self, move: ScopeMove) -> None:
         if move.kind == UNLINK:
             for scope in (move.source, move.target):
-                await self.mirror.redact(scope, partial(blank_answer, since=move.since))
+                await self.session_files.redact(scope, partial(blank_answer, since=move.since))
         folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
 
         def move_files() -> None:
@@ -170,9 +170,9 @@ class AccountLinker:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
                 await self.close_files(scope)
-            await self.mirror.rearrange(folders, move_files)
+            await self.session_files.rearrange(folders, move_files)
         for scope in (move.source, move.target):
-            if not await self.mirror.flush(scope):  # chats that no gateway has claimed are among them
+            if not await self.session_files.flush(scope):  # chats that no gateway has claimed are among them
                 raise OSError(errno.EIO, "the conversations cannot be written")
             self.reopen(scope)
         await self.links.mark_moved(move)

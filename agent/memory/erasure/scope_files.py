@@ -21,7 +21,7 @@ from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.history.jsonl_file import rewrite_lines
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import JobQueue, Line, TurnRecordStore
 from gateway.ports.erasure import ErasureStore, UnscopedData
@@ -61,7 +61,7 @@ class ErasureStorage:
     home: Path
     documents: FileDocumentStore
     versions: VersionStore
-    transcripts: SessionMirror
+    transcripts: SessionFileWriter
     records: TurnRecordStore
     jobs: JobQueue
     store: ErasureStore

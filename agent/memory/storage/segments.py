@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -116,7 +117,7 @@ def archive_path(path: Path, transcript: str, turn: str) -> Path:
 
 def archive_of(path: Path, transcript: str) -> Path | None:
     """Return the archive of *transcript* in the folder of *path*, None if it does not exist."""
-    return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
+    return next(path.parent.glob(f"{glob.escape(transcript)}.t*.jsonl"), None)
 
 
 def transcript_of_archive(path: Path) -> str:

@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 _ENDED = "ended"  # the transcript after one whose chat has none since
 _REPORT_EVERY = 50  # scopes
 _SEGMENT = re.compile(r"([a-z2-7]{16})\.\d{4}\.jsonl\Z")
+_TRANSCRIPT = re.compile(r"[a-z0-9]{1,64}")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -100,8 +101,12 @@ def _find_transcripts(folder: Path, disk: Disk) -> Mapping[str, Sequence[_Transc
         if transcript not in found:  # a crash came before the next segment
             found[transcript] = _transcript_file(SegmentChain(disk, path), path)
     by_key: dict[str, list[_TranscriptFile]] = {}
-    for each in found.values():
-        if each.chain.head is not None:
+    for transcript, each in found.items():
+        if each.chain.head is None:
+            continue
+        if _TRANSCRIPT.fullmatch(transcript) is None:  # it becomes a part of paths
+            log.warning("memory.transcript_without_id", folder=str(folder))
+        else:
             by_key.setdefault(str(each.chain.head.get("key")), []).append(each)
     return {key: sorted(files, key=lambda each: each.order) for key, files in by_key.items()}
 

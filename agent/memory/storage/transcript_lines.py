@@ -5,7 +5,6 @@ Lines of an unknown kind are kept in the file and skipped by every reader.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,8 +12,10 @@ from typing import Any
 
 from agent.attachments.file_facts import ASIDE, facts_for_model, facts_in, pictures_in
 from gateway.ports import Line
+from gateway.text import json_lines
 
 VERSION = 1
+encode, decode, decode_lines = json_lines.encode_line, json_lines.decode_line, json_lines.decode_lines
 FORGOTTEN = "[forgotten]"  # replaces a deleted content, so that indices do not change
 _SPARE_FIELDS = ("by", "origin", "tokens", "model", "head")
 _BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # the line breaks of `str.splitlines`
@@ -137,29 +138,6 @@ def forgotten_line(mid: str) -> Line:
 
 
 # -- writing and reading ---------------------------------------------------------------------------
-
-
-def encode(line: Line) -> bytes:
-    """Encode a line as JSON, newline included."""
-    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
-    try:
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can carry
-        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
-
-
-def decode(data: bytes | str) -> Line | None:
-    """Decode a line; return None if *data* is not a JSON object."""
-    try:
-        line = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
-
-
-def decode_lines(body: bytes) -> list[Line]:
-    """Return the lines of a turn's body that are JSON objects."""
-    return [line for raw in body.split(b"\n") if raw.strip() and (line := decode(raw)) is not None]
 
 
 def pad_line(line: Line, shorter: Line, length: int) -> bytes:

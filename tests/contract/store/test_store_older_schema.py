@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.app.lost_turns import describe_loss, find_lost_turns
 from gateway.home import Home
 from gateway.ports.store import StoreLimits
@@ -32,7 +32,7 @@ async def test_turns_that_a_journal_of_the_version_before_has_lost_are_found(tmp
         store = await open_file(home.journal, StoreLimits())
         for record in records:
             await store.records.append(record)
-        await SessionMirror(home.path, store.records, store.transcripts).flush()
+        await SessionFileWriter(home.path, store.records, store.transcripts).flush()
         await store.close()
     shutil.copy(tmp_path / "older.db", home.journal)
     with closing(sqlite3.connect(home.journal)) as journal:

@@ -27,11 +27,11 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.scopes import scope_folder
-from agent.memory.storage import session_mirror
+from agent.memory.storage import session_file_writer
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
@@ -54,7 +54,7 @@ class WrittenHome:
         self.path = home
         self.store = store
         self.files = ScopeFileSync(home, store.scope_files)
-        self.mirror = SessionMirror(home, store.records, store.transcripts)
+        self.mirror = SessionFileWriter(home, store.records, store.transcripts)
         self.sessions = scope_folder(home, SCOPE) / "sessions"
         store.scope_files.save_first(self.files.save)
         self.conversations = ConversationCache(home, store.transcripts)
@@ -138,7 +138,7 @@ async def test_a_gateway_that_cannot_write_its_lines_makes_an_erasure_wait(
     team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is said to be forgotten that is still there: the turn runs again later."""
-    monkeypatch.setattr(session_mirror, "_LONGEST_SETTLE", 0.1)
+    monkeypatch.setattr(session_file_writer, "_LONGEST_SETTLE", 0.1)
     first, second = await team.open(), await team.open()
     home = WrittenHome(tmp_path, first)
     await home.files.start()
@@ -218,7 +218,7 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then it deletes nothing of the scope and comes back; then the old lines of both gateways go."""
-    monkeypatch.setattr(session_mirror, "_LONGEST_SETTLE", 0.1)
+    monkeypatch.setattr(session_file_writer, "_LONGEST_SETTLE", 0.1)
     homes = await two_homes(team, tmp_path)
     now = datetime.now(UTC) + timedelta(days=31)
 

@@ -30,6 +30,11 @@ THREAD, BOB = SessionKey("telegram", "42/7"), SessionKey("telegram", "43")
 OTHER = "people/telegram%3a43"
 
 
+def as_it_is(raw: bytes) -> bytes:
+    """Return a line that retention must keep."""
+    return raw
+
+
 def note(n: int | str, at: int, *lines: Any, **fields: Any) -> TurnRecord:
     """Return a record without messages, appended where the session stands: a pointer, a command."""
     record = exchange(0, at, name=n, **fields)
@@ -191,7 +196,7 @@ async def test_a_window_goes_on_behind_turns_that_age_has_removed(store: Store) 
     """The turn of the replay start is gone: what is left from there on is the window."""
     await commit(store, *talk(4), note("p", 8, build.pointer(3)), *talk(1, first=60, start=8))
     await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
-    assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=3)) == 3
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=3), as_it_is) == 3
     found, start = await window(store)
     assert found == names(3, "p", 60)
     assert start <= 6
@@ -412,7 +417,11 @@ async def test_what_is_left_of_removed_turns_has_no_words(store: Store, is_lapse
     given = [replace(each, failure="tea was cold") for each in talk(2, said="tea")]
     await commit(store, *given)
     await store.records.mark_written([each.seq for each in await all_of(store)])
-    remove = store.transcripts.lapse(SCOPE, START + timedelta(days=1)) if is_lapse else store.transcripts.remove(SCOPE)
+    remove = (
+        store.transcripts.lapse(SCOPE, START + timedelta(days=1), as_it_is)
+        if is_lapse
+        else store.transcripts.remove(SCOPE)
+    )
     assert await remove == 2
     rows = await store._engine.writer.submit(lambda database: database.execute("SELECT * FROM record").fetchall())
     assert "tea" not in str([[bytes(each) if isinstance(each, memoryview) else each for each in row] for row in rows])
@@ -438,13 +447,13 @@ async def test_old_turns_lapse(store: Store) -> None:
 
     await commit(store, *conversation(0, TRANSCRIPT), note("new", 4, new_transcript=NEXT), *conversation(10, NEXT))
     await commit(store, exchange(900, 4, transcript=NEXT))
-    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1)) == 0  # they are in no file yet
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 0  # they are in no file yet
     await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 20)])
-    assert await store.transcripts.lapse(SCOPE, START) == 0
-    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1)) == 5
+    assert await store.transcripts.lapse(SCOPE, START, as_it_is) == 0
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 5
     assert turns(await all_of(store)) == names(10, 12, 900)
     assert await stale(store) == sorted([TRANSCRIPT, NEXT])
-    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1)) == 0
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 0
 
 
 async def test_the_extent_of_a_transcript(store: Store) -> None:
@@ -500,7 +509,7 @@ async def test_stale_files_are_found_however_often_was_looked_in_vain(store: Sto
     given = talk(3, said="tea")
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: store.transcripts.rewrite(SCOPE, partial(without, b"tea")),
-        lambda: store.transcripts.lapse(SCOPE, START + timedelta(minutes=1)),
+        lambda: store.transcripts.lapse(SCOPE, START + timedelta(minutes=1), as_it_is),
         lambda: store.transcripts.remove(SCOPE),
         lambda: store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in talk(2, first=10)]),
     ]
@@ -557,7 +566,7 @@ async def test_removed_turns_are_not_adopted_from_a_file_that_still_has_them(sto
     """A kill came between the erasure and the writing of the file; what the file has behind them is adopted."""
     await commit(store, *talk(5))
     await store.records.mark_written([each.seq for each in await all_of(store)])
-    assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=2)) == 2
+    assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=2), as_it_is) == 2
     given = [turn_of(each) for each in talk(7)]
     assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 2
     assert turns(await all_of(store)) == names(2, 3, 4, 5, 6)
@@ -665,7 +674,7 @@ READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
 WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
     "remove": lambda store: store.remove(SCOPE),
-    "lapse": lambda store: store.lapse(SCOPE, START + timedelta(days=9)),
+    "lapse": lambda store: store.lapse(SCOPE, START + timedelta(days=9), as_it_is),
     "adopt": lambda store: store.adopt(SCOPE, ANN, [turn_of(each) for each in talk(9)]),
 }
 NEITHER = {"drop_stale", "is_adopted", "mark_adopted"}

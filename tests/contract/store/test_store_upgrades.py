@@ -20,8 +20,9 @@ from gateway.store.migrations import ALONE, MIGRATIONS, Migration
 from gateway.store.postgres import open_database, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.server_facts import read_server_facts
-from gateway.store.row_codec import read_body, write_json
+from gateway.store.row_codec import write_json
 from gateway.store.sql_store import SqlStore
+from gateway.text.json_lines import decode_lines
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.turns import ANN, BOB, START, accept, answered, claim, said
 
@@ -162,7 +163,7 @@ def test_a_turn_that_was_in_no_file_yet_gets_the_line_that_ends_it() -> None:
             ).fetchone()
             database.execute("INSERT INTO body (seq, key, body) VALUES (?, 'a:1', ?)", (seq, write_json([lines])))
         MIGRATIONS[max(ALONE) - 1](database)
-        found = [read_body(body) for (body,) in database.execute("SELECT body FROM record ORDER BY seq")]
+        found = [tuple(decode_lines(body)) for (body,) in database.execute("SELECT body FROM record ORDER BY seq")]
     at = "1970-01-01T00:00:00Z"
     assert found[0][1:] == (
         {"kind": "end", "turn": "t1", "from": 4, "to": 4, "inbox": ["3"], "outcome": "merged", "at": at},

@@ -269,7 +269,7 @@ async def test_history_shows_what_people_saw_in_its_order() -> None:
             ("user", "wait", "3", "waiting"),
             ("user", "and this", "4", "waiting"),
         ]
-        await parlour.app.mirror.flush()
+        await parlour.app.session_files.flush()
         assert await parlour.app.sessions.displayed_messages(KEY, limit=100) == lines
         await parlour.channel.say("c", "/stop", number="5")
         await parlour.idle()

@@ -117,13 +117,13 @@ async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(pu
         async def fetch(scope: str) -> None:
             assert (scope, unwritten) == (ANN, [])
 
-        parlour.app.mirror.share(has_unwritten, fetch, lambda _: None)
+        parlour.app.session_files.share(has_unwritten, fetch, lambda _: None)
         question = await ask(f"/forget tea{purge}")
         assert " 1 message" in question
         unwritten.append(2)
         await ask(yes(question))
         await wait_until_purged(parlour, ANN)
-        await parlour.app.mirror.flush()
+        await parlour.app.session_files.flush()
         assert "more tea" not in (parlour.home / ANN / "sessions" / "pocket%3aann-elsewhere.jsonl").read_text()
         assert all(b"more tea" not in each.body for each in await parlour.app.store.transcripts.scan(ANN))
 

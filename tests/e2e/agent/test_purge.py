@@ -230,7 +230,7 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Pat
         _, answered = await say("room/thread", f"slowly, tell me of my {ASCII}", group=True, is_admin=True)
         await model.at_it.wait()
         await erase(ask, "room", f"/forget {ASCII} --purge", group=True, is_admin=True)
-        await parlour.app.mirror.flush()
+        await parlour.app.session_files.flush()
         assert await parlour.app.store.jobs.pending_in(ROOM)
         question = await ask("room", f"/forget {ASCII} --purge", group=True, is_admin=True)
         model.answers.set()

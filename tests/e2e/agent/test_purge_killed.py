@@ -106,7 +106,7 @@ async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
         storage = dataclasses.replace(whole.storage, disk=disk, store=store, versions=versions)
         mortal = dataclasses.replace(whole, storage=storage)
         whole.word_eraser._storage = dataclasses.replace(whole.storage, disk=disk)
-        app.mirror._disk = disk
+        app.session_files._disk = disk
         await mortal.purge(job)
 
 

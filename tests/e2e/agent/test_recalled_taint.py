@@ -123,7 +123,7 @@ async def test_reading_around_a_line_taints() -> None:
         await forward(parlour, ORDER)
         await parlour.channel.ask("c", "kettles boil water")
         await parlour.channel.ask("c", "/new")
-        await parlour.app.mirror.flush()
+        await parlour.app.session_files.flush()
         hits = await parlour.app.commands.memory.search.search(SCOPE, "what do kettles do?")
         place = next(hit for hit in hits if hit.text == "kettles boil water")
         model.script[2] = calls(("memory_get", json.dumps({"source": place.source, "line": place.line})))

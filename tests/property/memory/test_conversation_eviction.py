@@ -17,7 +17,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, turn_name
 
@@ -45,7 +45,7 @@ class ConversationScene:
         self.home = home
         self.window = window
         self.records = FakeRecords()
-        self.mirror = SessionMirror(home, self.records, self.records.transcripts)
+        self.mirror = SessionFileWriter(home, self.records, self.records.transcripts)
         self.conversations = ConversationCache(home, self.records.transcripts, window=window)
         self.facts: list[str] = []
         self.zone = "Europe/Berlin"

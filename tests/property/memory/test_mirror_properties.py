@@ -20,7 +20,7 @@ from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import transcript_of_archive
-from agent.memory.storage.session_mirror import MirrorPolicy, SessionMirror
+from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, decode_lines
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord
@@ -78,9 +78,9 @@ class Chats:
     def _fresh(n: int) -> str:
         return "transcript" + "".join("abcdefghij"[int(digit)] for digit in f"{n:06d}")
 
-    def _start(self, disk: Disk | None = None) -> SessionMirror:
-        return SessionMirror(
-            self.home, self.records, self.records.transcripts, disk=disk, policy=MirrorPolicy(records=3)
+    def _start(self, disk: Disk | None = None) -> SessionFileWriter:
+        return SessionFileWriter(
+            self.home, self.records, self.records.transcripts, disk=disk, policy=FileWritePolicy(records=3)
         )
 
     async def step(self, what: str, number: int) -> None:

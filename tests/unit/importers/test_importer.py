@@ -21,7 +21,7 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, transcript_of_archive
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
@@ -81,7 +81,7 @@ class ImportScene:
             is_dry=is_dry,
         )
         items = await importer.run(SYSTEMS[system](self.theirs, "UTC"), scope, mapped or {})
-        await SessionMirror(self.home, records, self.store.transcripts).flush()
+        await SessionFileWriter(self.home, records, self.store.transcripts).flush()
         return items
 
     def text(self, name: str, scope: str = SCOPE) -> str:

@@ -10,7 +10,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import SessionKey
 from gateway.ports import SessionRow, TurnRecord
 from tests.fakes.memory import (
@@ -158,11 +158,11 @@ async def test_few_are_kept(tmp_path: Path) -> None:
 async def test_new_is_a_fresh_window_before_and_after_the_rename(tmp_path: Path, written: bool) -> None:
     """Nothing of the old transcript is in the new one's prompt, whether or not the file was renamed yet."""
     records = FakeRecords(*talk(3))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     records.commit(exchange(3, 6, new_transcript="n" * 16))
     records.commit(exchange(4, 0, transcript="n" * 16))
     if written:
-        await SessionMirror(tmp_path, records, records.transcripts).close()
+        await SessionFileWriter(tmp_path, records, records.transcripts).close()
     conversation = await ConversationCache(tmp_path, records.transcripts).open(row(2, "n" * 16), SCOPE)
     assert [message["content"][-10:] for message in conversation.messages] == ["question 4", "answer 4"]
 
@@ -185,7 +185,7 @@ async def test_lost_texts_take_a_new_snapshot(tmp_path: Path) -> None:
     records = FakeRecords()
     conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
     await hold(conversation, records, 2)
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     for blob in (tmp_path / SCOPE / "blobs").iterdir():
         blob.write_text("damaged")
     cold = await ConversationCache(tmp_path, records.transcripts).open(row(4), SCOPE)
@@ -203,7 +203,7 @@ async def test_opening_a_cold_session_costs_its_window_not_its_age(tmp_path: Pat
         records = FakeRecords()
         conversations = ConversationCache(home, records.transcripts)
         conversation = await conversations.open(row(), SCOPE)
-        mirror = SessionMirror(home, records, records.transcripts)
+        mirror = SessionFileWriter(home, records, records.transcripts)
         await hold(conversation, records, count, tools=tools)
         await mirror.close()
         counting = CountingTranscripts(records)

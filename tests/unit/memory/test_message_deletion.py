@@ -13,7 +13,7 @@ from agent.memory.scopes import attachment_path, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import blank_line, files_of_messages, find_message, refers_to
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord
@@ -92,7 +92,7 @@ async def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
     records = FakeRecords(
         said(0, "1", photo, shared, document), said(1, "2", shared), said(2, "9", document, key=THREAD)
     )
-    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     before = len(await stored(records))
     records.commit(deleted(3, "1"))
@@ -118,14 +118,14 @@ async def test_what_broke_in_the_middle_is_done_again(tmp_path: Path, error: Bas
     """The bytes go before the line that names them, so that a repetition finds what is left to do."""
     files = [{"kind": "document", "blob": keep(tmp_path, data)} for data in (b"one", b"two")]
     records = FakeRecords(said(0, "1", *files))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     records.commit(deleted(1, "1"))
     disk = BrokenDisk(error, removes=removes)
-    mirror = SessionMirror(tmp_path, records, records.transcripts, disk=disk)
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts, disk=disk)
     try:
         assert not await mirror.flush()
     except ProcessCrash:
-        mirror = SessionMirror(tmp_path, records, records.transcripts, disk=disk)
+        mirror = SessionFileWriter(tmp_path, records, records.transcripts, disk=disk)
     assert b"words 1" in await stored(records)
     assert len(remaining_files(tmp_path)) == 2 - removes
     disk.error = None
@@ -142,7 +142,7 @@ async def test_a_name_in_a_line_is_no_path(tmp_path: Path) -> None:
     victim.write_text("x")
     names = ["../../../victim", str(victim), "people/x/../../victim", ""]
     records = FakeRecords(said(0, "1", *({"kind": "document", "blob": name} for name in names)), deleted(1, "1"))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert victim.exists()
     assert "words 1" not in text(tmp_path)
 
@@ -153,7 +153,7 @@ async def test_the_turn_that_tells_of_it_keeps_its_own(tmp_path: Path) -> None:
     again = said(1, "2", fact)
     again = replace(again, lines=(build.forgotten_line("1"), *again.lines))
     records = FakeRecords(said(0, "1", fact), again)
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert remaining_files(tmp_path) == {b"again"}
     assert "words 1" not in text(tmp_path)
     assert "words 2" in text(tmp_path)
@@ -162,7 +162,7 @@ async def test_the_turn_that_tells_of_it_keeps_its_own(tmp_path: Path) -> None:
 async def test_another_conversation_with_the_same_id_keeps_its_words(tmp_path: Path) -> None:
     """Platform ids are unique within a chat only."""
     records = FakeRecords(said(0, "1"), said(1, "1", key=THREAD), deleted(2, "1"))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert (await stored(records)).count(b"words 1") == 1
 
 

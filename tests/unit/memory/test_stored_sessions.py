@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
 from gateway.ports import InboxRow, Journal, Line, MessageOutcome, Outbox, PendingDelivery, TurnRecord
@@ -82,7 +82,7 @@ async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, writ
     """Same texts, same ids, however much of it is in the file; a page that reloads shows nothing twice."""
     every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
     records = FakeRecords(*every[:written])
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     for record in every[written:]:
         records.commit(record)
     shown = await sessions(records, [accepted_message(3)]).displayed_messages(ANN, limit=20)
@@ -110,7 +110,7 @@ async def test_recent_turns_are_whole_turns_wherever_they_are_stored(tmp_path: P
     """The newest ones, tool lines and commands included."""
     every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
     records = FakeRecords(*every[:written])
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     for record in every[written:]:
         records.commit(record)
     stored = sessions(records)
@@ -123,7 +123,7 @@ async def test_recent_turns_are_whole_turns_wherever_they_are_stored(tmp_path: P
 async def test_pages_have_the_whole_conversation_while_new_archives_its_file(tmp_path: Path) -> None:
     """A reader at any moment of it, before the file is renamed, meanwhile and afterwards, misses nothing."""
     records = FakeRecords(*talk(3))
-    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     for record in (command(9, new="n" * 16), exchange(4, 0, transcript="n" * 16)):
         records.commit(record)
@@ -258,7 +258,7 @@ async def test_lines_stand_in_the_order_in_which_they_were_seen(
     for record in records:
         stored.commit(record)
     if is_written:
-        await SessionMirror(tmp_path, stored, stored.transcripts).close()
+        await SessionFileWriter(tmp_path, stored, stored.transcripts).close()
     shown = await sessions(stored).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == order
     assert len({line.id for line in shown}) == len(order)
@@ -300,7 +300,7 @@ async def test_pages_go_back_through_everything_that_was_said(tmp_path: Path, wr
     for n, record in enumerate(every):
         records.commit(replace(record, at=START + timedelta(minutes=n)))
         if n + 1 == written:
-            await SessionMirror(tmp_path, records, records.transcripts).close()
+            await SessionFileWriter(tmp_path, records, records.transcripts).close()
     expected = [f"{word} {n}" for n in range(5) for word in ("question", "answer")]
     expected += ["/status", "fine", "-"]
     expected += [f"{word} {n}" for n in (6, 7) for word in ("question", "answer")]
@@ -353,8 +353,8 @@ async def test_pages_of_long_turns_go_back_to_the_first(tmp_path: Path, turns: i
 async def test_pages_go_on_where_age_has_removed_the_first_turns(tmp_path: Path) -> None:
     """What is left is shown, every line once."""
     records = FakeRecords(*talk(300, first=0, start=0))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
-    assert await records.transcripts.lapse(SCOPE, START + timedelta(minutes=100)) == 100
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
+    assert await records.transcripts.lapse(SCOPE, START + timedelta(minutes=100), lambda raw: raw) == 100
     pages = await pages_of(sessions(records), turns=64)
     expected = [f"{word} {n}" for n in range(100, 300) for word in ("question", "answer")]
     assert [text for page in pages for text in page] == expected

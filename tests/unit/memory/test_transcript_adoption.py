@@ -14,7 +14,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.segments import archive_path, segment_path
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_adoption import adopt_transcripts
 from gateway.events import SessionKey
 from gateway.ports import SessionRow, StoredTurn, TurnRecord
@@ -93,7 +93,7 @@ async def test_a_file_becomes_rows_with_its_bytes(tmp_path: Path) -> None:
     assert (path.read_bytes(), path.stat().st_ino) == before
     assert await records.transcripts.stale_files(SCOPE) == []
     records.commit(exchange(4, given[-1].to_index))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert path.read_bytes() == before[0] + (await stored(records))[-1].body
     assert path.stat().st_ino == before[1]
 
@@ -107,7 +107,7 @@ async def test_lines_that_an_erasure_filled_up_with_spaces_are_not_set_aside(tmp
     records.rows[ANN] = session(TRANSCRIPT, rest[-1].to_index)
     await adopt(tmp_path, records)
     records.commit(exchange(3, rest[-1].to_index))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == head() + b"".join(each.body for each in await stored(records))
 
@@ -214,7 +214,7 @@ async def test_damage_costs_only_what_is_damaged(tmp_path: Path, pieces: list[by
         b"{bad" in piece for piece in pieces
     )
     records.commit(exchange(5, 2 * len(expected)))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert path.read_bytes().partition(b"\n")[2] == b"".join(each.body for each in await stored(records))
 
 
@@ -230,7 +230,7 @@ async def test_a_file_without_a_usable_head_stops_nothing(tmp_path: Path, first:
     assert await adopt(tmp_path, records) >= 1
     assert [each.turn for each in await stored(records, THREAD)] == names(10)
     records.commit(exchange(5, 0))
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     everything = b"".join(each.read_bytes() for each in path.parent.iterdir())
     assert b"question 0" in everything
 
@@ -243,14 +243,14 @@ async def test_turns_that_the_store_has_already_are_not_stored_twice(tmp_path: P
     assert await adopt(tmp_path, records) == 3
     assert [each.turn for each in await stored(records)] == names(*range(5))
     assert len(records.stored) == 2
-    await SessionMirror(tmp_path, records, records.transcripts).close()
+    await SessionFileWriter(tmp_path, records, records.transcripts).close()
     assert path_of(tmp_path).read_bytes().partition(b"\n")[2] == b"".join(map(body, every))
 
 
 async def test_what_was_erased_comes_back_from_no_older_journal(tmp_path: Path) -> None:
     """A journal of before an erasure was accepted: its rows get the lines of the file, which is newer."""
     records = FakeRecords(*talk(3))
-    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     older = [each.body for each in await stored(records)]
     await mirror.redact(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
@@ -266,7 +266,7 @@ async def test_what_was_erased_comes_back_from_no_older_journal(tmp_path: Path) 
 async def test_a_file_that_is_behind_its_rows_or_damaged_changes_none(tmp_path: Path, is_stale: bool) -> None:
     """An erasure has not reached it yet, or a part of a turn cannot be read."""
     records = FakeRecords(*talk(3))
-    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     if is_stale:
         await records.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
@@ -356,3 +356,18 @@ async def test_killed_between_two_scopes_it_goes_on(tmp_path: Path, is_before: b
             found = await stored(records, key, f"people/telegram%3a{n}")
             assert [each.turn for each in found] == names(*range(10 * n, 10 * n + 3))
     assert not is_killed
+
+
+@pytest.mark.parametrize("name", ["*", "../../other", "a/b", "?" * 16])
+async def test_a_head_names_no_other_files(tmp_path: Path, name: str) -> None:
+    """The id in a head becomes a part of paths: one that is no id is not taken over, and all others are."""
+    scope = tmp_path / SCOPE / "sessions"
+    scope.mkdir(parents=True)
+    head = {"v": 1, "kind": "head", "transcript": name, "key": "telegram:7", "created": "2026-11-21T21:00:00Z"}
+    line = {"kind": "end", "turn": "tx", "from": 0, "to": 0, "inbox": [], "outcome": "answered"}
+    (scope / "telegram%3a7.jsonl").write_bytes(build.encode(head) + build.encode(line))
+    good = {**head, "transcript": "abcdefgh234567zz", "key": "telegram:8"}
+    (scope / "telegram%3a8.jsonl").write_bytes(build.encode(good) + build.encode({**line, "turn": "ty"}))
+    records = FakeRecords()
+    assert await adopt_transcripts(tmp_path, records.transcripts, ()) == 1
+    assert [each.turn for each in await records.transcripts.scan(SCOPE)] == ["ty"]

@@ -11,7 +11,7 @@ from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import SessionKey
 from gateway.ports import ScopeMove
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
@@ -23,7 +23,7 @@ BOB, BOBS_SCOPE = SessionKey("telegram", "43"), "people/telegram%3a43"
 async def test_chats_that_no_gateway_has_claimed_are_in_the_persons_folder_too(tmp_path: Path) -> None:
     """Several gateways share the chats, and an idle one belongs to none: the link writes its file all the same."""
     records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
-    mirror = SessionMirror(tmp_path, records, records.transcripts)
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     before = transcript_path(tmp_path, BOBS_SCOPE, str(BOB)).read_bytes()
     records.engine.claims.is_shared = True
@@ -34,7 +34,7 @@ async def test_chats_that_no_gateway_has_claimed_are_in_the_persons_folder_too(t
     linker = AccountLinker(
         links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
         records=records,
-        mirror=mirror,
+        session_files=mirror,
         scope_lock=ScopeLock(),
         writing=asyncio.Lock(),
         merger=MemoryMerger(home=tmp_path, versions=VersionStore(tmp_path), disk=Disk()),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from agent.memory.scopes import scope_folder
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import INDEX, RecallOptions, ScopeRecall
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.events import SessionKey
 from gateway.ports import SearchHit, SearchOptions, TurnRecord
@@ -34,7 +34,7 @@ class RecallScene:
 
     path: Path
     records: FakeRecords
-    mirror: SessionMirror
+    mirror: SessionFileWriter
     recall: ScopeRecall
 
     def say(self, *records: TurnRecord) -> None:
@@ -57,7 +57,7 @@ class RecallScene:
 async def scene(path: Path) -> AsyncIterator[RecallScene]:
     """Open recall over the home at *path*."""
     records = FakeRecords()
-    mirror = SessionMirror(path, records, records.transcripts)
+    mirror = SessionFileWriter(path, records, records.transcripts)
     recall = ScopeRecall(
         path,
         memory=RecallEngine(),

@@ -9,7 +9,7 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, lines_around
-from agent.memory.storage.session_mirror import SessionMirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.ports import TurnRecord
 from tests.fakes.memory import SCOPE, CountingDisk, FakeRecords, exchange, talk
@@ -35,7 +35,7 @@ class SourceScope:
         """Have turns, and their lines on the disk."""
         for record in records:
             self.records.commit(record)
-        await SessionMirror(self.home, self.records, self.records.transcripts).close()
+        await SessionFileWriter(self.home, self.records, self.records.transcripts).close()
 
     def sync(self) -> dict[str, SourceReading | None]:
         """Do as the index does; return what was read of what changed, None for what is gone."""

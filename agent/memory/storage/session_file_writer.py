@@ -54,7 +54,7 @@ _KNOWN_FILES = 4_096  # whose length is known, so that their ends are not read a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorPolicy:
+class FileWritePolicy:
     """The delay of a write, which gathers turns, and the most turns in it."""
 
     wait: timedelta = timedelta(milliseconds=100)
@@ -62,7 +62,7 @@ class MirrorPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class _MirrorFile:
+class _KnownFile:
     """A file as it was written last."""
 
     transcript: str
@@ -98,7 +98,7 @@ class _Append:
     seqs: Sequence[int]
 
 
-class SessionMirror:
+class SessionFileWriter:
     """Writes every transcript file of the home. `run` must run in one task; any task may call the other methods."""
 
     def __init__(
@@ -107,15 +107,15 @@ class SessionMirror:
         records: TurnRecordStore,
         transcripts: TranscriptStore,
         *,
-        policy: MirrorPolicy | None = None,
+        policy: FileWritePolicy | None = None,
         disk: Disk | None = None,
     ) -> None:
         self._home = home
         self._records = records
         self._transcripts = transcripts
-        self._policy = policy or MirrorPolicy()
+        self._policy = policy or FileWritePolicy()
         self._disk = disk or Disk()
-        self._files: LRUCache[Path, _MirrorFile] = LRUCache(_KNOWN_FILES)
+        self._files: LRUCache[Path, _KnownFile] = LRUCache(_KNOWN_FILES)
         self._lock = asyncio.Lock()
         self._failing: _Failures = {}
         self._is_store_down = self._is_behind = False
@@ -153,7 +153,7 @@ class SessionMirror:
                 return False
             except StoreUnavailable:
                 if not self._is_store_down:
-                    log.warning("mirror.store_down")
+                    log.warning("session_files.store_down")
                 self._is_store_down = True
                 return False
         self._is_store_down = False
@@ -223,8 +223,7 @@ class SessionMirror:
 
         Return the number of turns that were removed. Raises OSError as `redact`.
         """
-        count = await self._transcripts.lapse(scope, before)
-        await self._transcripts.rewrite(scope, blank)
+        count = await self._transcripts.lapse(scope, before, blank)
         await self._write_stale(scope)
         return count
 
@@ -352,7 +351,7 @@ class SessionMirror:
                     if each.archive is not None:
                         await wait_for_thread(asyncio.to_thread(self._rename, each.path, each.archive))
                 elif each.data:
-                    file = _MirrorFile(each.transcript.id, each.size + len(each.data), each.seqs[-1])
+                    file = _KnownFile(each.transcript.id, each.size + len(each.data), each.seqs[-1])
                     self._files[each.path] = file
             except (OSError, ValueError) as error:
                 self._files.pop(each.path, None)
@@ -363,7 +362,7 @@ class SessionMirror:
                     self._files.pop(each.path, None)
         return done
 
-    async def _open(self, transcript: _Transcript, first: StoredRecord) -> tuple[Path, _MirrorFile]:
+    async def _open(self, transcript: _Transcript, first: StoredRecord) -> tuple[Path, _KnownFile]:
         """Return the file that *transcript* is in, and its content, which is all before the record *first*."""
         extent = await self._transcripts.extent(transcript.scope, transcript.key, transcript.id, before=first.seq)
         path = await self._place(transcript, extent)
@@ -371,7 +370,7 @@ class SessionMirror:
         size = await wait_for_thread(asyncio.to_thread(self._matching_size, path, transcript, extent, first_at))
         if size is None:
             return path, await self._rewrite(transcript, path)
-        return path, _MirrorFile(transcript.id, size, first.seq - 1)
+        return path, _KnownFile(transcript.id, size, first.seq - 1)
 
     async def _place(self, transcript: _Transcript, extent: TranscriptExtent) -> Path:
         """Return the path of *transcript*; another one that is in the place of the current one is archived first."""
@@ -430,7 +429,7 @@ class SessionMirror:
         else:
             await self._transcripts.drop_stale(file)
 
-    async def _rewrite(self, transcript: _Transcript, path: Path, *, is_stale: bool = False) -> _MirrorFile:
+    async def _rewrite(self, transcript: _Transcript, path: Path, *, is_stale: bool = False) -> _KnownFile:
         """Write the whole file. Lines that are in no row, which a person wrote, are set aside unless it *is_stale*."""
         self._files.pop(path, None)
         turns: list[StoredTurn] = []
@@ -443,7 +442,7 @@ class SessionMirror:
         is_stale = is_stale or transcript in [_Transcript(each.scope, each.key, each.transcript) for each in stale]
         write = partial(self._write_file, transcript, path, turns, is_stale=is_stale)
         size = await wait_for_thread(asyncio.to_thread(write))
-        return _MirrorFile(transcript.id, size, last)
+        return _KnownFile(transcript.id, size, last)
 
     def _write_file(self, transcript: _Transcript, path: Path, turns: Sequence[StoredTurn], *, is_stale: bool) -> int:
         begun = turns[0].at if turns else datetime.now(UTC)
@@ -490,12 +489,12 @@ class SessionMirror:
     def _log_outages(self, failed: _Failures) -> None:
         """Log each outage once when it begins and once when it is over."""
         for each in failed.keys() - self._failing.keys():
-            log.error("mirror.cannot_write", key=each[1], error=failed[each])
+            log.error("session_files.cannot_write", key=each[1], error=failed[each])
         for _, key in self._failing.keys() - failed.keys():
-            log.info("mirror.writes_again", key=key)
+            log.info("session_files.writes_again", key=key)
         self._failing = failed
 
-    def _forget(self, is_meant: Callable[[Path, _MirrorFile], bool]) -> None:
+    def _forget(self, is_meant: Callable[[Path, _KnownFile], bool]) -> None:
         for path in [path for path, file in self._files.items() if is_meant(path, file)]:
             del self._files[path]
 

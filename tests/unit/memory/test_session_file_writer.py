@@ -18,7 +18,7 @@ from agent.memory.scopes import blob_path, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, segment_path, transcript_of_archive
-from agent.memory.storage.session_mirror import MirrorPolicy, SessionMirror
+from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFileWriter
 from agent.memory.storage.text_blobs import digest_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.errors import ScopeBehind
@@ -70,10 +70,10 @@ def names(*numbers: int | str) -> list[str]:
 
 
 def mirror_of(
-    home: Path, records: FakeRecords, disk: Disk | None = None, policy: MirrorPolicy | None = None
-) -> SessionMirror:
+    home: Path, records: FakeRecords, disk: Disk | None = None, policy: FileWritePolicy | None = None
+) -> SessionFileWriter:
     """Return a mirror as the next process has it."""
-    return SessionMirror(home, records, records.transcripts, disk=disk, policy=policy)
+    return SessionFileWriter(home, records, records.transcripts, disk=disk, policy=policy)
 
 
 async def bodies(
@@ -144,7 +144,7 @@ async def test_more_turns_than_a_batch_are_written_in_order(tmp_path: Path) -> N
     for ann, bob in zip(talk(7), talk(7, first=10, **BOBS), strict=True):
         records.commit(ann)
         records.commit(bob)
-    assert await mirror_of(tmp_path, records, policy=MirrorPolicy(records=3)).flush()
+    assert await mirror_of(tmp_path, records, policy=FileWritePolicy(records=3)).flush()
     assert turns(path_of(tmp_path)) == names(*range(7))
     assert turns(path_of(tmp_path, BOBS_SCOPE, BOB)) == names(*range(10, 17))
     assert not records.stored
@@ -552,7 +552,7 @@ async def test_a_redaction_between_commit_and_write_leaves_no_old_byte(tmp_path:
 
     slow = SlowRecords()
     slow._connection = records._connection
-    await SessionMirror(tmp_path, slow, records.transcripts).flush()
+    await SessionFileWriter(tmp_path, slow, records.transcripts).flush()
     for path in path_of(tmp_path).parent.iterdir():
         assert b"secret" not in path.read_bytes()
     assert behind_head(path_of(tmp_path)) == await bodies(records)
@@ -562,7 +562,7 @@ async def test_a_change_during_the_rewriting_is_not_lost(tmp_path: Path) -> None
     """A file that was written from older rows stays stale, and is written again."""
     records = FakeRecords(*talk(2, said="one two"))
     racing = RacingTranscripts(records.engine)
-    mirror = SessionMirror(tmp_path, records, racing)
+    mirror = SessionFileWriter(tmp_path, records, racing)
     await mirror.flush()
     await records.transcripts.rewrite(SCOPE, partial(without, b"one"))
     racing.race = partial(records.transcripts.rewrite, SCOPE, partial(without, b"two"))
@@ -790,8 +790,8 @@ async def test_an_outage_is_logged_once_and_its_end_too(tmp_path: Path, capsys: 
     disk.at = -1
     assert await mirror.flush()
     said = capsys.readouterr().out
-    assert said.count("mirror.cannot_write") == 1
-    assert said.count("mirror.writes_again") == 1
+    assert said.count("session_files.cannot_write") == 1
+    assert said.count("session_files.writes_again") == 1
     assert "secret" not in said
     assert str(tmp_path) not in said
 
@@ -808,9 +808,9 @@ async def test_an_outage_of_one_scope_is_not_over_because_another_is_erased(
     disk.at = disk.count
     assert not await mirror.flush()
     await mirror.redact(BOBS_SCOPE, partial(without, b"secret"))
-    assert "mirror.writes_again" not in capsys.readouterr().out
+    assert "session_files.writes_again" not in capsys.readouterr().out
     assert await mirror.flush()
-    assert capsys.readouterr().out.count("mirror.writes_again") == 1
+    assert capsys.readouterr().out.count("session_files.writes_again") == 1
 
 
 async def test_what_cannot_be_written_at_all_stops_nobody_else(tmp_path: Path) -> None:
@@ -826,7 +826,7 @@ async def test_run_writes_what_comes_and_what_was_left(tmp_path: Path, clock: Vi
     """The last run's turns first, then groups: a burst within the wait is one write."""
     records = FakeRecords(talk(1)[0])
     disk = CountingDisk()
-    mirror = mirror_of(tmp_path, records, disk, MirrorPolicy(wait=timedelta(seconds=1)))
+    mirror = mirror_of(tmp_path, records, disk, FileWritePolicy(wait=timedelta(seconds=1)))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(mirror.run())
         await asyncio.sleep(0.5)
