@@ -47,6 +47,8 @@ async def work(parlour: InProcessGateway) -> None:
 
 async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes stay open while they are used, a bounded number of them, then close; transcripts are not held open."""
+    # A loop that an earlier test of this process killed leaves its threads, which have the same names.
+    left_over = threads()["asyncio"]
     async with gateway(model=HeldScriptModel()) as parlour:
         before, threads_before = open_files(parlour.home), threads()
         assert before["journal"] > 0
@@ -58,7 +60,7 @@ async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: 
         # Pools give no thread back, and have a limit each: asyncio's own, two that search (the second is made when the
         # first is busy) and one that writes.
         assert set(grown) <= {"asyncio", "recall-search", "recall-write"}
-        assert threads()["asyncio"] <= min(32, (os.cpu_count() or 1) + 4)
+        assert threads()["asyncio"] - left_over <= min(32, (os.cpu_count() or 1) + 4)
         assert 1 <= grown["recall-search"] <= 2
         assert grown["recall-write"] == 1
         monkeypatch.setattr(scope_recall, "IDLE", 0.05)
