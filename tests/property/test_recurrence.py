@@ -97,9 +97,9 @@ def test_a_rule_with_years_between_its_slots_goes_on(text: str) -> None:
 )
 def test_a_rule_that_no_date_matches_ends_at_once(text: str) -> None:
     """Dateutil searches for seconds, or to the year 9999; we say so in well under a second."""
-    began = time.process_time()
+    began = time.thread_time()
     assert RecurrenceRule.parse(text).first_slot("2026-11-22T11:20", "Europe/Berlin") is None
-    assert time.process_time() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_any_text_is_read_or_refused() -> None:

@@ -122,7 +122,7 @@ async def test_a_stored_list_for_a_player_is_not_sent_unasked(name: str) -> None
 def test_a_table_is_looked_through_in_linear_time() -> None:
     """A million quotes, blanks and signs take less than a second."""
     for piece in ('"', "' ", "+1 ", ",-", "sep", "\u200b", "!["):
-        begun = time.process_time()
+        begun = time.thread_time()
         can_load("table.csv", piece * (1_000_000 // len(piece)))
         can_load("notes.md", piece * (1_000_000 // len(piece)))
-        assert time.process_time() - begun < 1
+        assert time.thread_time() - begun < 1

@@ -200,8 +200,8 @@ def test_pieces_make_no_difference(text: str, size: int) -> None:
 
 def test_a_long_answer_costs_little() -> None:
     """150,000 characters that look like tags everywhere are read in pieces of four within two seconds."""
-    started = time.process_time()
+    started = time.thread_time()
     read("<th`in[k </thin " * 9_400, 4)
     read("`<think>` " * 15_000, 4)
     read("a" * 199 + ("b" + "a" * 199) * 6 + "".join(f"{n:06}" for n in range(24_000)), 4)
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2

@@ -99,6 +99,6 @@ def test_lists_end_and_tasks_have_boxes(markdown: str, plain: str) -> None:
 def test_no_text_takes_long(unit: str) -> None:
     """Up to the weight that is parsed, the rules cost no more than the parser does."""
     text = unit * (19_000 // len(unit))
-    began = time.process_time()
+    began = time.thread_time()
     render_plain(text)
-    assert time.process_time() - began < 3.0
+    assert time.thread_time() - began < 3.0

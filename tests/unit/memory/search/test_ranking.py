@@ -177,9 +177,9 @@ def test_task_is_no_statement(text: str, expected: UnitTrait) -> None:
 def test_patterns_of_sentences_are_fast() -> None:
     """Marks without end cost no more than a long text."""
     for text in ("?!" * 50_000, "a." * 50_000, "a... " * 20_000, " " * 100_000):
-        started = time.process_time()
+        started = time.thread_time()
         traits(text, [])
-        assert time.process_time() - started < 2
+        assert time.thread_time() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -269,9 +269,9 @@ def test_a_line_ends_by_asking_however_many_signs_follow(text: str) -> None:
 @pytest.mark.parametrize("text", ["?" * 20_000 + "x", "? " * 10_000 + "x", "x" + "[.]" * 7_000, "1" * 20_000 + "x"])
 def test_no_line_costs_more_than_its_length(text: str) -> None:
     """Marks without end are read once: the expression took twelve seconds of CPU for the first."""
-    begun = time.process_time()
+    begun = time.thread_time()
     traits(text, ["x"] * 9)
-    assert time.process_time() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 def test_traits_tell_what_a_line_is_good_for() -> None:
