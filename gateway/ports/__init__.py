@@ -37,6 +37,13 @@ from gateway.ports.channel_support import SupportsReactions as SupportsReactions
 from gateway.ports.channel_support import SupportsReplay as SupportsReplay
 from gateway.ports.channel_support import SupportsSenderLookup as SupportsSenderLookup
 from gateway.ports.channel_support import SupportsSendTurns as SupportsSendTurns
+from gateway.ports.documents import DocumentChange as DocumentChange
+from gateway.ports.documents import DocumentChangeStore as DocumentChangeStore
+from gateway.ports.documents import DocumentState as DocumentState
+from gateway.ports.documents import DocumentStore as DocumentStore
+from gateway.ports.documents import ScopeDocument as ScopeDocument
+from gateway.ports.documents import ScopeHead as ScopeHead
+from gateway.ports.documents import TextChange as TextChange
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
 from gateway.ports.journal import STOP_WANTED as STOP_WANTED
@@ -71,8 +78,6 @@ from gateway.ports.memory import MEMORY as MEMORY
 from gateway.ports.memory import SEARCH_DEFAULTS as SEARCH_DEFAULTS
 from gateway.ports.memory import DisplayedMessage as DisplayedMessage
 from gateway.ports.memory import DisplayedPage as DisplayedPage
-from gateway.ports.memory import DocumentStore as DocumentStore
-from gateway.ports.memory import ScopeDocument as ScopeDocument
 from gateway.ports.memory import SearchHit as SearchHit
 from gateway.ports.memory import SearchHits as SearchHits
 from gateway.ports.memory import SearchIndex as SearchIndex

@@ -70,30 +70,6 @@ class SessionReader(Protocol):
         """Return every session, the most recently used first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeDocument:
-    """A text of a scope. `rev` is the sha256 of its bytes, "" if the text does not exist."""
-
-    name: str
-    text: str
-    rev: str
-
-
-class DocumentStore(Protocol):
-    """A scope's texts (MEMORY.md, USER.md, SOUL.md), compare-and-set."""
-
-    async def read(self, scope: str, name: str) -> ScopeDocument:
-        """Return the current text."""
-
-    async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
-    ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*; return None after a concurrent change.
-
-        *why* names the cause (a job, an entry, a command), *by* the person who asked for it, if any.
-        """
-
-
 MEMORY = "_memory"  # the project of transcripts and memory; others are document folders
 
 

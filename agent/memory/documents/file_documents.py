@@ -45,7 +45,7 @@ def document_path(home: Path, scope: str, name: str) -> Path:
 
 async def read_epoch(documents: DocumentStore, scope: str) -> str:
     """Return a value that changes whenever something of *scope* is erased."""
-    return (await documents.read(scope, EPOCH)).rev
+    return await documents.epoch(scope)
 
 
 async def effective_persona(documents: DocumentStore, scope: str) -> str:
@@ -118,6 +118,10 @@ class FileDocumentStore:
         if written is not None:
             log.info("document.written", scope=scope, name=name, why=why)
         return written
+
+    async def epoch(self, scope: str) -> str:
+        """Return the rev of the epoch's file."""
+        return (await self.read(scope, EPOCH)).rev
 
     def read_now(self, scope: str, name: str) -> ScopeDocument:
         """Do what `read` does; blocks."""

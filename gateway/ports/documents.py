@@ -1,0 +1,147 @@
+"""The documents of memory scopes (MEMORY.md, USER.md, SOUL.md), every line of them, and every change."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+_SHOWN = 8  # characters of a change's id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeDocument:
+    """A text of a scope. `rev` is the sha256 of its bytes, "" if the text does not exist."""
+
+    name: str
+    text: str
+    rev: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentChange:
+    """One change of a scope's documents. Its id never changes, not even by an erasure."""
+
+    id: str  # eight hex digits; of a change from before documents were rows, the forty of its git commit
+    number: int  # rises by one within a scope
+    at: datetime
+    why: str  # the cause: a job's or an entry's id, a command, `edited by hand`
+    by: str = ""  # the person who wanted it
+    names: tuple[str, ...] = ()  # the documents that changed
+    undoes: str = ""  # id of the change that it reverts, or goes back behind
+
+    @property
+    def short(self) -> str:
+        """The id as people are shown it."""
+        return self.id[:_SHOWN]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentState:
+    """The documents after a change, by name, without empty ones."""
+
+    change: DocumentChange
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TextChange:
+    """A document's new text, and the rev that it replaces."""
+
+    was: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeHead:
+    """What a scope's documents are now, without their texts."""
+
+    number: int = 0  # of the newest change
+    epoch: str = ""  # changes when something of the scope is erased
+    revs: Mapping[str, str] = field(default_factory=dict)  # by document, without empty ones
+
+
+class DocumentStore(Protocol):
+    """A scope's texts, changed by compare-and-set."""
+
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the current text."""
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*; return None after a concurrent change.
+
+        *why* names the cause (a job, an entry, a command), *by* the person who asked for it, if any.
+        """
+
+    async def epoch(self, scope: str) -> str:
+        """Return a value that changes whenever something of *scope* is erased."""
+
+
+class DocumentChangeStore(DocumentStore, Protocol):
+    """The documents of every scope with all their changes.
+
+    Methods return when a write is durable, and raise StoreUnavailable otherwise. The files of the documents are a
+    mirror: each write leaves a debt for them in its own transaction (`TranscriptStore.stale_files`).
+    """
+
+    async def change(
+        self,
+        scope: str,
+        texts: Mapping[str, TextChange],
+        *,
+        why: str,
+        by: str = "",
+        undoes: str = "",
+        at: datetime | None = None,
+    ) -> DocumentChange | None:
+        """Replace several documents by one change; return None, with nothing changed, if one has another rev.
+
+        If no text differs, nothing is stored, and the change that is returned has no id. A line that moves, or that
+        comes back by a change that *undoes* another, stays the same line for `source`.
+        """
+
+    async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
+        """Return the head of each of *scopes*, in one operation."""
+
+    async def texts(self, scope: str, number: int | None = None) -> Mapping[str, str]:
+        """Return the documents after the change *number*, by default the newest one, without empty ones."""
+
+    async def log(self, scope: str, *, limit: int, name: str = "", since: int = 0) -> Sequence[DocumentChange]:
+        """Return the newest changes with a higher number than *since*, the newest first.
+
+        With *name*, only changes of that document.
+        """
+
+    async def find(self, scope: str, id_: str) -> DocumentChange | None:
+        """Return the change whose id begins with *id_*; None when none or several do."""
+
+    async def changed_texts(self, scope: str, change: DocumentChange) -> Mapping[str, tuple[str, str]]:
+        """Return the texts of each document that *change* changed, before and after it; {} if it is not stored."""
+
+    async def source(self, scope: str, name: str, line: str) -> DocumentChange | None:
+        """Return the change that added *line* to *name*; None if the document does not have the line now."""
+
+    async def states(self, scope: str) -> Sequence[DocumentState]:
+        """Return the documents after every change, the oldest first."""
+
+    async def replace(self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int]) -> bool:
+        """Replace all that is stored of each scope by its states, the oldest first, in one transaction.
+
+        Returns False, with nothing changed, if the newest change of a scope has not the number in *was* (0 = none). The
+        states keep the ids of their changes, and get the numbers behind that one. A scope without states is removed.
+        """
+
+    async def set_epoch(self, scope: str, epoch: str) -> None:
+        """Note that something of *scope* is erased: every conversation of it takes a new snapshot."""
+
+    async def scopes(self) -> Sequence[str]:
+        """Return the scopes that have documents or changes, sorted."""
+
+
+def rev_of(text: str) -> str:
+    """Return the rev of a document with *text*."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""
