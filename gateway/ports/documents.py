@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+REPOSITORY = "memory/.git"  # path of a stale repository, which is to be begun again
+_AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
 _SHOWN = 8  # characters of a change's id
 
 
@@ -56,11 +58,20 @@ class TextChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeHead:
-    """What a scope's documents are now, without their texts."""
+    """The state of a scope's documents now, without their texts."""
 
     number: int = 0  # of the newest change
     epoch: str = ""  # changes when something of the scope is erased
     revs: Mapping[str, str] = field(default_factory=dict)  # by document, without empty ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalePath:
+    """A file of the mirror that is to be written again."""
+
+    scope: str
+    path: str  # inside the scope's folder
+    changes: int
 
 
 class DocumentStore(Protocol):
@@ -85,7 +96,7 @@ class DocumentChangeStore(DocumentStore, Protocol):
     """The documents of every scope with all their changes.
 
     Methods return when a write is durable, and raise StoreUnavailable otherwise. The files of the documents are a
-    mirror: each write leaves a debt for them in its own transaction (`TranscriptStore.stale_files`).
+    mirror: each write leaves a debt for them in its own transaction.
     """
 
     async def change(
@@ -139,7 +150,18 @@ class DocumentChangeStore(DocumentStore, Protocol):
         """Note that something of *scope* is erased: every conversation of it takes a new snapshot."""
 
     async def scopes(self) -> Sequence[str]:
-        """Return the scopes that have documents or changes, sorted."""
+        """Return the scopes that have documents, changes or an epoch, sorted."""
+
+    async def stale_paths(self, scope: str | None = None) -> Sequence[StalePath]:
+        """Return the files beside transcripts that are to be written again, of *scope* or of all scopes."""
+
+    async def drop_stale_path(self, file: StalePath) -> None:
+        """Note that *file* was written again, unless it is stale once more since."""
+
+
+def document_file(name: str) -> str:
+    """Return the path of a document's file inside its scope's folder."""
+    return name if name in _AT_THE_TOP else f"memory/{name}"
 
 
 def rev_of(text: str) -> str:

@@ -12,6 +12,7 @@ from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
+from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
@@ -48,6 +49,7 @@ class Store(Protocol):
     outbox: Outbox
     records: TurnRecordStore
     transcripts: TranscriptStore
+    documents: DocumentChangeStore
     jobs: JobQueue
     people: PreferenceStore
     usage: UsageReports

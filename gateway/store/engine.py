@@ -93,6 +93,7 @@ class StoreEngine:
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     may_have_stale: bool = True  # files of turns that have changed; a look that finds none need not be repeated
+    may_have_stale_paths: bool = True  # the same of other files
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start

@@ -384,12 +384,33 @@ def _keep_lines(database: Database) -> None:
     database.execute("DROP TABLE body")
 
 
+# Documents line by line (gateway/store/documents.py). A line is alive from the change `added` to the change `removed`.
+_DOCUMENT_LINES = """
+CREATE TABLE memory_scope (scope TEXT PRIMARY KEY, number INTEGER NOT NULL, epoch TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE document (
+    scope TEXT NOT NULL, name TEXT NOT NULL, rev TEXT NOT NULL, changed INTEGER NOT NULL, PRIMARY KEY (scope, name)
+) WITHOUT ROWID;
+CREATE TABLE document_line (
+    scope TEXT NOT NULL, document TEXT NOT NULL, line INTEGER NOT NULL, added INTEGER NOT NULL, removed INTEGER,
+    place TEXT NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (scope, document, line, added)
+) WITHOUT ROWID;
+CREATE INDEX document_line_alive ON document_line (scope, document, place) WHERE removed IS NULL;
+CREATE TABLE document_change (
+    scope TEXT NOT NULL, number INTEGER NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, why TEXT NOT NULL,
+    author TEXT NOT NULL, names TEXT NOT NULL, undoes TEXT NOT NULL,
+    PRIMARY KEY (scope, number)
+) WITHOUT ROWID;
+"""
+
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
     *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
     *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS, _MODEL_FACTS)),
     _keep_lines,
+    _script(_DOCUMENT_LINES),
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
 ALONE = frozenset({MIGRATIONS.index(_keep_lines) + 1})

@@ -27,6 +27,7 @@ from gateway.ports.account_links import AccountLinkStore
 from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
+from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
@@ -52,6 +53,7 @@ from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.claims import ChatClaims
 from gateway.store.connections import ConnectionBalance, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
+from gateway.store.documents import SqlDocuments
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
 from gateway.store.inspection import missing_turns
@@ -318,6 +320,7 @@ class SqlStore:
         self.outbox: Outbox = SqlOutbox(engine)
         self.records: TurnRecordStore = SqlTurnRecords(engine, journal)
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
+        self.documents: DocumentChangeStore = SqlDocuments(engine)
         self.jobs: JobQueue = SqlJobs(engine)
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)

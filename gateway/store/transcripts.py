@@ -114,7 +114,7 @@ MAKE_STALE = (
     "ON CONFLICT (scope, key, transcript) DO UPDATE SET changes = stale_file.changes + 1"
 )
 _EMPTIED = "body = NULL, transcript = '', new_transcript = '', failure = '', anchor = NULL, snapshot = NULL"
-_STALE = "SELECT scope, key, transcript, changes FROM stale_file"
+_STALE = "SELECT scope, key, transcript, changes FROM stale_file WHERE key != ''"
 _STALE_OF = "SELECT transcript FROM stale_file WHERE scope = ? AND key = ?"
 _DROP_STALE = "DELETE FROM stale_file WHERE scope = ? AND key = ? AND transcript = ? AND changes = ?"
 _LAPSED = (

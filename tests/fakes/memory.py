@@ -20,6 +20,7 @@ from agent.memory.storage.transcript_writer import TranscriptEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import (
+    DocumentChangeStore,
     InboxRow,
     Job,
     JobQueueStats,
@@ -35,6 +36,7 @@ from gateway.ports import (
     TurnRecord,
 )
 from gateway.store import turn_commits
+from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import with_end
 from gateway.store.transcripts import SqlTranscripts
@@ -70,6 +72,7 @@ class FakeRecords:
         engine = StoreEngine(writer, StoreLimits(), lambda: START, WorkerIdentity())
         self.engine = engine
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
+        self.documents: DocumentChangeStore = SqlDocuments(engine)
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []

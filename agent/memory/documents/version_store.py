@@ -178,7 +178,7 @@ class VersionStore:
         return changed
 
     def line_authors(self, scope: str) -> Mapping[str, Mapping[str, str]]:
-        """Return who added each line of the last saved documents, by document."""
+        """Return the author of each line of the last saved documents, by document."""
         return next((brought for *_, brought in reversed(list(self._traced(scope)))), {})
 
     def _traced(self, scope: str) -> Iterator[tuple[DocumentVersion, dict[str, bytes], dict[str, dict[str, str]]]]:

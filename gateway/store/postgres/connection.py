@@ -54,6 +54,8 @@ _TEXT_TABLES = (
     "audit",
     "alert",
     "frame",
+    "document_line",
+    "document_change",
 )
 
 

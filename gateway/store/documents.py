@@ -1,0 +1,494 @@
+"""The DocumentChangeStore port over the writer: documents line by line, changed by compare-and-set.
+
+Lines are compared outside the writer's thread; a change compares what it was made from with what is stored. Every
+statement names the scope. The row of `memory_scope` is locked by each change, so that numbers rise in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from gateway.ports.documents import (
+    REPOSITORY,
+    DocumentChange,
+    DocumentState,
+    ScopeDocument,
+    ScopeHead,
+    StalePath,
+    TextChange,
+    document_file,
+    rev_of,
+)
+from gateway.store.database import LISTED, Database
+from gateway.store.document_lines import (
+    DocumentLine,
+    LineDiff,
+    build_lines,
+    compare_lines,
+    join_lines,
+    revived_lines,
+)
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
+from gateway.store.transcripts import MAKE_STALE
+
+_CACHED = 256  # documents
+_SHORTEST = 4  # characters of an id that are taken for it
+_ID_BYTES = 4
+_REV = "SELECT rev, changed FROM document WHERE scope = ? AND name = ?"
+_LINE = "SELECT line, place, text, added, removed FROM document_line WHERE scope = ? AND document = ?"
+_ALIVE = sql(_LINE, "AND removed IS NULL ORDER BY place")
+_DEAD = sql(_LINE, "AND removed IS NOT NULL")
+_NAMED = "SELECT document, line, place, text, added, removed FROM document_line WHERE scope = ?"
+_ALIVE_AT = sql(_NAMED, "AND added <= ? AND (removed IS NULL OR removed >= ?) ORDER BY place")
+_ALL_LINES = sql(_NAMED, "ORDER BY place")
+_CHANGE = "SELECT number, id, at, why, author, names, undoes FROM document_change WHERE scope = ?"
+_NEWEST = sql(_CHANGE, "AND number > ? ORDER BY number DESC LIMIT ?")
+_EVERY = sql(_CHANGE, "ORDER BY number")
+_BY_ID = sql(_CHANGE, "AND id >= ? AND id < ? LIMIT 2")
+_BY_NUMBER = sql(_CHANGE, "AND number = ?")
+_FIRST_ADDED = "SELECT min(added) FROM document_line WHERE scope = ? AND document = ? AND line = ?"
+_HEADS = sql("SELECT scope, number, epoch FROM memory_scope WHERE scope", LISTED)
+_REVS = sql("SELECT scope, name, rev FROM document WHERE scope", LISTED)
+_BEGIN = "INSERT INTO memory_scope (scope, number, epoch) VALUES (?, 0, '') ON CONFLICT DO NOTHING"
+# Written although it stays: another gateway's change of the scope waits, or this batch is run again.
+_LOCK = "UPDATE memory_scope SET number = number WHERE scope = ?"
+_NUMBER = "SELECT number FROM memory_scope WHERE scope = ?"
+_SET_NUMBER = "UPDATE memory_scope SET number = ? WHERE scope = ?"
+_SET_EPOCH = (
+    "INSERT INTO memory_scope (scope, number, epoch) VALUES (?, 0, ?) "
+    "ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch"
+)
+_EPOCH = "SELECT epoch FROM memory_scope WHERE scope = ?"
+_SCOPES = "SELECT scope FROM memory_scope"
+_SET_REV = (
+    "INSERT INTO document (scope, name, rev, changed) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (scope, name) DO UPDATE SET rev = excluded.rev, changed = excluded.changed"
+)
+_END_LINE = "UPDATE document_line SET removed = ? WHERE scope = ? AND document = ? AND line = ? AND added = ?"
+_ADD_LINE = (
+    "INSERT INTO document_line (scope, document, line, place, text, added, removed) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_CHANGE = (
+    "INSERT INTO document_change (scope, number, id, at, why, author, names, undoes) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_NAMES = "SELECT name FROM document WHERE scope = ?"
+_TABLES = ("document_line", "document_change", "document")
+_STALE = "SELECT scope, transcript, changes FROM stale_file WHERE key = ''"
+_STALE_OF = sql(_STALE, "AND scope = ?")
+_DROP_STALE = "DELETE FROM stale_file WHERE scope = ? AND key = '' AND transcript = ? AND changes = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredDocument:
+    """A document as a change found it."""
+
+    rev: str
+    changed: int  # number of its last change
+    lines: list[DocumentLine]
+    dead: list[DocumentLine]
+
+
+class SqlDocuments:
+    """See the DocumentChangeStore port."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+        self._texts: OrderedDict[tuple[str, str], ScopeDocument] = OrderedDict()
+
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the current text."""
+        columns, known = (quote(scope), name), self._texts.get((scope, name))
+
+        def read(database: Database) -> tuple[str, list[Any]]:
+            rev, _ = database.execute(_REV, columns).fetchone() or ("", 0)
+            if not rev or (known is not None and known.rev == rev):
+                return rev, []
+            return rev, database.execute(_ALIVE, columns).fetchall()
+
+        rev, rows = await self._engine.writer.submit(read)
+        if not rev:
+            return ScopeDocument(name=name, text="", rev="")
+        if rows:
+            self._cache(scope, ScopeDocument(name=name, text=join_lines(list(map(_line, rows))), rev=rev))
+        elif known is not None:
+            self._cache(scope, known)
+        return self._texts[scope, name]
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*."""
+        text = _encodable(text)
+        if await self.change(scope, {name: TextChange(was, text)}, why=why, by=by) is None:
+            return None
+        return ScopeDocument(name=name, text=text, rev=rev_of(text))
+
+    async def epoch(self, scope: str) -> str:
+        """Return the epoch."""
+        columns = (quote(scope),)
+        found = await self._engine.writer.submit(lambda database: database.execute(_EPOCH, columns).fetchone())
+        return unquote(found[0]) if found is not None else ""
+
+    async def change(
+        self,
+        scope: str,
+        texts: Mapping[str, TextChange],
+        *,
+        why: str,
+        by: str = "",
+        undoes: str = "",
+        at: datetime | None = None,
+    ) -> DocumentChange | None:
+        """Replace several documents by one change."""
+        wanted = {name: TextChange(each.was, _encodable(each.text)) for name, each in texts.items()}
+        change = DocumentChange(id="", number=0, at=at or self._engine.clock(), why=why, by=by, undoes=undoes)
+        while True:
+            before, undone = await self._engine.writer.submit(
+                lambda database: _read_documents(database, quote(scope), wanted, undoes)
+            )
+            if any(before[name].rev != each.was for name, each in wanted.items()):
+                return None
+            differing = {name: each.text for name, each in wanted.items() if rev_of(each.text) != each.was}
+            if not differing:
+                return change
+            edits = await asyncio.to_thread(_compare, before, differing, undone)
+            change = replace(change, id=secrets.token_hex(_ID_BYTES), names=tuple(differing))
+            revs = {name: rev_of(text) for name, text in differing.items()}
+            self._engine.may_have_stale_paths = True
+            store = partial(_store, scope=quote(scope), change=change, before=before, edits=edits, revs=revs)
+            number = await self._engine.writer.submit(store)
+            if number:
+                return replace(change, number=number)
+
+    async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
+        """Return the heads of scopes."""
+        columns = (write_json([quote(each) for each in scopes]),)
+
+        def read(database: Database) -> tuple[list[Any], list[Any]]:
+            return database.execute(_HEADS, columns).fetchall(), database.execute(_REVS, columns).fetchall()
+
+        rows, documents = await self._engine.writer.submit(read)
+        found = {unquote(scope): (number, unquote(epoch)) for scope, number, epoch in rows}
+        revs: dict[str, dict[str, str]] = {}
+        for scope, name, rev in documents:
+            if rev:
+                revs.setdefault(unquote(scope), {})[name] = rev
+        return {
+            each: ScopeHead(
+                number=found.get(each, (0, ""))[0], epoch=found.get(each, (0, ""))[1], revs=revs.get(each, {})
+            )
+            for each in scopes
+        }
+
+    async def texts(self, scope: str, number: int | None = None) -> Mapping[str, str]:
+        """Return the documents after a change."""
+        after = 2**62 if number is None else number
+        columns = (quote(scope), after, after)
+        rows = await self._engine.writer.submit(lambda database: database.execute(_ALIVE_AT, columns).fetchall())
+        return _texts(rows, after)
+
+    async def log(self, scope: str, *, limit: int, name: str = "", since: int = 0) -> Sequence[DocumentChange]:
+        """Return the newest changes."""
+        columns = (quote(scope), since, 2**62 if name else limit)
+        rows = await self._engine.writer.submit(lambda database: database.execute(_NEWEST, columns).fetchall())
+        return [each for each in map(_change, rows) if not name or name in each.names][:limit]
+
+    async def find(self, scope: str, id_: str) -> DocumentChange | None:
+        """Return the change whose id begins so."""
+        if len(id_) < _SHORTEST or not (id_.isascii() and id_.isalnum()):
+            return None
+        columns = (quote(scope), *_beginning(id_.lower()))
+        rows = await self._engine.writer.submit(lambda database: database.execute(_BY_ID, columns).fetchall())
+        return _change(rows[0]) if len(rows) == 1 else None
+
+    async def changed_texts(self, scope: str, change: DocumentChange) -> Mapping[str, tuple[str, str]]:
+        """Return the texts before and after a change."""
+        lines, by_id = (quote(scope), change.number, change.number), (quote(scope), *_beginning(change.id))
+
+        def read(database: Database) -> list[Any]:
+            found = database.execute(_BY_ID, by_id).fetchall()
+            return (
+                database.execute(_ALIVE_AT, lines).fetchall() if [each[0] for each in found] == [change.number] else []
+            )
+
+        rows = await self._engine.writer.submit(read)
+        if not rows:
+            return {}
+        before, after = _texts(rows, change.number - 1), _texts(rows, change.number)
+        return {name: (before.get(name, ""), after.get(name, "")) for name in change.names}
+
+    async def source(self, scope: str, name: str, line: str) -> DocumentChange | None:
+        """Return the change that added a line."""
+        columns, wanted = (quote(scope), name), line.strip()
+
+        def read(database: Database) -> Any:
+            rows = map(_line, database.execute(_ALIVE, columns).fetchall())
+            found = next((each.line for each in rows if each.text.strip() == wanted), None)
+            if found is None:
+                return None
+            (added,) = database.execute(_FIRST_ADDED, (*columns, found)).fetchone()
+            return database.execute(_BY_NUMBER, (columns[0], added)).fetchone()
+
+        found = await self._engine.writer.submit(read)
+        return _change(found) if found is not None else None
+
+    async def states(self, scope: str) -> Sequence[DocumentState]:
+        """Return the documents after every change."""
+        columns = (quote(scope),)
+
+        def read(database: Database) -> tuple[list[Any], list[Any]]:
+            return database.execute(_EVERY, columns).fetchall(), database.execute(_ALL_LINES, columns).fetchall()
+
+        changes, rows = await self._engine.writer.submit(read)
+        return await asyncio.to_thread(_read_states, changes, rows)
+
+    async def replace(self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int]) -> bool:
+        """Replace all that is stored of scopes."""
+        rows = await asyncio.to_thread(
+            lambda: {quote(scope): _write_states(quote(scope), each, was[scope]) for scope, each in states.items()}
+        )
+        numbers = {quote(scope): was[scope] for scope in states}
+        self._engine.may_have_stale_paths = True
+
+        def store(database: Database) -> bool:
+            for scope, number in numbers.items():
+                if _lock(database, scope) != number:
+                    return False
+            for scope, each in rows.items():
+                _replace_scope(database, scope, each, numbers[scope] + len(each.changes))
+            return True
+
+        return await self._engine.writer.submit(store)
+
+    async def set_epoch(self, scope: str, epoch: str) -> None:
+        """Note that something is erased."""
+        columns = (quote(scope), quote(epoch))
+        await self._engine.writer.submit(lambda database: database.execute(_SET_EPOCH, columns).close())
+
+    async def scopes(self) -> Sequence[str]:
+        """Return the scopes."""
+        rows = await self._engine.writer.submit(lambda database: database.execute(_SCOPES).fetchall())
+        return sorted(unquote(scope) for (scope,) in rows)
+
+    async def stale_paths(self, scope: str | None = None) -> Sequence[StalePath]:
+        """Return the stale files."""
+        if scope is None and not self._engine.may_have_stale_paths and not self._engine.claims.is_shared:
+            return ()
+        if scope is None:
+            self._engine.may_have_stale_paths = False  # what is queued from here on sets it again
+        statement, columns = (_STALE, ()) if scope is None else (_STALE_OF, (quote(scope),))
+        rows: list[Any] | None = None
+        try:
+            rows = await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
+        finally:
+            if rows != []:  # or nothing is known, because the store is down
+                self._engine.may_have_stale_paths = True
+        return [StalePath(scope=unquote(each), path=path, changes=changes) for each, path, changes in rows]
+
+    async def drop_stale_path(self, file: StalePath) -> None:
+        """Note that a file was written again."""
+        columns = (quote(file.scope), file.path, file.changes)
+        await self._engine.writer.submit(lambda database: database.execute(_DROP_STALE, columns).close())
+
+    def _cache(self, scope: str, document: ScopeDocument) -> None:
+        self._texts[scope, document.name] = document
+        self._texts.move_to_end((scope, document.name))
+        while len(self._texts) > _CACHED:
+            self._texts.popitem(last=False)
+
+
+# -- one change ----------------------------------------------------------------------------------------
+
+
+def _read_documents(
+    database: Database, scope: str, names: Iterable[str], undoes: str
+) -> tuple[dict[str, _StoredDocument], int | None]:
+    """Return documents with their lines, and the number of the change *undoes*."""
+    undone: int | None = None
+    if undoes:
+        found = database.execute(_BY_ID, (scope, *_beginning(undoes))).fetchall()
+        undone = found[0][0] if len(found) == 1 else None
+    documents: dict[str, _StoredDocument] = {}
+    for name in names:
+        rev, changed = database.execute(_REV, (scope, name)).fetchone() or ("", 0)
+        lines = list(map(_line, database.execute(_ALIVE, (scope, name)).fetchall()))
+        dead = list(map(_line, database.execute(_DEAD, (scope, name)).fetchall())) if undone is not None else []
+        documents[name] = _StoredDocument(rev, changed, lines, dead)
+    return documents, undone
+
+
+def _compare(
+    before: Mapping[str, _StoredDocument], texts: Mapping[str, str], undone: int | None
+) -> dict[str, LineDiff]:
+    """Return the change of each document; its number is not known yet."""
+    return {
+        name: compare_lines(
+            before[name].lines, text, 0, revived_lines(before[name].dead, undone) if undone is not None else ()
+        )
+        for name, text in texts.items()
+    }
+
+
+def _store(
+    database: Database,
+    *,
+    scope: str,
+    change: DocumentChange,
+    before: Mapping[str, _StoredDocument],
+    edits: Mapping[str, LineDiff],
+    revs: Mapping[str, str],
+) -> int:
+    """Store a change if its documents are as they were read; return its number, otherwise 0."""
+    number = _lock(database, scope) + 1
+    for name in edits:
+        _, changed = database.execute(_REV, (scope, name)).fetchone() or ("", 0)
+        if changed != before[name].changed:
+            return 0
+    for name, edit in edits.items():
+        ended = [(number, scope, name, each.line, each.added) for each in edit.removed]
+        database.executemany(_END_LINE, ended)
+        # A line without an identity of its own is numbered by its change.
+        added = [
+            replace(each, line=each.line if each.line >> 32 else number << 32 | each.line, added=number)
+            for each in edit.added
+        ]
+        database.executemany(_ADD_LINE, [_line_columns(scope, name, each) for each in added])
+        database.execute(_SET_REV, (scope, name, revs[name], number))
+    database.execute(_ADD_CHANGE, _change_columns(scope, replace(change, number=number)))
+    database.execute(_SET_NUMBER, (number, scope))
+    _owe_files(database, scope, edits)
+    return number
+
+
+def _lock(database: Database, scope: str) -> int:
+    """Return the number of a scope's newest change, after those that other gateways make now."""
+    database.execute(_BEGIN, (scope,))
+    database.execute(_LOCK, (scope,))
+    (number,) = database.execute(_NUMBER, (scope,)).fetchone()
+    return int(number)
+
+
+def _owe_files(database: Database, scope: str, names: Iterable[str]) -> None:
+    database.executemany(MAKE_STALE, [(scope, "", document_file(name)) for name in names])
+
+
+# -- all changes ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _ScopeRows:
+    """All rows of a scope, as columns."""
+
+    lines: list[tuple[Any, ...]]
+    changes: list[tuple[Any, ...]]
+    documents: list[tuple[Any, ...]]
+
+
+def _write_states(scope: str, states: Sequence[DocumentState], last: int) -> _ScopeRows:
+    """Return the rows of a scope with the history *states*, whose changes get the numbers behind *last*."""
+    states = [
+        replace(each, texts={name: text for name, raw in each.texts.items() if (text := _encodable(raw))})
+        for each in states
+    ]
+    lines = build_lines(states, last + 1)
+    columns: list[tuple[Any, ...]] = []
+    documents: dict[str, tuple[Any, ...]] = {}
+    changes: list[tuple[Any, ...]] = []
+    before: Mapping[str, str] = {}
+    for number, state in enumerate(states, last + 1):
+        every = dict.fromkeys((*before, *state.texts))
+        names = tuple(name for name in every if before.get(name, "") != state.texts.get(name, ""))
+        changes.append(_change_columns(scope, replace(state.change, number=number, names=names)))
+        documents |= {name: (scope, name, rev_of(state.texts.get(name, "")), number) for name in names}
+        before = state.texts
+    for name, each in lines.items():
+        columns += [_line_columns(scope, name, line) for line in each]
+    return _ScopeRows(columns, changes, list(documents.values()))
+
+
+def _replace_scope(database: Database, scope: str, rows: _ScopeRows, number: int) -> None:
+    names = [name for (name,) in database.execute(_NAMES, (scope,)).fetchall()]
+    for table in _TABLES:
+        database.execute(sql("DELETE FROM", table, "WHERE scope = ?"), (scope,))
+    database.executemany(_ADD_LINE, rows.lines)
+    database.executemany(_ADD_CHANGE, rows.changes)
+    database.executemany(_SET_REV, rows.documents)
+    if rows.changes:
+        database.execute(_SET_NUMBER, (number, scope))
+    else:
+        database.execute("DELETE FROM memory_scope WHERE scope = ?", (scope,))
+    _owe_files(database, scope, dict.fromkeys((*names, *(each[1] for each in rows.documents))))
+    database.execute(MAKE_STALE, (scope, "", REPOSITORY))
+
+
+def _read_states(changes: Sequence[Any], rows: Sequence[Any]) -> list[DocumentState]:
+    """Return the documents after each change; *rows* are in the order of their places."""
+    lines: dict[str, list[DocumentLine]] = {}
+    for name, *columns in rows:
+        lines.setdefault(name, []).append(_line(columns))
+    states: list[DocumentState] = []
+    texts: dict[str, str] = {}
+    for change in map(_change, changes):
+        for name in change.names:
+            texts[name] = join_lines([each for each in lines.get(name, ()) if each.is_alive(change.number)])
+        states.append(DocumentState(change=change, texts={name: text for name, text in texts.items() if text}))
+    return states
+
+
+# -- columns -------------------------------------------------------------------------------------------
+
+
+def _line(columns: Sequence[Any]) -> DocumentLine:
+    line, place, text, added, removed = columns
+    return DocumentLine(line, place, unquote(text), added, removed)
+
+
+def _line_columns(scope: str, name: str, line: DocumentLine) -> tuple[Any, ...]:
+    return (scope, name, line.line, line.place, quote(line.text), line.added, line.removed)
+
+
+def _change(columns: Sequence[Any]) -> DocumentChange:
+    number, id_, at, why, author, names, undoes = columns
+    return DocumentChange(
+        id=id_,
+        number=number,
+        at=moment(at),
+        why=unquote(why),
+        by=unquote(author),
+        names=tuple(read_json(names)),
+        undoes=undoes,
+    )
+
+
+def _change_columns(scope: str, change: DocumentChange) -> tuple[Any, ...]:
+    return (
+        *(scope, change.number, change.id, micros(change.at), quote(change.why), quote(change.by)),
+        *(write_json(list(change.names)), change.undoes),
+    )
+
+
+def _texts(rows: Sequence[Any], number: int) -> dict[str, str]:
+    """Return the documents after a change; *rows* are in the order of their places."""
+    lines: dict[str, list[DocumentLine]] = {}
+    for name, *columns in rows:
+        if (line := _line(columns)).is_alive(number):
+            lines.setdefault(name, []).append(line)
+    return {name: join_lines(each) for name, each in lines.items()}
+
+
+def _beginning(id_: str) -> tuple[str, str]:
+    """Return the bounds of ids that begin so."""
+    return id_, f"{id_}~"
+
+
+def _encodable(text: str) -> str:
+    """Return *text* as UTF-8 can hold it."""
+    return text.encode("utf-8", "replace").decode()
