@@ -83,6 +83,7 @@ class MemoryStore:
         self._consolidator = Consolidator(
             home=Path(workspace),
             documents=FileDocumentStore(Path(workspace), disk=self._disk, fit=archive.fit),
+            staging=None,
             archive=archive,
             zone=lambda _: zone,
             now=now,

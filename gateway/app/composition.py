@@ -122,10 +122,12 @@ async def open_app(
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
-        if not await store.transcripts.is_adopted():  # before anything moves or removes files
+        is_adopted = await store.transcripts.is_adopted() and await store.proposals.is_adopted()
+        if not is_adopted:  # before anything moves or removes files
             if files is not None:
                 await files.fetch_all()
             await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
+            await app.commands.memory.staging.adopt_files(await store.links.moves())
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
             await join_local_accounts(store, app.linker, now())

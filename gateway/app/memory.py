@@ -147,7 +147,7 @@ def build_memory(
     )
     sessions = StoredSessions(store.records, store.transcripts, store.journal, store.outbox)
     writing = asyncio.Lock()
-    staging = StagedChangeStore(home, documents, now=now, writing=writing)
+    staging = StagedChangeStore(home, store.proposals, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)
     files = context.scope_files
 
@@ -213,6 +213,7 @@ def build_memory(
         store=store.erasing,
         unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
         index=index,
+        staging=staging,
         writing=writing,
         reopen=reopen,
         now=now,
@@ -228,9 +229,9 @@ def build_memory(
         jobs=jobs,
         service=MemoryService(home, documents, versions, store.journal, store.transcripts),
         dreams=DreamService(documents, versions, can_run=can_summarise),
-        erasure=_build_erasure(context, storage, jobs, staging, scope_lock, workspaces, stored_conversations),
+        erasure=_build_erasure(context, storage, jobs, scope_lock, workspaces, stored_conversations),
         staging=staging,
-        editor=ChatMemoryEditor(home, documents, versions, writing=writing, now=now),
+        editor=ChatMemoryEditor(home, documents, versions, staging, writing=writing, now=now),
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, together=LOCAL_ACCOUNTS, now=now),
         linker=linker,
@@ -244,14 +245,13 @@ def _build_erasure(
     context: AppContext,
     storage: ErasureStorage,
     memory_jobs: MemoryJobs,
-    staging: StagedChangeStore,
     scope_lock: ScopeLock,
     workspaces: ScopeWorkspaces,
     stored_conversations: StoredConversations,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
-    purge = PurgeJobs(storage=storage, word_eraser=words, staging=staging)
+    purge = PurgeJobs(storage=storage, word_eraser=words)
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,
@@ -263,7 +263,7 @@ def _build_erasure(
     days = context.settings.memory.retention_days
     retention = RetentionJob(storage=storage, days=days, unlist=stored_conversations.drop)
     saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
-    return EraseService(words, purge, eraser, retention, storage.index, staging, memory_jobs.settle, saving)
+    return EraseService(words, purge, eraser, retention, storage.index, storage.staging, memory_jobs.settle, saving)
 
 
 def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Callable[[str], int]) -> PrivacyService:
@@ -279,6 +279,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         usage=store.usage,
         session=store.journal.session,
         flush=memory.session_files.flush,
+        staging=memory.staging,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,
         now=context.now,
@@ -301,7 +302,9 @@ def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClien
         home=home,
         jobs=store.jobs,
         model=model,
-        applier=DreamApplier(home=home, documents=memory.documents, versions=memory.versions, now=now),
+        applier=DreamApplier(
+            home=home, documents=memory.documents, versions=memory.versions, staging=memory.staging, now=now
+        ),
         notifier=DreamNotifier(
             records=store.records, session=store.journal.session, now=now, sign=context.command_prefix
         ),
@@ -325,6 +328,7 @@ def build_raw_archives(context: AppContext, memory: MemoryServices, model: Model
         consolidator=Consolidator(
             home=home,
             documents=memory.documents,
+            staging=memory.staging,
             zone=zone,
             now=now,
             budget=context.settings.memory.max_chars,
@@ -392,13 +396,13 @@ def build_job_runner(
         min_user_messages=session_memory.min_user_messages,
     )
     deletions = MessageDeletionJobs(
-        home=home,
         journal=store.journal,
         records=store.records,
         transcripts=store.transcripts,
         jobs=store.jobs,
         documents=memory.documents,
         derived_data=DerivedDataFinder(home, memory.versions),
+        staging=memory.staging,
         flush=memory.session_files.flush,
         purge_index=memory.erasure.index.purge_stale,
         adopt=memory.conversations.adopt,

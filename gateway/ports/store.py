@@ -17,6 +17,7 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
+from gateway.ports.proposals import ProposalStore
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.transcripts import TranscriptStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
@@ -50,6 +51,7 @@ class Store(Protocol):
     records: TurnRecordStore
     transcripts: TranscriptStore
     documents: DocumentChangeStore
+    proposals: ProposalStore
     jobs: JobQueue
     people: PreferenceStore
     usage: UsageReports

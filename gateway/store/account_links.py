@@ -13,6 +13,7 @@ from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.proposals import move_proposals
 from gateway.store.row_codec import (
     encode_job,
     micros,
@@ -191,6 +192,7 @@ def _link(database: Database, move: ScopeMove) -> ScopeMove:
     scopes = (quote(move.target), quote(move.source))
     database.execute("UPDATE session SET scope = ? WHERE scope = ?", scopes)
     move_turns(database, scopes[1], scopes[0])
+    move_proposals(database, scopes[1], scopes[0])
     database.execute("UPDATE job SET scope = ? WHERE scope = ?", scopes)
     database.execute(_COPY_CHOICES, scopes)
     return dataclasses.replace(move, single=tuple(single))
@@ -206,7 +208,10 @@ def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
     for key in keys:
         database.execute("UPDATE session SET scope = ? WHERE key = ?", (quote(move.target), key))
         move_turns(database, quote(move.source), quote(move.target), key=key)
-    _split_jobs(database, move, {str(read_key(key)) for key in keys})
+    names = frozenset(str(read_key(key)) for key in keys)
+    _split_jobs(database, move, names)
+    account = move.account.name
+    move_proposals(database, quote(move.source), quote(move.target), keys=names, account=account)
     database.execute("DELETE FROM account WHERE identity = ?", (identity,))
     database.execute("DELETE FROM account_chat WHERE identity = ?", (identity,))
     left = database.execute("SELECT identity FROM account WHERE person = ?", (quote(person),)).fetchall()
@@ -223,6 +228,7 @@ def _adopt(database: Database, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, "", move.at)
     database.execute("UPDATE session SET scope = ? WHERE scope = ''", (quote(move.target),))
     move_turns(database, "", quote(move.target))
+    move_proposals(database, "", quote(move.target))
     # Jobs about a chat or requested by a user. The installation's own jobs have no scope either, and stay.
     found = database.execute("SELECT seq, kind, payload FROM job WHERE scope = ''").fetchall()
     for seq, kind, payload in found:
@@ -253,7 +259,7 @@ def _end_conversations(database: Database, scope: str, at: datetime) -> list[tup
     return [(str(read_key(key)), transcript) for key, transcript, next_index in found if next_index]
 
 
-def _split_jobs(database: Database, move: ScopeMove, keys: set[str]) -> None:
+def _split_jobs(database: Database, move: ScopeMove, keys: frozenset[str]) -> None:
     """Move jobs about the account's chats, and jobs that the account requested, to the new person."""
     name = move.account.name if move.account else ""
     found = database.execute("SELECT seq, payload FROM job WHERE scope = ?", (quote(move.source),)).fetchall()

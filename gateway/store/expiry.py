@@ -16,6 +16,7 @@ from gateway.store import access, inbox, outbox
 from gateway.store.cap_counts import prune_cap_counts
 from gateway.store.database import SET_META, Database
 from gateway.store.outbox import KEEP
+from gateway.store.proposals import prune_proposals
 from gateway.store.row_codec import moment, sql
 from gateway.store.shared_windows import forget_windows
 from gateway.store.usage import fold, prune_cap_notices
@@ -135,7 +136,7 @@ def finish_prune(database: Database, times: PruneTimes, *, zone: str = "UTC") ->
     count += prune_cap_counts(database, times.now)
     count += database.execute(_FORGET_TURNS, (times.keep,)).rowcount
     count += database.execute("DELETE FROM dead WHERE at < ?", (times.now - _micros(KEEP_DEAD),)).rowcount
-    count += access.prune(database, times.now)
+    count += access.prune(database, times.now) + prune_proposals(database, times.now)
     forget_windows(database)
     database.execute(SET_META, ("blanked_until", str(max(times.since, times.until))))
     return count

@@ -403,6 +403,14 @@ CREATE TABLE document_change (
 ) WITHOUT ROWID;
 """
 
+# Changes of memory that wait for a yes (gateway/store/proposals.py); they were files of the home.
+_PROPOSALS = """
+CREATE TABLE proposal (
+    scope TEXT NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL, expires_at INTEGER NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (scope, name)
+) WITHOUT ROWID;
+"""
+_add_proposals = _script(_PROPOSALS)
 
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
@@ -411,6 +419,7 @@ MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS, _MODEL_FACTS)),
     _keep_lines,
     _script(_DOCUMENT_LINES),
+    _add_proposals,
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
-ALONE = frozenset({MIGRATIONS.index(_keep_lines) + 1})
+ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals)})

@@ -32,6 +32,7 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
+from gateway.ports.proposals import ProposalStore
 from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
 from gateway.ports.transcripts import TranscriptStore
@@ -62,6 +63,7 @@ from gateway.store.journal import SqlJournal
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.model_facts import FactsByName, SqlModelFacts, load_facts, prune_facts
 from gateway.store.outbox import SqlOutbox
+from gateway.store.proposals import SqlProposals
 from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.scope_files import SqlScopeFiles
@@ -321,6 +323,7 @@ class SqlStore:
         self.records: TurnRecordStore = SqlTurnRecords(engine, journal)
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.documents: DocumentChangeStore = SqlDocuments(engine)
+        self.proposals: ProposalStore = SqlProposals(engine)
         self.jobs: JobQueue = SqlJobs(engine)
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)

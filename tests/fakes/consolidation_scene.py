@@ -176,7 +176,9 @@ class ConsolidationScene:
             return self.records.rows[key]
 
         return ConsolidationJobs(
-            consolidator=Consolidator(home=self.home, documents=documents, zone=lambda _: zone, now=now, disk=disk),
+            consolidator=Consolidator(
+                home=self.home, documents=documents, staging=None, zone=lambda _: zone, now=now, disk=disk
+            ),
             jobs=self.jobs,
             reader=MessageReader(self.records.transcripts),
             records=self.records,
@@ -197,7 +199,7 @@ class ConsolidationScene:
         return RawArchiveJobs(
             home=self.home,
             consolidator=Consolidator(
-                home=self.home, documents=documents, zone=lambda _: "UTC", now=self.clock, disk=disk
+                home=self.home, documents=documents, staging=None, zone=lambda _: "UTC", now=self.clock, disk=disk
             ),
             jobs=self.jobs,
             writing=asyncio.Lock(),

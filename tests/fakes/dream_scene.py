@@ -18,7 +18,6 @@ from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamR
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.editing.document_edits import EDIT_MEMORY
-from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import RetryJobLater
@@ -28,6 +27,7 @@ from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import Job, SessionRow, TurnRecord
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
+from tests.fakes.proposals import open_staging
 
 Said = str | Mapping[str, Any] | BaseException
 Answer = Said | Callable[[str], Said]  # of the prompt
@@ -129,6 +129,7 @@ class DreamScene:
         self.model = DreamModel(*answers)
         self.versions = VersionStore(home)
         self.now = START
+        self.staging = open_staging(home, now=lambda: self.now)
 
     def write(self, name: str, text: str) -> None:
         """Save a document as a person does."""
@@ -181,7 +182,12 @@ class DreamScene:
             jobs=self.jobs,
             model=self.model,
             applier=DreamApplier(
-                home=self.home, documents=documents, versions=self.versions, now=lambda: self.now, disk=disk
+                home=self.home,
+                documents=documents,
+                versions=self.versions,
+                staging=self.staging,
+                now=lambda: self.now,
+                disk=disk,
             ),
             notifier=DreamNotifier(records=self.records, session=session, now=lambda: self.now),
             writing=asyncio.Lock(),
@@ -231,9 +237,7 @@ class DreamScene:
 
     async def waiting(self) -> list[StagedChange]:
         """Return what waits for a yes."""
-        return await StagedChangeStore(self.home, FileDocumentStore(self.home), now=lambda: self.now).pending_changes(
-            self.scope
-        )
+        return await self.staging.pending_changes(self.scope)
 
     @property
     def reports(self) -> list[str]:

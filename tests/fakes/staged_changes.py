@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
+from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports import Job
 from tests.fakes.inprocess_gateway import InProcessGateway
@@ -31,22 +29,29 @@ async def staged(
     asks: bool = True,
 ) -> None:
     """Have *fact* wait for a yes in *scope*, and somebody in *session* asked about it."""
-    put_aside(parlour.home, scope, session, name=name, fact=fact, at=utc_now() - age)
+    await put_aside(parlour, scope, session, name=name, fact=fact, at=utc_now() - age)
     if asks:
         await look(parlour, scope, name)
 
 
-def put_aside(home: Path, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
-    """Write what waits, and nothing else."""
+async def put_aside(parlour: InProcessGateway, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
+    """Store what waits, and nothing else."""
     change = StagedChange(name=name, why="untrusted", at=at, operations=(AddLines(f"- {fact}"),), session=session)
-    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), change)
+    await parlour.app.commands.memory.staging.stage(scope, change)
 
 
-def removal(home: Path, scope: str, session: str, *, line: str, person: str, name: str = "ebbbbbbbbbbbbbbbb") -> None:
+async def removal(
+    parlour: InProcessGateway, scope: str, session: str, *, line: str, person: str, name: str = "ebbbbbbbbbbbbbbbb"
+) -> None:
     """Have a removal wait that came of words that *person* took back."""
     removed = (RemoveLines(line),)
     change = StagedChange(name=name, why="deleted", at=utc_now(), operations=removed, session=session, person=person)
-    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), change)
+    await parlour.app.commands.memory.staging.stage(scope, change)
+
+
+async def stored_changes(parlour: InProcessGateway, scope: str) -> list[Mapping[str, Any]]:
+    """Return what is stored of all that waits in *scope*."""
+    return list(await parlour.app.commands.memory.staging.records(scope))
 
 
 async def look(parlour: InProcessGateway, scope: str, name: str) -> None:

@@ -156,7 +156,7 @@ NAMED_PARTS = (
     *(f"DROP INDEX {index}" for index in ("record_chat", "record_anchor", "record_snapshot", "record_removed")),
     *(f"ALTER TABLE record DROP COLUMN {column}" for column in ("anchor", "snapshot", "body")),
     *(f"DROP TABLE {table}" for table in ("unwritten", "stale_file", "memory_scope", "document", "document_line")),
-    "DROP TABLE document_change",
+    *(f"DROP TABLE {table}" for table in ("document_change", "proposal")),
     "CREATE TABLE body (seq BIGINT PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL)",
     "CREATE INDEX body_key ON body (key)",
     "ALTER TABLE cap_told DROP COLUMN turn",

@@ -18,7 +18,6 @@ from agent.files.file_workspace import FileWorkspace
 from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, redact_history
 from agent.memory.storage import scope_scan
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
@@ -54,7 +53,6 @@ class ScopeWriters:
         self._versions = VersionStore(home)
         keeper = VersionKeeper(home, self._disk, self._versions, now=lambda: NOW)
         self._documents = FileDocumentStore(home, keeper=keeper)
-        self._staging = StagedChangeStore(home, self._documents, now=lambda: NOW)
         self._attachments = AttachmentBlobStore(home)
         self._results = ToolResultPages(home)
 
@@ -71,13 +69,8 @@ class ScopeWriters:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             await self._documents.notice(scope)
-        elif kind == "attachment":
-            await self._attachments.put(scope, text.encode())
-        elif kind == "hold":
-            await self._staging.hold(scope, text, f"- {text}", session="", person="")
         else:
-            for each in await self._staging.pending_changes(scope):
-                await self._staging.discard(scope, each.name)
+            await self._attachments.put(scope, text.encode())
 
     def _blocking(self, scope: str, text: str) -> Mapping[str, Callable[[], object]]:
         folder, name = self._home / scope, f"{len(text)}.md"
@@ -125,7 +118,7 @@ class ScopeWriters:
             self._disk.close(self._open.popitem()[1])
 
 
-KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "edit", "attachment", "hold", "discard"])
+KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "edit", "attachment"])
 TEXTS = ("a", "ab", "a", "bab", "")
 
 

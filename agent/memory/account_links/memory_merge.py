@@ -19,7 +19,6 @@ from agent.memory.documents.file_documents import EPOCH
 from agent.memory.documents.git_repository import TRACKED
 from agent.memory.documents.version_store import VersionStore, write_history
 from agent.memory.editing.memory_archive import USED
-from agent.memory.editing.staged_changes import STAGED
 from agent.memory.history.history_log import (
     CURSOR,
     DREAM_CURSOR,
@@ -121,7 +120,7 @@ class MemoryMerger:
             self.disk.replace(new / RAW_JSONL, raw)
 
     def _copy_files(self, old: Path, new: Path, account_name: str) -> None:
-        """Copy the files without a history: notes, staged changes, corrupt lines. Never overwrites another file."""
+        """Copy the files without a history: notes, pending work, corrupt lines. Never overwrites another file."""
         owners = self.file_owners(new) | self.file_owners(old)
         for path in _files(old):
             name = path.relative_to(old)
@@ -247,7 +246,7 @@ class _SplitPlan:
         return self._account_of(session) if session else ""
 
     def fill(self, new: Path, *, is_moving: bool, ownership: EntryOwnership) -> None:
-        """Write one half: history entries, raw messages, notes and staged changes."""
+        """Write one half: history entries, raw messages and notes."""
         dreamt, fresh = (
             [each for each in part if self._moves(each) is is_moving] for part in (self._dreamt, self._new)
         )
@@ -291,8 +290,8 @@ class _SplitPlan:
                 "".join(each for each in sections if self._section_moves(name, each) is is_moving and each.strip())
                 or None
             )
-        if name.startswith((f"{STAGED}/", ".pending/")):
-            return text if self._staged_moves(name, text) is is_moving else None
+        if name.startswith(".pending/"):
+            return text if self._pending_moves(name, text) is is_moving else None
         return text if self._section_moves(name, text) is is_moving else None
 
     def _section_moves(self, name: str, text: str) -> bool:
@@ -301,13 +300,11 @@ class _SplitPlan:
             return self._account_of(session.group(1) or session.group(2)) == self._account_name
         return self._owners.get(name) == self._account_name
 
-    def _staged_moves(self, name: str, text: str) -> bool:
-        """Return True if a staged change belongs to the account, by its chat, else by its history entry or author."""
-        change = decode(text.encode()) or {}
-        session = str(change.get("session") or change.get("key") or "")
-        account = self._account_of(session) if session else self.account_of_entry(str(change.get("entry") or ""))
-        by = str(change.get("by") or change.get("person") or "")
-        return (account or by or self._owners.get(name, "")) == self._account_name
+    def _pending_moves(self, name: str, text: str) -> bool:
+        """Return True if unfinished work belongs to the account, by its chat."""
+        session = str((decode(text.encode()) or {}).get("session") or "")
+        account = self._account_of(session) if session else ""
+        return (account or self._owners.get(name, "")) == self._account_name
 
 
 def _files(folder: Path) -> Iterator[Path]:

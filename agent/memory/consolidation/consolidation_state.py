@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory.consolidation.consolidator import StoredAnswer
-from agent.memory.editing.staged_changes import PENDING
 from agent.memory.messages.message_range import Message, TranscriptRange
 from agent.memory.model_calls import outage_delay
-from agent.memory.scopes import quote
+from agent.memory.scopes import PENDING, quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 

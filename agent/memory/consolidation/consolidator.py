@@ -25,6 +25,7 @@ from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, rea
 from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.whole_text import edits_of_text
@@ -74,6 +75,7 @@ class Consolidator:
 
     home: Path
     documents: DocumentStore
+    staging: StagedChangeStore | None  # None = nobody is there to ask
     zone: Callable[[str], str]
     now: Callable[[], datetime]
     budget: int = BUDGET
@@ -167,7 +169,7 @@ class Consolidator:
 
     async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> DocumentOutcome:
         """Write and stage the edits; return the outcome."""
-        editor = DocumentEditor(home=self.home, documents=self.documents, disk=self.disk)
+        editor = DocumentEditor(home=self.home, documents=self.documents, staging=self.staging, disk=self.disk)
         result = await asyncio.to_thread(self._outcome, answer)
         why = f"{CONSOLIDATION}{answer.entry}"
         left = await editor.write(scope, MEMORY, answer.base, result, why=why)

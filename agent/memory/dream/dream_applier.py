@@ -18,6 +18,7 @@ from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import ReviewReason, StagedChange
 from agent.memory.editing.text_operations import Operation
 from agent.memory.history.history_log import HistoryEntry, add_keys
@@ -54,6 +55,7 @@ class DreamApplier:
     home: Path
     documents: FileDocumentStore
     versions: VersionStore
+    staging: StagedChangeStore
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
 
@@ -114,7 +116,7 @@ class DreamApplier:
 
     @property
     def _editor(self) -> DocumentEditor:
-        return DocumentEditor(home=self.home, documents=self.documents, disk=self.disk)
+        return DocumentEditor(home=self.home, documents=self.documents, staging=self.staging, disk=self.disk)
 
     # -- these block -------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ is merged, never overwritten.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,9 @@ import structlog
 
 from agent.memory.documents.file_documents import SOUL, DocumentBusy, change_document, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
-from agent.memory.editing.staged_changes import ReviewReason, StagedChange, stage_for_approval
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import ReviewReason, StagedChange
+from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -31,6 +32,7 @@ class DocumentEditor:
 
     home: Path
     documents: DocumentStore
+    staging: StagedChangeStore | None  # None = nobody is there to ask
     disk: Disk = field(default_factory=Disk)
 
     async def text(self, scope: str, name: str) -> str:
@@ -61,16 +63,20 @@ class DocumentEditor:
         return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done})
 
     async def stage(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
-        """Store what the outcome holds back for each reason, as the change that *build* returns for it. Raises OSError.
+        """Store what the outcome holds back for each reason, as the change that *build* returns for it.
 
-        *build* leaves the operations out.
+        *build* leaves the operations out. Where nobody is there to ask, the new lines go to a conflict copy. Raises
+        OSError.
         """
         for why, operations in result.waiting.items():
             change = replace(build(why), operations=operations)
             log.info(
                 "memory.change_staged", scope=scope, name=change.document, why=str(why), operations=len(operations)
             )
-            await asyncio.to_thread(stage_for_approval, self._folder(scope), self.disk, change)
+            if self.staging is not None:
+                await self.staging.stage(scope, change)
+            elif added := "\n".join(new for each in operations if (new := changed_texts(each)[1])):
+                write_conflict_copy(self._folder(scope), self.disk, f"{added}\n", change.document)
 
     def _folder(self, scope: str) -> Path:
         return scope_folder(self.home, scope) / "memory"
@@ -79,8 +85,12 @@ class DocumentEditor:
 def save_conflicts(folder: Path, disk: Disk, conflicts: Sequence[MergeConflict], name: str) -> None:
     """Write our side of the conflicts in the document *name* to a conflict copy in *folder*. Raises OSError."""
     if conflicts:
-        text = "\n\n".join(conflict.mine for conflict in conflicts) + "\n"
-        data = text.encode("utf-8", "replace")
-        path = folder / f"{name.removesuffix('.md')}.conflict-{hashlib.sha256(data).hexdigest()[:8]}.md"
-        disk.replace(path, data)
-        log.warning("memory.conflict_copied", file=path.name, entries=len(conflicts))
+        write_conflict_copy(folder, disk, "\n\n".join(conflict.mine for conflict in conflicts) + "\n", name)
+
+
+def write_conflict_copy(folder: Path, disk: Disk, text: str, name: str) -> None:
+    """Write *text* beside the document *name* in *folder*, for a person to read. Raises OSError."""
+    data = text.encode("utf-8", "replace")
+    path = folder / f"{name.removesuffix('.md')}.conflict-{hashlib.sha256(data).hexdigest()[:8]}.md"
+    disk.replace(path, data)
+    log.warning("memory.conflict_copied", file=path.name)

@@ -1,32 +1,37 @@
-"""Listing, approving and rejecting the changes that wait for approval."""
+"""Storing, listing, approving, rejecting and erasing the changes that wait for approval."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from agent.memory.documents.file_documents import change_document
 from agent.memory.documents.version_store import APPROVED
-from agent.memory.editing.staged_changes import EXPIRES_AFTER as EXPIRES_AFTER
 from agent.memory.editing.staged_changes import (
-    STAGED,
     ReviewReason,
     StagedChange,
     StagedErasure,
+    proposals_of,
     read_staged,
-    stage_for_approval,
-    with_fields,
+    with_erasure,
 )
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
-from agent.memory.scopes import quote, scope_folder
+from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import decode
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import DocumentStore
+from gateway.ports import DocumentStore, Proposal, ProposalStore, ScopeMove
+
+log = structlog.get_logger(__name__)
+
+_FOLDER = ".staged"  # in a scope's memory folder: the changes of an earlier release
 
 
 class StagedChangeStore:
@@ -35,27 +40,38 @@ class StagedChangeStore:
     def __init__(
         self,
         home: Path,
+        proposals: ProposalStore,
         documents: DocumentStore,
         *,
         now: Callable[[], datetime],
         writing: asyncio.Lock | None = None,
     ) -> None:
-        """Approve and reject under *writing*, which every job that changes memory holds."""
+        """Approve under *writing*, which every job that changes memory holds."""
         self._home = home
         self._now = now
         self._disk = Disk()
+        self._proposals = proposals
         self._documents = documents
         self._writing = writing or asyncio.Lock()
 
     async def pending_changes(self, scope: str) -> list[StagedChange]:
-        """Return the scope's staged changes, the oldest first; delete expired ones."""
-        changes = await asyncio.to_thread(self._read, scope)
+        """Return the scope's staged changes, the oldest first, without erasures that were approved."""
+        changes = [change for change, _ in await self._read(scope)]
         return [each for each in changes if each.erasure is None or not each.erasure.decided]
+
+    async def stage(self, scope: str, change: StagedChange) -> None:
+        """Store *change* unless one of its name exists. Without a session no question is sent.
+
+        Operations that change more than five lines, or are longer than one question shows, are stored as several
+        changes with different names. An operation that alone is longer is dropped, and so is one with text that has the
+        shape of a secret: people would be shown a mark in its place.
+        """
+        await self._proposals.put(scope, proposals_of(change))
 
     async def stage_erasure(
         self, scope: str, cause: str, erasure: StagedErasure, *, account: PlatformAccount, session: str = ""
     ) -> StagedChange:
-        """Stage *erasure*, once per *cause*, and return it. With *session* a question is sent there. Raises OSError."""
+        """Stage *erasure*, once per *cause*, and return it. With *session* a question is sent there."""
         change = StagedChange(
             name=f"f{short_id(cause)}",
             why="erasure",
@@ -65,57 +81,52 @@ class StagedChangeStore:
             cause=cause,
             erasure=erasure,
         )
-        async with self._writing:
-            await self._stage(scope, change)
+        await self.stage(scope, change)
         return change
 
     async def claim_erasure(self, scope: str, name: str, turn: str) -> StagedChange | None:
         """Record that *turn* approves the one erasure whose name begins with *name*, and return it as it was before.
 
-        Return None if no erasure has this name, or another turn approved it. A repeated turn gets it again. Raises
-        OSError.
+        Return None if no erasure has this name, or another turn approved it. A repeated turn gets it again.
         """
-        async with self._writing:
-            changes = [each for each in await asyncio.to_thread(self._read, scope) if each.name.startswith(name)]
-            if len(changes) != 1 or changes[0].erasure is None or changes[0].erasure.decided not in ("", turn):
+        while True:
+            found = [each for each in await self._read(scope) if each[0].name.startswith(name)]
+            if len(found) != 1 or (erasure := found[0][0].erasure) is None or erasure.decided not in ("", turn):
                 return None
-            record = {"erasure": asdict(replace(changes[0].erasure, decided=turn))}
-            await asyncio.to_thread(self._update, self._path(scope, changes[0].name), record)
-            return changes[0]
+            change, proposal = found[0]
+            if await self._proposals.replace(scope, proposal, with_erasure(proposal, replace(erasure, decided=turn))):
+                return change
 
     async def find_group_erasure(
         self, name: str, accounts: Collection[PlatformAccount]
     ) -> tuple[str, StagedErasure] | None:
         """Return the scope of a group and the erasure *name* that one of *accounts* asked for there, or None."""
-
-        def look() -> tuple[str, StagedErasure] | None:
-            for path in self._home.glob(f"chats/*/memory/{STAGED}/{quote(name)}.json"):
-                change = read_staged(self._disk.load(path) or b"")
-                if change is not None and change.erasure is not None and change.account in accounts:
-                    return (
-                        (f"chats/{path.parents[2].name}", change.erasure) if self._now() <= change.expires_at else None
-                    )
-            return None
-
-        return await asyncio.to_thread(look)
+        for scope, proposal in await self._proposals.find_in_groups(name):
+            change = read_staged(proposal.body)
+            if change is not None and change.erasure is not None and change.account in accounts:
+                return (scope, change.erasure) if self._now() <= change.expires_at else None
+        return None
 
     async def release_erasure(self, scope: str, change: StagedChange) -> None:
-        """Make an erasure that failed available for another approval. Raises OSError."""
-        async with self._writing:
-            if change.erasure is not None:
-                record = {"erasure": asdict(replace(change.erasure, decided=""))}
-                await asyncio.to_thread(self._update, self._path(scope, change.name), record)
+        """Make an erasure that failed available for another approval."""
+
+        def release(proposal: Proposal) -> Proposal:
+            if proposal.name != change.name or change.erasure is None:
+                return proposal
+            return with_erasure(proposal, replace(change.erasure, decided=""))
+
+        await self._proposals.rewrite(scope, release)
 
     async def discard(self, scope: str, name: str) -> None:
         """Delete the change *name*, if it exists."""
-        async with self._writing:
-            await asyncio.to_thread(self._disk.remove, self._path(scope, name))
+        await self._proposals.remove(scope, name)
+
+    async def discard_all(self, scope: str) -> None:
+        """Delete every change of *scope*."""
+        await self._proposals.clear(scope)
 
     async def hold(self, scope: str, cause: str, line: str, *, session: str, person: str) -> None:
-        """Stage the addition of *line* to MEMORY.md, once per *cause*. Raises OSError.
-
-        The caller holds `writing`.
-        """
+        """Stage the addition of *line* to MEMORY.md, once per *cause*."""
         change = StagedChange(
             name=f"r{short_id(cause)}",
             why=ReviewReason.UNTRUSTED,
@@ -125,20 +136,16 @@ class StagedChangeStore:
             person=person,
             cause=cause,
         )
-        await self._stage(scope, change)
-
-    async def _stage(self, scope: str, change: StagedChange) -> None:
-        await asyncio.to_thread(stage_for_approval, scope_folder(self._home, scope) / "memory", self._disk, change)
+        await self.stage(scope, change)
 
     async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
-        """Record that *turn* asks about the changes *names*; durable on return. Raises OSError."""
-        async with self._writing:
-            for each in await self.pending_changes(scope):
-                if each.name in names and not each.asked:
-                    await asyncio.to_thread(self._update, self._path(scope, each.name), {"asked": turn})
+        """Record that *turn* asks about the changes *names*; durable on return."""
 
-    def _update(self, path: Path, fields: Mapping[str, Any]) -> None:
-        self._disk.replace(path, with_fields(self._disk.load(path) or b"", fields))
+        def note(proposal: Proposal) -> Proposal:
+            is_meant = proposal.name in names and not proposal.body.get("asked")
+            return replace(proposal, body={**proposal.body, "asked": turn}) if is_meant else proposal
+
+        await self._proposals.rewrite(scope, note)
 
     async def approve(self, scope: str, name: str, *, by: str) -> StagedChange | None:
         """Apply the one change whose name begins with *name*; return None if there is not exactly one. Raises OSError.
@@ -162,7 +169,7 @@ class StagedChangeStore:
                     by=by,
                     inherits=True,
                 )
-            await asyncio.to_thread(self._disk.remove, self._path(scope, change.name))
+            await self._proposals.remove(scope, change.name)
             return change
 
     async def reject(self, scope: str, name: str) -> StagedChange | None:
@@ -170,25 +177,91 @@ class StagedChangeStore:
         async with self._writing:
             change = await self._find(scope, name)
             if change is not None:
-                await asyncio.to_thread(self._disk.remove, self._path(scope, change.name))
+                await self._proposals.remove(scope, change.name)
         return change
+
+    async def erase(
+        self,
+        scope: str,
+        matches: Callable[[str], bool],
+        *,
+        account: PlatformAccount | None = None,
+        spare: str = "",
+        since: datetime | None = None,
+    ) -> int:
+        """Delete the changes with a text that *matches*; return the number of changed ones.
+
+        A question about the erasure of other words loses only its examples. The change *spare* is kept, and so are
+        erasures that were asked for after *since*. With *account*, only what that account would be asked is deleted.
+        """
+
+        def erase(proposal: Proposal) -> Proposal | None:
+            change = read_staged(proposal.body)
+            if change is None:  # of a newer version
+                return None
+            if change.name == spare or (account is not None and change.account != account):
+                return proposal
+            if since is not None and change.erasure is not None and change.at > since:
+                return proposal
+            if not any(map(matches, change.texts)):
+                return proposal
+            if change.erasure is None or matches(change.erasure.words):
+                return None
+            left = tuple(each for each in change.erasure.examples if not matches(each))
+            return with_erasure(proposal, replace(change.erasure, examples=left))
+
+        return await self._proposals.rewrite(scope, erase)
+
+    async def erase_members(self, scope: str, accounts: Collection[str]) -> int:
+        """Delete what one of *accounts* would be asked; return the number of changes."""
+        return await self._proposals.rewrite(
+            scope, lambda proposal: None if proposal.body.get("person") in accounts else proposal
+        )
+
+    async def records(self, scope: str) -> Sequence[Mapping[str, Any]]:
+        """Return what is stored of the scope's staged changes, the oldest first."""
+        return [each.body for each in await self._proposals.pending(scope, self._now())]
+
+    async def adopt_files(self, moves: Sequence[ScopeMove] = ()) -> None:
+        """Store the changes that an earlier release has kept as files, and remove the files. Idempotent.
+
+        *moves* are those that were interrupted: their files are not where their data belongs. Raises OSError and
+        StoreUnavailable.
+        """
+        if await self._proposals.is_adopted():
+            return
+        for scope in ["", *await asyncio.to_thread(list_scopes, self._home)]:
+            folder = scope_folder(self._home, scope) / "memory" / _FOLDER
+            records = await asyncio.to_thread(_read_files, folder, self._disk)
+            for record in records:
+                if (change := read_staged(record)) is not None:
+                    await self._proposals.put(_owner(scope, change, moves), [change.to_proposal(record)])
+            if records:
+                log.info("memory.staged_changes_adopted", scope=scope, changes=len(records))
+            if await asyncio.to_thread(folder.is_dir):
+                await asyncio.to_thread(self._disk.remove_folder, folder)
+        await self._proposals.mark_adopted()
 
     async def _find(self, scope: str, name: str) -> StagedChange | None:
         matches = [each for each in await self.pending_changes(scope) if name and each.name.startswith(name)]
         return matches[0] if len(matches) == 1 else None
 
-    def _read(self, scope: str) -> list[StagedChange]:
-        changes: list[StagedChange] = []
-        for path in sorted(self._folder(scope).glob("*.json")):
-            change = read_staged(self._disk.load(path) or b"")
-            if change is not None and self._now() > change.expires_at:
-                self._disk.remove(path)
-            elif change is not None:
-                changes.append(change)
-        return sorted(changes, key=lambda each: each.at)
+    async def _read(self, scope: str) -> list[tuple[StagedChange, Proposal]]:
+        """Return every change that can be read, with its proposal."""
+        found = [(read_staged(each.body), each) for each in await self._proposals.pending(scope, self._now())]
+        return [(change, proposal) for change, proposal in found if change is not None]
 
-    def _path(self, scope: str, name: str) -> Path:
-        return self._folder(scope) / f"{quote(name)}.json"
 
-    def _folder(self, scope: str) -> Path:
-        return scope_folder(self._home, scope) / "memory" / STAGED
+def _owner(scope: str, change: StagedChange, moves: Sequence[ScopeMove]) -> str:
+    """Return the scope that a change in the folder of *scope* belongs to."""
+    for move in moves:
+        is_whole = move.kind != "unlink"
+        is_theirs = change.session in move.keys or (not change.session and change.account == move.account)
+        if move.source == scope and (is_whole or is_theirs):
+            return move.target
+    return scope
+
+
+def _read_files(folder: Path, disk: Disk) -> list[Mapping[str, Any]]:
+    records = (decode(disk.load(path) or b"") for path in sorted(folder.glob("*.json")))
+    return [each for each in records if each is not None]

@@ -1,13 +1,11 @@
-"""Changes of memory that wait for approval, as files in a scope's `memory/.staged/`. An expired one changes nothing."""
+"""Changes of memory that wait for approval, and the JSON they are stored as. An expired one changes nothing."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -24,17 +22,14 @@ from agent.memory.editing.text_operations import (
     read_record,
 )
 from agent.memory.history.plain_files import is_plain_file
-from agent.memory.scopes import quote
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, format_time, parse_time
+from agent.memory.storage.transcript_lines import format_time, parse_time
 from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id
+from gateway.ports import Proposal
 from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)
 
-PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
-STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval
 MEMORY = "MEMORY.md"
 MOST_ASKED = 5  # lines that one question may offer to remove
 LONGEST_CHANGE = 16_000  # characters that one question shows: what cannot be shown whole is not asked
@@ -57,7 +52,7 @@ class StagedErasure:
     messages: int = 0
     files: int = 0
     examples: tuple[str, ...] = ()
-    decided: str = ""  # the turn that approved it; its job removes the file
+    decided: str = ""  # the turn that approved it; its job removes the change
 
 
 class ReviewReason(StrEnum):
@@ -118,6 +113,17 @@ class StagedChange:
         """The number of characters that show it whole."""
         return sum(map(_shown_length, self.operations))
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of users and models in it."""
+        if self.erasure is not None:
+            return (self.erasure.words, *self.erasure.examples)
+        return tuple(text for each in self.operations for text in _shown_texts(each))
+
+    def to_proposal(self, body: Mapping[str, Any]) -> Proposal:
+        """Return the row that stores the change as *body*."""
+        return Proposal(name=self.name, at=self.at, expires_at=self.expires_at, body=body)
+
     def apply_to(self, text: str) -> str:
         """Return *text* with the change; operations whose lines no longer exist are skipped."""
         for operation in self.operations:
@@ -128,23 +134,22 @@ class StagedChange:
         return text
 
 
-def read_staged(data: bytes) -> StagedChange | None:
-    """Return the change stored as *data*, or None if it cannot be read."""
-    stored = decode(data) or {}
-    at = parse_time(stored.get("at"))
-    if at is None or not isinstance(stored.get("entry"), str):
+def read_staged(body: Mapping[str, Any]) -> StagedChange | None:
+    """Return the change stored as *body*, or None if it cannot be read."""
+    at = parse_time(body.get("at"))
+    if at is None or not isinstance(body.get("entry"), str):
         return None
-    document = str(stored.get("document", MEMORY))
+    document = str(body.get("document", MEMORY))
     if document not in TRACKED and not is_plain_file(document):
         return None
-    operations = map(read_record, stored.get("operations") or [])
-    texts = {name: str(stored.get(name, "")) for name in ("why", "session", "person", "cause", "asked")}
+    operations = map(read_record, body.get("operations") or [])
+    texts = {name: str(body.get(name, "")) for name in ("why", "session", "person", "cause", "asked")}
     return StagedChange(
-        name=stored["entry"],
+        name=body["entry"],
         at=at,
         document=document,
         operations=tuple(each for each in operations if each is not None),
-        erasure=_read_erasure(stored.get("erasure")),
+        erasure=_read_erasure(body.get("erasure")),
         **texts,
     )
 
@@ -158,46 +163,28 @@ def _read_erasure(record: object) -> StagedErasure | None:
         return None
 
 
-def erasures_since(folder: Path, disk: Disk, since: datetime | None) -> frozenset[Path]:
-    """Return the files of the erasures in a memory folder that were staged after *since*; none without it. Blocks."""
-    staged = {path: read_staged(disk.load(path) or b"") for path in (folder / STAGED).glob("*.json")} if since else {}
-    return frozenset(path for path, each in staged.items() if since and each and each.erasure and each.at > since)
-
-
-def redact_staged(data: bytes, matches: Callable[[str], bool]) -> bytes | None:
-    """Return a staged erasure without the examples that *matches*; None for other changes, and for its own words."""
-    change = read_staged(data)
-    if change is None or change.erasure is None or matches(change.erasure.words):
-        return None
-    left = tuple(each for each in change.erasure.examples if not matches(each))
-    redacted = with_fields(data, {"erasure": asdict(replace(change.erasure, examples=left))})
-    return None if matches(redacted.decode("utf-8", "replace")) else redacted
-
-
-def with_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Return a stored change with other *fields*."""
-    stored = json.loads(data or b"{}") | fields
-    return json.dumps(stored, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
-
-
-def stage_for_approval(folder: Path, disk: Disk, change: StagedChange) -> None:
-    """Store *change* in a scope's memory folder, unless one of its name exists. Blocks; raises OSError.
-
-    Without a session no question is sent. Operations that change more than five lines, or are longer than one question
-    shows, are stored as several changes with different names. An operation that alone is longer is dropped, and so is
-    one with text that has the shape of a secret: people would be shown a mark in its place.
-    """
-    groups = list(_groups(change.operations)) if change.operations else [[]]
+def proposals_of(change: StagedChange) -> Sequence[Proposal]:
+    """Return what is stored of *change*: groups of its operations that one question can show, or the erasure."""
+    groups: list[Sequence[Operation]] = list(_groups(change.operations)) if change.operations else [()]
+    proposals: list[Proposal] = []
     for n, group in enumerate(groups):
         name = f"s{short_id(f'{change.name} {n}')}" if n else change.name  # others in the letters that people type
-        record: dict[str, Any] = {"v": 1, "entry": name, "why": change.why, "at": format_time(change.at)}
+        body: dict[str, Any] = {"v": 1, "entry": name, "why": change.why, "at": format_time(change.at)}
         known = {field: getattr(change, field) for field in ("document", "session", "person", "cause")}
-        record |= {field: text for field, text in known.items() if text}
-        record |= {"operations": [as_record(each) for each in group]} if group else {}
-        record |= {"erasure": asdict(change.erasure)} if change.erasure is not None else {}
-        path = folder / STAGED / f"{quote(name)}.json"
-        if disk.size(path) is None:
-            disk.replace(path, with_fields(b"", record))
+        body |= {field: text for field, text in known.items() if text}
+        body |= {"operations": [as_record(each) for each in group]} if group else {}
+        body |= {"erasure": _erasure_record(change.erasure)} if change.erasure is not None else {}
+        proposals.append(replace(change, name=name).to_proposal(body))
+    return proposals
+
+
+def with_erasure(proposal: Proposal, erasure: StagedErasure) -> Proposal:
+    """Return *proposal* with another erasure."""
+    return replace(proposal, body={**proposal.body, "erasure": _erasure_record(erasure)})
+
+
+def _erasure_record(erasure: StagedErasure) -> dict[str, Any]:
+    return {**asdict(erasure), "examples": list(erasure.examples)}
 
 
 def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:

@@ -18,8 +18,6 @@ from typing import Any
 
 import structlog
 
-from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import erasures_since
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -73,7 +71,6 @@ class PurgeJobs:
 
     storage: ErasureStorage
     word_eraser: WordEraser
-    staging: StagedChangeStore
     throttle: ScrubThrottle = field(default_factory=ScrubThrottle)
 
     @property
@@ -146,7 +143,7 @@ class PurgeJobs:
                 since=parse_time(payload.get("at")),
             )
             await self.storage.index.purge_stale(job.scope)
-        await self.staging.discard(job.scope, payload["staged"])
+        await self.storage.staging.discard(job.scope, payload["staged"])
         return None
 
     async def purge(self, job: Job) -> RetryJobLater | None:
@@ -159,7 +156,7 @@ class PurgeJobs:
             # Checked before the round: the next round covers what ends during this one.
             is_last = not await self._is_running(job.scope, key, awaited, should_wait=n > 0)
             await self._clear_messages(job.scope, pattern, requester, page=f"{payload['turn']}.{is_last}", since=since)
-            await self._clear_files(job.scope, pattern, requester, since)
+            await self._clear_files(job.scope, pattern, requester)
             reach = ErasureFilter(keys=await self._keys(job.scope, key), scope=job.scope, spare=frozenset({job.id}))
             await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
             if is_last:
@@ -167,7 +164,7 @@ class PurgeJobs:
         else:
             return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
         if payload.get("staged"):
-            await self.staging.discard(job.scope, str(payload["staged"]))
+            await self.storage.staging.discard(job.scope, str(payload["staged"]))
         await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
         log.info("memory.purged", scope=job.scope)
         return None
@@ -204,16 +201,12 @@ class PurgeJobs:
             scope, pattern, requester, turn="", whole=True, page=page, spare=spare, since=since
         )
 
-    async def _clear_files(
-        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, since: datetime | None
-    ) -> None:
+    async def _clear_files(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         async with self.storage.writing:
-            await asyncio.to_thread(self._clear_folder, scope, pattern, requester, since)
+            await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
         await self.storage.index.purge_stale(scope)
 
-    def _clear_folder(
-        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, since: datetime | None
-    ) -> None:
+    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         folder = scope_folder(self.storage.home, scope)
         memory = folder / "memory"
         if not folder.is_dir():
@@ -228,8 +221,7 @@ class PurgeJobs:
         if requester.may_all:
             self.storage.versions.drop_broken(scope)
             redact_history(memory, self.storage.disk, lambda text: without_sentences(text, pattern))
-            kept = erasures_since(memory, self.storage.disk, since)
-            clear_other_files(self.storage.disk, self.storage.home, scope, pattern, kept)
+            clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
 
     def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         def redact(text: bytes, authors: Mapping[str, str]) -> bytes:

@@ -115,6 +115,7 @@ class ScopeEraser:
             await self._clear_choices({scope, *(str(key.parent) for key in keys)})
         await self.storage.index.close_index(scope)
         await self.storage.transcripts.remove_turns(scope)
+        await self.storage.staging.discard_all(scope)
         await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
         await self.storage.store.drop_jobs(scope, spare=spare)
@@ -193,6 +194,7 @@ class ScopeEraser:
                 if is_theirs or job.payload.get("sender") in member.ids:
                     await self.storage.jobs.finish(job)
             is_changed = await asyncio.to_thread(member.clear_files) or is_changed
+            is_changed = bool(await self.storage.staging.erase_members(scope, member.accounts)) or is_changed
             if is_changed:
                 await self.word_eraser.request_new_snapshots(scope, f"erased {self.storage.now():%Y%m%dT%H%M%S%f}")
         for each in member.ids:

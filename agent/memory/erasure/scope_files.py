@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.documents.file_documents import EPOCH, FileDocumentStore
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD
@@ -67,6 +68,7 @@ class ErasureStorage:
     store: ErasureStore
     unscoped_data: UnscopedData
     index: DerivedIndex
+    staging: StagedChangeStore
     writing: asyncio.Lock
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
@@ -81,16 +83,16 @@ def scope_paths(home: Path, scope: str) -> list[Path]:
     return [path for name in (*_AREAS, OWN_FILES, "USER.md", *INDEX) if (path := folder / name).exists()]
 
 
-def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern, spare: Collection[Path] = ()) -> int:
+def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern) -> int:
     """Erase the words from a scope's folder, except its transcripts, documents and own files.
 
     Lines of JSON and Markdown files are cleared; any other file that contains the words is removed: snapshot texts,
-    attachments, corrupt lines. Files of *spare* are kept. Return the number of changed files.
+    attachments, corrupt lines. Return the number of changed files.
     """
     changed = 0
     for path in list(_files(home, scope)):
         data = disk.load(path)
-        if data is None or path in spare or not pattern.in_bytes(data):
+        if data is None or not pattern.in_bytes(data):
             continue
         cleared = _clear_file(path, data, pattern)
         if cleared is not None and cleared != data and not pattern.in_bytes(cleared):

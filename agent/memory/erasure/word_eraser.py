@@ -14,7 +14,6 @@ import structlog
 
 from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.documents.file_documents import EPOCH, change_document
-from agent.memory.editing.staged_changes import erasures_since, redact_staged
 from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
@@ -125,8 +124,15 @@ class WordEraser:
                 # Jobs before files: a pending job must not write the words again.
                 await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
-                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, spare, since)
+                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern)
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
+            await self._storage.staging.erase(
+                scope,
+                pattern.in_content,
+                account=None if requester.may_all else requester.account,
+                spare=spare,
+                since=since,
+            )
             messages = await self._clear_transcripts(scope, pattern, requester, "" if whole else turn, whole=whole)
             await self.request_new_snapshots(scope, page or turn)
         self._storage.reopen(scope)
@@ -263,7 +269,7 @@ class WordEraser:
                 if job.kind == APPLY:
                     await self._storage.jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
 
-    def _clear_notes(self, scope: str, pattern: ErasurePattern, spare: str, since: datetime | None) -> int:
+    def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
         folder = scope_folder(self._storage.home, scope) / "memory"
         changed = redact_history(folder, self._storage.disk, lambda text: without_sentences(text, pattern))
         for note in _notes(folder):
@@ -272,16 +278,11 @@ class WordEraser:
             if count:
                 self._storage.disk.replace(note, cleared.encode())
                 changed += count
-        # Staged and pending changes and corrupt lines are removed as a whole, but questions about other words.
-        globs = (".staged/*.json", ".pending/*.json", "*.corrupt", "../sessions/*.corrupt")
-        kept = erasures_since(folder, self._storage.disk, since)
-        for path in [path for each in globs for path in folder.glob(each) if path not in kept]:
-            data = self._storage.disk.load(path) or b""
-            if path.name == f"{spare}.json" or not pattern.in_text(data.decode("utf-8", "replace")):
-                continue
-            if (redacted := redact_staged(data, pattern.in_text)) is not None:
-                self._storage.disk.replace(path, redacted)
-            else:
+        # Pending work and corrupt lines are removed as a whole.
+        for path in [
+            each for name in (".pending/*.json", "*.corrupt", "../sessions/*.corrupt") for each in folder.glob(name)
+        ]:
+            if pattern.in_text((self._storage.disk.load(path) or b"").decode("utf-8", "replace")):
                 self._storage.disk.remove(path)
         return changed
 

@@ -66,6 +66,10 @@ class ErasurePattern:
             for each in extract_texts(data)
         )
 
+    def in_content(self, text: str) -> bool:
+        """Return True if *text* contains the words, also in a part of it in base64 or with escapes."""
+        return self.in_text(text) or self.in_bytes(text.encode("utf-8", "replace"))
+
     def in_any(self, value: object) -> bool:
         """Return True if any text within the JSON *value* contains the words."""
         if isinstance(value, Mapping):

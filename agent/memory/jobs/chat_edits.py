@@ -22,13 +22,13 @@ from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, Ve
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
 from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import (
     MEMORY,
     MOST_ASKED,
     ReviewReason,
     StagedChange,
     is_redacted,
-    stage_for_approval,
 )
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 from agent.memory.history.history_log import add_keys
@@ -91,6 +91,7 @@ class ChatMemoryEditor:
         home: Path,
         documents: FileDocumentStore,
         versions: VersionStore,
+        staging: StagedChangeStore,
         *,
         writing: asyncio.Lock,
         now: Callable[[], datetime],
@@ -100,6 +101,7 @@ class ChatMemoryEditor:
         self._home = home
         self._documents = documents
         self._versions = versions
+        self._staging = staging
         self._writing = writing
         self._now = now
         self._disk = disk or Disk()
@@ -224,19 +226,18 @@ class ChatMemoryEditor:
         """Stage the edits of a committed turn: by document, with no more than five lines in one question."""
         payload = job.payload
         edits = [each for each in map(read_edit, payload["edits"]) if each is not None]
-        async with self._writing:
-            for name in _names(edits):
-                change = StagedChange(
-                    name=f"m{short_id(f'{job.id}.{name}.0')}",
-                    why=str(payload["why"]),
-                    at=self._now(),
-                    document=name,
-                    operations=tuple(each.operation for each in edits if each.document == name),
-                    session=str(payload["session"]),
-                    person=str(payload["by"]),
-                    cause=str(payload["cause"]),
-                )
-                await asyncio.to_thread(stage_for_approval, self._folder(job.scope), self._disk, change)
+        for name in _names(edits):
+            change = StagedChange(
+                name=f"m{short_id(f'{job.id}.{name}.0')}",
+                why=str(payload["why"]),
+                at=self._now(),
+                document=name,
+                operations=tuple(each.operation for each in edits if each.document == name),
+                session=str(payload["session"]),
+                person=str(payload["by"]),
+                cause=str(payload["cause"]),
+            )
+            await self._staging.stage(job.scope, change)
 
 
 def _names(edits: Sequence[DocumentEdit]) -> list[str]:

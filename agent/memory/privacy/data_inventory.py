@@ -27,12 +27,12 @@ _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
 class DataKind(StrEnum):
     """Kinds of stored data; the catalogue area `privacy` describes each and its retention."""
 
-    MEMORY = "memory"  # documents, their versions, history, notes, staged changes
+    MEMORY = "memory"  # documents, their versions, history, notes
     TRANSCRIPTS = "transcripts"
     FILES = "files"  # sent and received files, and the owner's own
     INDEX = "index"  # derived
     STATE = "state"  # no user data: locks, cursors, schema
-    JOURNAL = "journal"  # queues, usage and preferences
+    JOURNAL = "journal"  # turns, queues, changes that wait for approval, usage and preferences
     UPLOADS = "uploads"
     QUARANTINE = "quarantine"
     OPERATOR = "operator"  # settings, secrets, backups, downloads of the console, documents
@@ -52,7 +52,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+|\.archive)?\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.keys\.json"),
-    (DataKind.MEMORY, _SCOPE + r"memory/\.(?:staged|pending|dream)/[^/]+"),
+    (DataKind.MEMORY, _SCOPE + r"memory/\.(?:pending|dream)/[^/]+"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.git(?:\.(?:new|old|corrupt-[^/]+))?/.+"),
     (
         DataKind.STATE,
@@ -100,8 +100,8 @@ class ScopeInventory:
     file_bytes: int
 
 
-def count_scope(home: Path, scope: str) -> ScopeInventory:
-    """Count the data of a scope. Blocks."""
+def count_scope(home: Path, scope: str, *, waiting: int = 0) -> ScopeInventory:
+    """Count the data of a scope, *waiting* staged changes among them. Blocks."""
     disk = Disk()
     folder = scope_folder(home, scope)
     memory = folder / "memory"
@@ -112,7 +112,7 @@ def count_scope(home: Path, scope: str) -> ScopeInventory:
         remembered=sum(_count_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
         summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
         notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
-        waiting=len(list((memory / ".staged").glob("*.json"))),
+        waiting=waiting,
         conversations=len(created),
         since=min((at for at in created if at is not None), default=None),
         files=len(files),
@@ -154,4 +154,5 @@ class PrivacyService:
     async def count(self, scope: str) -> ScopeInventory:
         """Count the data of *scope*."""
         await self.exports.flush()
-        return await asyncio.to_thread(count_scope, self._home, scope)
+        waiting = len(await self.exports.staging.records(scope))
+        return await asyncio.to_thread(count_scope, self._home, scope, waiting=waiting)

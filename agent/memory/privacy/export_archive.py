@@ -37,7 +37,6 @@ _MEMORY = (
     "raw.jsonl",
     "[0-9]*.md",
     "[A-Z]*.conflict-*.md",
-    ".staged/*.json",
 )
 IS_EXPORT = "is_export"  # in file facts: exports do not contain earlier exports
 _EXCLUDED_FIELDS = frozenset({"quoted", "thinking"})
@@ -87,8 +86,7 @@ def members(
         yield from _plain(disk, path, f"memory/{path.name}")
     for pattern in _MEMORY:
         for path in sorted((folder / "memory").glob(pattern)):
-            part = "waiting/" if path.parent.name == ".staged" else ""
-            name = f"memory/{part}{path.name}"
+            name = f"memory/{path.name}"
             if path.name == "raw.jsonl":
                 yield ArchiveMember(name, disk.size(path) or 0, partial(_filter_lines, disk, path))
             else:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import structlog
 
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_archive import (
@@ -33,7 +34,7 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job, JobQueue, Outbox, SessionRow, TurnRecordStore, UsageStore
+from gateway.ports import Job, JobQueue, Line, Outbox, SessionRow, TurnRecordStore, UsageStore
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ class ExportJobs:
     usage: UsageStore
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     flush: Callable[[], Awaitable[bool]]
+    staging: StagedChangeStore
     limit: Callable[[str], int]
     zone: Callable[[str], str]
     now: Callable[[], datetime]
@@ -133,7 +135,10 @@ class ExportJobs:
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=person)
         jobs = await self.jobs.pending_in(scope)
-        rows = {name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()}
+        rows: dict[str, Sequence[Line]] = {
+            name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()
+        }
+        rows["memory/waiting.jsonl"] = await self.staging.records(scope)
         return members(self.home, scope, usage, rows=rows, zone=self.zone(scope), disk=self.disk)
 
     def _pack(

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_deletion import find_message
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
@@ -54,20 +52,19 @@ class MessageDeletionJobs:
     *writing* is held while files are written.
     """
 
-    home: Path
     journal: Journal
     records: TurnRecordStore
     transcripts: TranscriptStore
     jobs: JobQueue
     documents: FileDocumentStore
     derived_data: DerivedDataFinder
+    staging: StagedChangeStore
     flush: Callable[[], Awaitable[bool]]
     purge_index: Callable[[str], Awaitable[None]]
     adopt: Callable[[TurnRecord], None]
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
     now: Callable[[], datetime]
-    disk: Disk = field(default_factory=Disk)
 
     async def delete(self, job: Job) -> RetryJobLater | None:
         """Record the deletion, and enqueue the jobs that find derived data."""
@@ -113,7 +110,6 @@ class MessageDeletionJobs:
         await self.documents.notice(job.scope)
         async with self.writing:
             derived = await asyncio.to_thread(self.derived_data.find, job.scope, str(key), mid, traces)
-            folder = scope_folder(self.home, job.scope) / "memory"
             for document, lines in derived.items():
                 change = StagedChange(
                     # Names differ in their first letters, because users type only these.
@@ -125,7 +121,7 @@ class MessageDeletionJobs:
                     session=str(key),
                     person=person,
                 )
-                await asyncio.to_thread(stage_for_approval, folder, self.disk, change)
+                await self.staging.stage(job.scope, change)
         return None
 
     async def _traces(self, scope: str, key: SessionKey, mid: str) -> list[DeletionTrace]:

@@ -228,7 +228,8 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     store, unused = homes[0].store, cast("Any", None)
     storage = ErasureStorage(
         home=homes[0].path, documents=unused, versions=unused, transcripts=homes[0].mirror, records=store.records,
-        jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), writing=asyncio.Lock(),
+        jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), staging=unused,
+        writing=asyncio.Lock(),
         reopen=lambda _: None, now=lambda: now,
     )  # fmt: skip
     retention = RetentionJob(storage=storage, days=30, unlist=unlist)

@@ -152,7 +152,7 @@ def test_a_turn_that_was_in_no_file_yet_gets_the_line_that_ends_it() -> None:
     """The version before added it while it wrote the file; readers of files ignore a turn without one."""
     end = {"kind": "end", "turn": "t2", "from": 4, "to": 4, "inbox": [], "outcome": "merged"}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        for migration in MIGRATIONS[: max(ALONE) - 1]:
+        for migration in MIGRATIONS[: min(ALONE) - 1]:
             migration(database)
         for turn, lines in (("t1", [{"kind": "forgotten", "mid": "7"}]), ("t2", [{"kind": "pointer"}, end])):
             (seq,) = database.execute(
@@ -162,7 +162,7 @@ def test_a_turn_that_was_in_no_file_yet_gets_the_line_that_ends_it() -> None:
                 (turn,),
             ).fetchone()
             database.execute("INSERT INTO body (seq, key, body) VALUES (?, 'a:1', ?)", (seq, write_json([lines])))
-        MIGRATIONS[max(ALONE) - 1](database)
+        MIGRATIONS[min(ALONE) - 1](database)
         found = [tuple(decode_lines(body)) for (body,) in database.execute("SELECT body FROM record ORDER BY seq")]
     at = "1970-01-01T00:00:00Z"
     assert found[0][1:] == (

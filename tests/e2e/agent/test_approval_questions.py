@@ -117,8 +117,8 @@ async def test_what_lapsed_is_not_asked_about_and_a_late_yes_is_told_so() -> Non
     """After 14 days nothing is said, nothing changes; an old question's yes is answered."""
     async with gateway(model=SummaryModel()) as parlour:
         await parlour.channel.ask("ann", "hello")
-        put_aside(
-            parlour.home,
+        await put_aside(
+            parlour,
             ANN,
             "pocket:ann",
             name="eaaaaaaaaaaaaaaaa",
@@ -156,7 +156,7 @@ async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> 
         folder = parlour.home / ROOM / "memory"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "MEMORY.md").write_text("- Ben is in debt\n")
-        removal(parlour.home, ROOM, "pocket:room", line="- Ben is in debt", person="pocket%3aben")
+        await removal(parlour, ROOM, "pocket:room", line="- Ben is in debt", person="pocket%3aben")
         await staged(parlour, ROOM, "pocket:room")
         await parlour.idle()
         (question,) = questions(parlour, "room")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -15,14 +14,14 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import format_time, utc_now
+from agent.memory.storage.transcript_lines import utc_now
 from gateway.events import InboundKind, SessionKey
 from gateway.ports import MessageOutcome, TurnRecord
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
-from tests.fakes.staged_changes import erase, memory
+from tests.fakes.staged_changes import erase, memory, stored_changes
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 DECIDED = "This was already decided, or it expired"
@@ -145,7 +144,7 @@ async def test_a_preview_for_a_group_is_answered_in_the_direct_chat_that_showed_
         assert "tea, says ann" not in left
         assert "tea, says bob" in left
         assert "tea at home" in transcript(parlour.home)
-        assert not list((parlour.home / ROOM / "memory" / ".staged").glob("*"))
+        assert not await stored_changes(parlour, ROOM)
 
 
 async def test_a_no_or_an_admins_yes_in_the_direct_chat_erases_nothing_in_the_group() -> None:
@@ -158,7 +157,7 @@ async def test_a_no_or_an_admins_yes_in_the_direct_chat_erases_nothing_in_the_gr
         assert (await ask("ann", yes(question).replace("approve", "reject"))).startswith("Rejected")
         await parlour.idle()
         assert "tea, says Bob" in transcript(parlour.home, ROOM)
-        assert not list((parlour.home / ROOM / "memory" / ".staged").glob("*"))
+        assert not await stored_changes(parlour, ROOM)
 
 
 async def test_a_no_erases_nothing() -> None:
@@ -168,7 +167,7 @@ async def test_a_no_erases_nothing() -> None:
         question = await parlour.channel.ask("ann", "/forget tea")
         command = yes(question)
         assert (await parlour.channel.ask("ann", command.replace("approve", "reject"))).startswith("Rejected")
-        assert not list((parlour.home / ANN / "memory" / ".staged").glob("*"))
+        assert not await stored_changes(parlour, ANN)
         await parlour.channel.say("ann", command, kind=InboundKind.BUTTON, number="")
         posts = await parlour.channel.posted("ann", 4)
         assert posts[-1].text.startswith(DECIDED)
@@ -206,19 +205,18 @@ async def test_a_second_yes_has_no_effect() -> None:
         assert memory(parlour, ANN) == "- I like tea again\n"
 
 
-async def test_the_question_lapses() -> None:
+async def test_the_question_lapses(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day a yes erases nothing and is told so."""
     async with gateway(model=SummaryModel()) as parlour:
         await parlour.channel.ask("ann", "/remember I like tea")
         question = await parlour.channel.ask("ann", "/forget tea")
-        (path,) = (parlour.home / ANN / "memory" / ".staged").glob("*.json")
-        late = utc_now() - ERASURE_EXPIRES_AFTER - timedelta(minutes=1)
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"at": format_time(late)}))
+        staging = parlour.app.commands.memory.staging
+        monkeypatch.setattr(staging, "_now", lambda: utc_now() + ERASURE_EXPIRES_AFTER + timedelta(minutes=1))
         await parlour.channel.say("ann", yes(question), kind=InboundKind.BUTTON, number="")
         posts = await parlour.channel.posted("ann", 3)
         assert posts[-1].text.startswith(DECIDED)
         assert memory(parlour, ANN) == "- I like tea\n"
-        assert not path.exists()
+        assert not await stored_changes(parlour, ANN)
 
 
 @pytest.mark.parametrize("purge", ["", " --purge"])
@@ -272,7 +270,7 @@ async def test_an_erasure_that_is_killed_at_any_step_is_completed(
         assert "tea, please" not in transcript(parlour.home)
         while await parlour.app.store.jobs.pending_in(ANN):
             await parlour.idle()
-        assert not list((parlour.home / ANN / "memory" / ".staged").glob("*"))
+        assert not await stored_changes(parlour, ANN)
 
 
 async def test_after_a_full_disk_another_yes_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +305,7 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back() -> None:
             await parlour.idle()
         left = transcript(parlour.home)
         assert left.count("zeppelin") == left.count("/forget zeppelin")
-        assert not list((parlour.home / ANN / "memory" / ".staged").glob("*"))
+        assert not await stored_changes(parlour, ANN)
 
 
 async def test_nothing_found_offers_words_that_are_near() -> None:
@@ -389,7 +387,7 @@ async def test_a_question_stays_when_the_words_of_its_examples_are_erased(purge:
         about_tea, about_coffee = await ask("ann", f"/forget tea{purge}"), await ask("ann", f"/forget coffee{purge}")
         await ask("ann", yes(about_tea))
         await wait_until_purged(parlour, ANN)
-        staged = "".join(path.read_text() for path in (parlour.home / ANN / "memory" / ".staged").glob("*"))
+        staged = str(await stored_changes(parlour, ANN))
         assert "coffee alone" in staged
         assert not re.search(r"\btea\b", staged)
         assert (await ask("ann", yes(about_coffee))).startswith("Done. Erased:")

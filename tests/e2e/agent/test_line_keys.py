@@ -103,7 +103,7 @@ async def test_keys_of_a_fact_that_is_remembered_go_with_it_when_it_is_shared_an
         found = await parlour.app.recall.search("people/pocket%3abob", "what do we cook for dinner?")
         assert [hit.text for hit in found] == [f"- {fact}"]
         await parlour.channel.ask("ann", "/unshare nuts")
-        await parlour.channel.ask("ann", answer_to_unshare(parlour))
+        await parlour.channel.ask("ann", await answer_to_unshare(parlour))
         await quiet(parlour)
         assert not (shared / KEYS).exists()
         assert await parlour.app.recall.search("people/pocket%3abob", "what do we cook for dinner?") == []

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -183,9 +185,11 @@ async def consolidate(home: Path, model: ScriptedSummaries, said: Sequence[str],
     return (home / SCOPE / "memory" / "MEMORY.md").read_text()
 
 
-async def load_staged(home: Path) -> list[dict[str, Any]]:
+def load_staged(home: Path) -> list[dict[str, Any]]:
     """Return the changes that wait for approval."""
-    return [json.loads(path.read_text()) for path in sorted((home / SCOPE / "memory" / ".staged").glob("*.json"))]
+    with closing(sqlite3.connect(home / "journal.db")) as journal:
+        found = journal.execute("SELECT body FROM proposal WHERE scope = ? ORDER BY name", (SCOPE,)).fetchall()
+    return [json.loads(body) for (body,) in found]
 
 
 async def test_fifteen_corrections_leave_one_line_each(tmp_path: Path) -> None:
@@ -199,7 +203,7 @@ async def test_fifteen_corrections_leave_one_line_each(tmp_path: Path) -> None:
         f"/memory why {CORRECTIONS[0][1]}",
     )
     assert text.splitlines() == [f"- {new}" for _, new, _ in CORRECTIONS]
-    assert await load_staged(home) == []
+    assert load_staged(home) == []
     [newest, *_] = VersionStore(home).log(SCOPE)
     assert "-- Lives in Leipzig\n+- Lives in Dresden" not in VersionStore(home).diff(SCOPE, newest.sha)  # a block each
     assert all(f"-- {old}" in VersionStore(home).diff(SCOPE, newest.sha) for old, *_ in CORRECTIONS)
@@ -233,9 +237,9 @@ async def test_thirteen_denials_are_asked_about(tmp_path: Path, form: str) -> No
     }
     said = ["hello", "the weather is fine", "tell me a joke"]
     assert await consolidate(home, ScriptedSummaries(lambda _: answers[form]), said) == before
-    asked = json.dumps(await load_staged(home), ensure_ascii=False)
+    asked = json.dumps(load_staged(home), ensure_ascii=False)
     assert [new for _, new in DENIALS if new not in asked] == []
-    for change in await load_staged(home):
+    for change in load_staged(home):
         assert sum("old" in each for each in change["operations"]) <= 5
 
 

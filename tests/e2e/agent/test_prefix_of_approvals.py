@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from agent.memory.editing.staged_changes import StagedChange, stage_for_approval
+from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines, RemoveLines
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, quiet, talk
 from tests.e2e.agent.test_deletions import delete, transcripts, until
@@ -36,9 +35,8 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
         await talk(parlour, 1)
         folder = parlour.home / SCOPE / "memory"
         operations = (RemoveLines("- the office is in Bonn"), AddLines("- the office is in Köln"))
-        stage_for_approval(
-            folder, Disk(), StagedChange(name="dprefix", why="many", at=utc_now(), operations=operations)
-        )
+        change = StagedChange(name="dprefix", why="many", at=utc_now(), operations=operations)
+        await parlour.app.commands.memory.staging.stage(SCOPE, change)
         assert (await parlour.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
         await talk(parlour, 1)
         (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")

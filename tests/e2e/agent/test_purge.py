@@ -84,7 +84,6 @@ def plant_canaries(home: Path) -> None:
     texts = {
         "sessions/pocket%3aann.jsonl.corrupt": f'{{"torn": "{words}\n',
         "memory/history.jsonl.corrupt": f"{words}\n",
-        "memory/.staged/e1.json": json.dumps({"v": 1, "entry": "e1", "at": "2026-11-22", "additions": [words]}),
         "memory/.pending/x.json": json.dumps({"session": "x", "answer": words}),
         "memory/.dream.json": json.dumps({"studied": words}),
         "memory/2026-11-20-old-note.md": f"# Session Memory\n\n- Ann: {words}\n- Ann: stays\n",
@@ -120,6 +119,8 @@ def plant_canaries(home: Path) -> None:
     journal = sqlite3.connect(home / "journal.db")
     journal.execute("PRAGMA secure_delete = OFF")
     journal.execute("INSERT INTO dead VALUES ('inbox:1', 'tx', 'pocket:ann', ?, 1)", (f"broken by {words}",))
+    staged = {"entry": "e1", "at": "2026-11-22T10:00:00Z", "operations": [{"op": "add", "text": words}]}
+    journal.execute("INSERT INTO proposal VALUES (?, 'e1', 1, ?, ?)", (SCOPE, 10**16, json.dumps(staged)))
     journal.execute("CREATE TABLE gone (text TEXT)")
     journal.execute("INSERT INTO gone VALUES (?)", (f"{words} " * 300,))
     journal.commit()
@@ -141,7 +142,7 @@ PLACES = (
     "journal.db", "quarantine/pocket-1.json", "uploads/pocket/", f"{SCOPE}/sessions/pocket%3aann.jsonl",
     f"{SCOPE}/sessions/pocket%3aann.jsonl.corrupt", f"{SCOPE}/memory/MEMORY.md", f"{SCOPE}/memory/history.jsonl",
     f"{SCOPE}/memory/HISTORY.md", f"{SCOPE}/memory/HISTORY.md.legacy", f"{SCOPE}/memory/raw.jsonl",
-    f"{SCOPE}/memory/.staged/", f"{SCOPE}/memory/.pending/", f"{SCOPE}/memory/.dream.json",
+    f"{SCOPE}/memory/.pending/", f"{SCOPE}/memory/.dream.json",
     f"{SCOPE}/memory/2026-11-20.md",
     f"{SCOPE}/memory/2026-11-20-old-note.md", f"{SCOPE}/memory/.git/objects/pack/", f"{SCOPE}/memory/.MEMORY.md.",
     f"{SCOPE}/blobs/", f"{SCOPE}/attachments/", f"{SCOPE}/index.db",

@@ -45,7 +45,7 @@ async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_i
         assert "closed on Fridays" in await say(parlour, "bob", "/memory shared")
         assert "closed on Fridays" in await say(parlour, "ann", "/unshare Fridays")
         assert "closed on Fridays" in await say(parlour, "bob", "/memory shared")  # only asked so far
-        assert "Removed 1 line " in await say(parlour, "ann", answer_to_unshare(parlour))
+        assert "Removed 1 line " in await say(parlour, "ann", await answer_to_unshare(parlour))
         await say(parlour, "bob", "tell me again")
         assert "closed on Fridays" not in str(model.prompts[-1])
         assert "no shared facts" in await say(parlour, "bob", "/memory shared")
@@ -53,10 +53,10 @@ async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_i
         assert (parlour.home / "shared/memory/MEMORY.md").stat().st_mode & 0o777 == 0o600
 
 
-def answer_to_unshare(parlour: InProcessGateway, word: str = "approve") -> str:
+async def answer_to_unshare(parlour: InProcessGateway, word: str = "approve") -> str:
     """Return the command that a button of the last question represents."""
-    [path] = (parlour.home / "shared/memory/.staged").glob("*.json")
-    return f"/unshare {word} {path.stem}"
+    [asked] = await parlour.app.commands.memory.staging.pending_changes("shared")
+    return f"/unshare {word} {asked.name}"
 
 
 async def test_unshare_matches_whole_words_and_asks() -> None:
@@ -68,7 +68,7 @@ async def test_unshare_matches_whole_words_and_asks() -> None:
         question = await say(parlour, "ann", "/unshare tea")
         assert "1 remembered line" in question
         assert "Mondays" not in question
-        yes, no = answer_to_unshare(parlour), answer_to_unshare(parlour, "reject")
+        yes, no = await answer_to_unshare(parlour), await answer_to_unshare(parlour, "reject")
         assert yes in question
         assert no in question
         assert "Only an owner" in await say(parlour, "bob", yes)
@@ -76,7 +76,7 @@ async def test_unshare_matches_whole_words_and_asks() -> None:
         assert "already decided" in await say(parlour, "ann", yes)
         assert "green tea" in await say(parlour, "bob", "/memory shared")
         await say(parlour, "ann", "/unshare tea")
-        assert "Removed 1 line " in await say(parlour, "ann", answer_to_unshare(parlour))
+        assert "Removed 1 line " in await say(parlour, "ann", await answer_to_unshare(parlour))
         shown = await say(parlour, "bob", "/memory shared")
         assert "steak" in shown
         assert "green tea" not in shown

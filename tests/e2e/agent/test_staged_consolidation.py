@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.editing.staged_change_store import EXPIRES_AFTER, StagedChangeStore
+import pytest
+
+from agent.memory.editing.staged_changes import EXPIRES_AFTER
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
 from tests.fakes.inprocess_gateway import InProcessGateway
@@ -94,29 +93,14 @@ async def test_a_no_keeps_everything() -> None:
         assert all(fact in (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
 
 
-async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
+async def test_what_was_added_stands_although_the_removals_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 4, "To show" 3: nobody answered for fourteen days; every old fact is there, and the answer's new one."""
     async with forgetting() as parlour:
         [waiting] = await parlour.app.commands.memory.staging.pending_changes(SCOPE)
         assert waiting.would_remove == tuple(f"- {fact}" for fact in GOING)
-        late = StagedChangeStore(
-            parlour.home, FileDocumentStore(parlour.home), now=lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1)
-        )
-        assert await late.pending_changes(SCOPE) == []
+        staging = parlour.app.commands.memory.staging
+        monkeypatch.setattr(staging, "_now", lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1))
+        assert await staging.pending_changes(SCOPE) == []
         assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
         lines = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
         assert {*(f"- {fact}" for fact in FACTS), NEW} == set(lines)
-
-
-async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
-    """After fourteen days it is as if it had never been proposed (docs/memory.md)."""
-    folder = tmp_path / SCOPE / "memory" / ".staged"
-    folder.mkdir(parents=True)
-    now = utc_now()
-    for name, age in (("eold", EXPIRES_AFTER + timedelta(hours=1)), ("enew", EXPIRES_AFTER - timedelta(hours=1))):
-        staged = {"entry": name, "why": "untrusted", "at": (now - age).isoformat(), "proposed": "- x"}
-        (folder / f"{name}.json").write_text(json.dumps(staged))
-    (folder / "broken.json").write_text("{")
-    staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: now)
-    assert [each.name for each in await staging.pending_changes(SCOPE)] == ["enew"]
-    assert not (folder / "eold.json").exists()

@@ -13,7 +13,6 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import UNARCHIVED, VersionStore
 from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.staged_changes import read_staged
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatMemoryEditor, LineChange
 from agent.memory.prompt.due_jobs import EDIT
@@ -21,6 +20,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.errors import ToolFailed
 from gateway.ports import Job
+from tests.fakes.proposals import open_staging
 
 SCOPE = "people/telegram%3a42"
 ANN, BEN = "telegram%3a42", "telegram%3a43"
@@ -67,7 +67,8 @@ def build_editor(home: Path, disk: Disk | None = None) -> tuple[ChatMemoryEditor
     """Return an editor over the files of *home*."""
     disk, versions = disk or Disk(), VersionStore(home)
     documents = FileDocumentStore(home, disk=disk, keeper=VersionKeeper(home, disk, versions, now=utc_now))
-    editor = ChatMemoryEditor(home, documents, versions, writing=asyncio.Lock(), now=utc_now, disk=disk)
+    staging = open_staging(home, documents)
+    editor = ChatMemoryEditor(home, documents, versions, staging, writing=asyncio.Lock(), now=utc_now, disk=disk)
     return editor, documents, versions
 
 
@@ -240,6 +241,5 @@ async def test_what_waits_is_staged_in_fives(tmp_path: Path) -> None:
     job = Job(id="memory_edit:t1.2.0", kind=EDIT, scope=SCOPE, payload=payload, due_at=utc_now())
     for _ in range(2):
         await editor.stage(job)
-    files = sorted((tmp_path / SCOPE / "memory" / ".staged").glob("*.json"))
-    changes = [read_staged(path.read_bytes()) for path in files]
-    assert sorted(len(each.would_remove) for each in changes if each is not None) == [1, 5, 5]
+    changes = await editor._staging.pending_changes(SCOPE)
+    assert sorted(len(each.would_remove) for each in changes) == [1, 5, 5]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines
 from agent.memory.editing.staged_changes import (
     LONGEST_CHANGE,
-    STAGED,
     StagedChange,
     StagedErasure,
+    proposals_of,
     read_staged,
-    stage_for_approval,
 )
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines
 from agent.memory.jobs.approval_questions import question
-from agent.memory.storage.disk import Disk
 from gateway.text.redaction import SecretRedactor
 from gateway.text.splitter import split
 
@@ -119,7 +116,7 @@ def test_a_question_shows_what_a_line_follows() -> None:
     assert "Ann has approved:" in text_of(change(AddLines("- harmless", after="- Ann has approved:")))
 
 
-def test_an_order_in_the_shape_of_a_secret_is_not_asked(tmp_path: Path) -> None:
+def test_an_order_in_the_shape_of_a_secret_is_not_asked() -> None:
     """People are shown a mark in place of what looks like a token; what they do not see is not stored after a yes."""
     order = f"sk-{ORDER.replace(' ', '-')}"
     operations: list[Operation] = [
@@ -128,8 +125,10 @@ def test_an_order_in_the_shape_of_a_secret_is_not_asked(tmp_path: Path) -> None:
         AddLines("- x", under=order),
     ]
     assert SecretRedactor().redact(text_of(change(operations[0]))).count(ORDER.split()[1]) == 0
-    stage_for_approval(tmp_path, Disk(), change(AddLines("- fine"), *operations, AddLines("- y", after=order)))
-    stored = [read_staged(path.read_bytes()) for path in (tmp_path / STAGED).iterdir()]
+    stored = [
+        read_staged(each.body)
+        for each in proposals_of(change(AddLines("- fine"), *operations, AddLines("- y", after=order)))
+    ]
     assert [each.operations for each in stored if each] == [(AddLines("- fine"),)]
 
 
@@ -149,11 +148,11 @@ def test_several_questions_are_whole_or_wait() -> None:
     assert {each.command.rpartition(" ")[2] for each in buttons} == {"e1"}
 
 
-def test_what_cannot_be_shown_is_not_asked(tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_not_asked() -> None:
     """A change is cut into questions that can be shown; an operation that is too long alone is dropped."""
     operations = [AddLines(f"- {n} {'x' * 9_000}") for n in range(3)]
-    stage_for_approval(tmp_path, Disk(), change(*operations, AddLines("y" * (LONGEST_CHANGE + 1))))
-    stored = [read_staged(path.read_bytes()) for path in (tmp_path / STAGED).iterdir()]
+    proposals = proposals_of(change(*operations, AddLines("y" * (LONGEST_CHANGE + 1))))
+    stored = [read_staged(each.body) for each in proposals]
     assert sorted(text for each in stored if each for text in each.would_add) == [each.text for each in operations]
     for each in stored:
         assert each is not None

@@ -180,7 +180,6 @@ async def test_a_short_or_empty_memory_wipes_it(tmp_path: Path) -> None:
     assert await store.consolidate(session, ScriptedProvider(saving("# Facts\n\n- a new one\n")), "m")
     assert set(memory(tmp_path).splitlines()) == {*long.splitlines(), "- a new one"}
     assert (session.last_consolidated, len(history(tmp_path))) == (35, 1)
-    assert not (tmp_path / "memory" / ".staged").exists()  # and nobody is offered to lose a hundred lines by one Yes
 
 
 @pytest.mark.parametrize("at", range(40))
@@ -319,8 +318,8 @@ class ContestedDisk(Disk):
         return super().open_append(path)
 
 
-async def test_three_lost_races_are_staged(tmp_path: Path) -> None:
-    """The person's text stands, the answer waits, entry and pointer go on."""
+async def test_after_three_lost_races_the_answer_is_beside_the_document(tmp_path: Path) -> None:
+    """The person's text stands, the answer is in a conflict copy, entry and pointer go on."""
     path = tmp_path / "memory" / "MEMORY.md"
     disk = ContestedDisk(path)
     store, session = MemoryStore(tmp_path, disk=disk), talk(60)
@@ -328,9 +327,8 @@ async def test_three_lost_races_are_staged(tmp_path: Path) -> None:
     disk.times = 4  # the history's append is the first of them
     assert await store.consolidate(session, ScriptedProvider(saving("- old fact\n- new fact\n")), "m")
     assert memory(tmp_path) == "- old fact\n- saved 3\n- saved 2\n- saved 1\n- saved 0\n"
-    [staged] = (tmp_path / "memory" / ".staged").iterdir()
-    waiting = json.loads(staged.read_text())
-    assert (waiting["why"], [each["text"] for each in waiting["operations"]]) == ("busy", ["- new fact"])
+    [copy] = (tmp_path / "memory").glob("MEMORY.conflict-*.md")
+    assert copy.read_text() == "- new fact\n"
     assert session.last_consolidated == 35
 
 
@@ -377,7 +375,7 @@ async def test_strangers_words_never_reach_the_model_that_remembers(tmp_path: Pa
     assert session.messages[6]["content"] in asked
     assert memory(tmp_path) == "- old fact\n- new fact\n"
     assert history(tmp_path)[0]["origin"] == "user"
-    assert not (tmp_path / "memory" / ".staged").exists()
+    assert not list((tmp_path / "memory").glob("*.conflict-*"))
 
 
 async def test_messages_without_words_are_put_away_without_a_model(tmp_path: Path) -> None:
@@ -390,7 +388,7 @@ async def test_messages_without_words_are_put_away_without_a_model(tmp_path: Pat
 
 
 async def test_a_memory_that_is_somebodys_data_is_left_alone(tmp_path: Path) -> None:
-    """No model is sent megabytes of it, and none rewrites it; the answer waits."""
+    """No model is sent megabytes of it, and none rewrites it; the answer is beside it."""
     store = MemoryStore(tmp_path, budget=1_000)
     huge = "".join(f"- row {n}\n" for n in range(100_000))
     (tmp_path / "memory" / "MEMORY.md").write_text(huge)
@@ -399,7 +397,8 @@ async def test_a_memory_that_is_somebodys_data_is_left_alone(tmp_path: Path) -> 
     assert memory(tmp_path) == huge
     assert len(provider.prompt) < 20_000
     assert session.last_consolidated == 35
-    assert len(list((tmp_path / "memory" / ".staged").iterdir())) == 1
+    [copy] = (tmp_path / "memory").glob("MEMORY.conflict-*.md")
+    assert copy.read_text() == "- new fact\n"
 
 
 def test_writing_does_not_overwrite_what_was_saved_since_the_last_reading(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ DIGEST = "a" * 64
         ("people/a/memory/2026-11-22-roof.md", DataKind.MEMORY),
         ("people/a/memory/2026-11-22.md", DataKind.MEMORY),
         ("people/a/memory/.git/objects/ab/cd", DataKind.MEMORY),
-        ("people/a/memory/.staged/e1.json", DataKind.MEMORY),
+        ("people/a/memory/.pending/e1.json", DataKind.MEMORY),
         ("memory/history.jsonl", DataKind.MEMORY),
         ("people/a/memory/.lock", DataKind.STATE),
         ("journal.db-shm", DataKind.JOURNAL),
@@ -73,7 +73,8 @@ def test_counts_are_of_one_scope(tmp_path: Path) -> None:
     (mine / "memory/2026-11-22-roof.md").write_text("x")
     (mine / "sessions").mkdir()
     (mine / "sessions/k.jsonl").write_text('{"v":1,"kind":"head","created":"2026-11-20T23:30:00Z"}\n')
-    found = count_scope(tmp_path, "people/a")
+    found = count_scope(tmp_path, "people/a", waiting=2)
+    assert found.waiting == 2
     assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
     assert found.since is not None
     assert found.since.isoformat() == "2026-11-20T23:30:00+00:00"

@@ -1,0 +1,135 @@
+"""The ProposalStore port over the writer: a row for each change of memory that waits for a yes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from gateway.ports.proposals import Proposal
+from gateway.store.database import LOCKED, SET_META, Database
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
+
+_COLUMNS = "name, at, expires_at, body"
+_PUT = sql("INSERT INTO proposal (scope,", _COLUMNS, ") VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+_OF_SCOPE = sql("SELECT", _COLUMNS, "FROM proposal WHERE scope = ?")
+_PENDING = sql(_OF_SCOPE, "AND expires_at >= ? ORDER BY at, name")
+_IN_GROUPS = sql("SELECT scope,", _COLUMNS, "FROM proposal WHERE scope LIKE 'chats/%' AND name = ?")
+_BODY = sql("SELECT body FROM proposal WHERE scope = ? AND name = ?", LOCKED)
+_SET_BODY = "UPDATE proposal SET body = ? WHERE scope = ? AND name = ?"
+_REMOVE = "DELETE FROM proposal WHERE scope = ? AND name = ?"
+_CLEAR = "DELETE FROM proposal WHERE scope = ?"
+_MOVE = "UPDATE proposal SET scope = ? WHERE scope = ? AND name = ?"
+_ADOPTED = "adopted_proposals"
+
+
+class SqlProposals:
+    """See the ProposalStore port."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    async def put(self, scope: str, proposals: Sequence[Proposal]) -> None:
+        """Store new proposals."""
+        rows = [
+            (quote(scope), quote(each.name), micros(each.at), micros(each.expires_at), write_json(each.body))
+            for each in proposals
+        ]
+        await self._engine.writer.submit(lambda database: database.executemany(_PUT, rows).close())
+
+    async def pending(self, scope: str, at: datetime) -> Sequence[Proposal]:
+        """Return those that wait."""
+        columns = (quote(scope), micros(at))
+        found = await self._engine.writer.submit(lambda database: database.execute(_PENDING, columns).fetchall())
+        return [_read(row) for row in found]
+
+    async def find_in_groups(self, name: str) -> Sequence[tuple[str, Proposal]]:
+        """Return those of groups."""
+        columns = (quote(name),)
+        found = await self._engine.writer.submit(lambda database: database.execute(_IN_GROUPS, columns).fetchall())
+        return [(unquote(scope), _read(row)) for scope, *row in found]
+
+    async def replace(self, scope: str, old: Proposal, new: Proposal) -> bool:
+        """Replace one."""
+        column = quote(scope)
+        return await self._engine.writer.submit(lambda database: _store_change(database, column, old, new))
+
+    async def rewrite(self, scope: str, change: Callable[[Proposal], Proposal | None]) -> int:
+        """Change every one."""
+        column, changed = quote(scope), 0
+        while True:
+            found = await self._engine.writer.submit(lambda database: database.execute(_OF_SCOPE, (column,)).fetchall())
+            old = [_read(row) for row in found]
+            new = await asyncio.to_thread(lambda: [change(each) for each in old])  # noqa: B023 - awaited here
+            pairs = [(before, after) for before, after in zip(old, new, strict=True) if before != after]
+
+            def store(database: Database, pairs: Sequence[tuple[Proposal, Proposal | None]] = pairs) -> int:
+                return sum(_store_change(database, column, before, after) for before, after in pairs)
+
+            done = await self._engine.writer.submit(store) if pairs else 0
+            changed += done
+            if done == len(pairs):
+                return changed
+
+    async def remove(self, scope: str, name: str) -> None:
+        """Remove one."""
+        columns = (quote(scope), quote(name))
+        await self._engine.writer.submit(lambda database: database.execute(_REMOVE, columns).close())
+
+    async def clear(self, scope: str) -> None:
+        """Remove all of a scope."""
+        await self._engine.writer.submit(lambda database: database.execute(_CLEAR, (quote(scope),)).close())
+
+    async def is_adopted(self) -> bool:
+        """Return True if the files of an earlier release were stored."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
+        )
+        return found is not None
+
+    async def mark_adopted(self) -> None:
+        """Note that the files are stored."""
+        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+
+
+def _read(row: Sequence[Any]) -> Proposal:
+    name, at, expires_at, body = row
+    return Proposal(name=unquote(name), at=moment(at), expires_at=moment(expires_at), body=read_json(body))
+
+
+def _store_change(database: Database, scope: str, before: Proposal, after: Proposal | None) -> bool:
+    """Store a change of a proposal that is as it was read; return False if it is not."""
+    columns = (scope, quote(before.name))
+    found = database.execute(_BODY, columns).fetchone()
+    if found is None or read_json(found[0]) != before.body:
+        return False
+    if after is None:
+        database.execute(_REMOVE, columns).close()
+    else:
+        database.execute(_SET_BODY, (write_json(after.body), *columns)).close()
+    return True
+
+
+def move_proposals(
+    database: Database, source: str, target: str, *, keys: frozenset[str] | None = None, account: str = ""
+) -> None:
+    """Give the proposals of the scope *source* to *target*, both as column values.
+
+    With *keys* only those that are asked in one of these sessions, and those of no session that *account* is asked.
+    """
+    for name, body in database.execute("SELECT name, body FROM proposal WHERE scope = ?", (source,)).fetchall():
+        fields = read_json(body)
+        session, person = str(fields.get("session") or ""), fields.get("person")
+        if keys is not None and (session not in keys if session else person != account):
+            continue
+        if database.execute(_BODY, (target, name)).fetchone() is None:
+            database.execute(_MOVE, (target, source, name))
+        else:  # names are digests of a cause: both are one proposal
+            database.execute(_REMOVE, (source, name))
+
+
+def prune_proposals(database: Database, now: int) -> int:
+    """Remove the proposals that have expired; return their number."""
+    return database.execute("DELETE FROM proposal WHERE expires_at < ?", (now,)).rowcount

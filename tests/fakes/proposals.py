@@ -1,0 +1,32 @@
+"""Changes that wait for approval, over the store's own statements in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.ports import DocumentStore, ProposalStore, StoreLimits
+from gateway.store.engine import StoreEngine
+from gateway.store.proposals import SqlProposals
+from gateway.store.workers import WorkerIdentity
+from tests.fakes.store import InlineWriter, new_connection
+
+
+def open_proposals() -> ProposalStore:
+    """Return a store without proposals."""
+    return SqlProposals(StoreEngine(InlineWriter(new_connection()), StoreLimits(), utc_now, WorkerIdentity()))
+
+
+def open_staging(
+    home: Path,
+    documents: DocumentStore | None = None,
+    *,
+    proposals: ProposalStore | None = None,
+    now: Callable[[], datetime] = utc_now,
+) -> StagedChangeStore:
+    """Return the staged changes of a home."""
+    return StagedChangeStore(home, proposals or open_proposals(), documents or FileDocumentStore(home), now=now)
