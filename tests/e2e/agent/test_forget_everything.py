@@ -19,6 +19,9 @@ import structlog
 from typer.testing import CliRunner
 
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.staged_changes import StagedChange
+from agent.memory.editing.text_operations import AddLines
+from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import GatewayApp, build_operations, open_app
 from gateway.cli import app as cli
 from gateway.errors import UserError
@@ -70,6 +73,10 @@ async def fill_scopes(home: Path) -> None:
             noted = sources.put(f"{word}.txt", f"room {word}".encode(), media_type="text/plain")
             await ask("room", f"{word}, says {who}", group=True, sender=who, attachments=[noted], name=who.title())
         await ask("bob", f"/remember my {BOBS}", sender="bob", name="Bob")
+        for scope, who, word in ((SCOPE, "ann", ANNS), (ROOM, "ann", ANNS), (ROOM, "bob", BOBS)):
+            waits = (AddLines(f"- {scope} waits for {word}"),)
+            change = StagedChange(name=f"e{who}", why="many", at=utc_now(), operations=waits, person=f"pocket%3a{who}")
+            await parlour.app.commands.memory.staging.stage(scope, change)
         await wait_until_purged(parlour)
         await wait_until_purged(parlour, ROOM)
     event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": "odd"}
@@ -119,6 +126,7 @@ async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path
     assert found  # what was said in the room is the room's
     assert all(name.startswith((ROOM, "journal.db")) for name in found)
     assert not where(home, f"I own a {ANNS}")
+    assert not where(home, f"{SCOPE} waits for {ANNS}")
     assert not rows(home, "SELECT 1 FROM usage WHERE person = 'pocket%3aann' AND at < (SELECT max(at) FROM usage)")
     assert BOBS in (home / "people" / "pocket%3abob" / "memory" / "MEMORY.md").read_text()
 
@@ -173,6 +181,7 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
     assert '"Ann"' not in transcript
     assert (home / ROOM / "memory" / "MEMORY.md").read_text() == f"- the {BOBS} sings\n"
     assert all(version.by != "pocket%3aann" for version in VersionStore(home).log(ROOM))
+    assert rows(home, "SELECT name FROM proposal") == [("ebob",)]
     assert not rows(home, "SELECT 1 FROM inbox WHERE sender = 'ann'")
     assert not rows(home, "SELECT 1 FROM preference WHERE subject LIKE '%ann%'")
 
