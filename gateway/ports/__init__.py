@@ -99,7 +99,7 @@ from gateway.ports.outbox import PartState as PartState
 from gateway.ports.outbox import PendingDelivery as PendingDelivery
 from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import PreviewFactory as PreviewFactory
-from gateway.ports.proposals import Proposal as Proposal
+from gateway.ports.proposals import MemoryProposal as MemoryProposal
 from gateway.ports.proposals import ProposalStore as ProposalStore
 from gateway.ports.setup import SetupFinding as SetupFinding
 from gateway.ports.setup import SetupLevel as SetupLevel

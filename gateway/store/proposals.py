@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from gateway.ports.proposals import Proposal
+from gateway.ports.proposals import MemoryProposal
 from gateway.store.database import LOCKED, SET_META, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
@@ -31,7 +31,7 @@ class SqlProposals:
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
-    async def put(self, scope: str, proposals: Sequence[Proposal]) -> None:
+    async def put(self, scope: str, proposals: Sequence[MemoryProposal]) -> None:
         """Store new proposals."""
         rows = [
             (quote(scope), quote(each.name), micros(each.at), micros(each.expires_at), write_json(each.body))
@@ -39,24 +39,24 @@ class SqlProposals:
         ]
         await self._engine.writer.submit(lambda database: database.executemany(_PUT, rows).close())
 
-    async def pending(self, scope: str, at: datetime) -> Sequence[Proposal]:
+    async def pending(self, scope: str, at: datetime) -> Sequence[MemoryProposal]:
         """Return those that wait."""
         columns = (quote(scope), micros(at))
         found = await self._engine.writer.submit(lambda database: database.execute(_PENDING, columns).fetchall())
         return [_read(row) for row in found]
 
-    async def find_in_groups(self, name: str) -> Sequence[tuple[str, Proposal]]:
+    async def find_in_groups(self, name: str) -> Sequence[tuple[str, MemoryProposal]]:
         """Return those of groups."""
         columns = (quote(name),)
         found = await self._engine.writer.submit(lambda database: database.execute(_IN_GROUPS, columns).fetchall())
         return [(unquote(scope), _read(row)) for scope, *row in found]
 
-    async def replace(self, scope: str, old: Proposal, new: Proposal) -> bool:
+    async def replace(self, scope: str, old: MemoryProposal, new: MemoryProposal) -> bool:
         """Replace one."""
         column = quote(scope)
         return await self._engine.writer.submit(lambda database: _store_change(database, column, old, new))
 
-    async def rewrite(self, scope: str, change: Callable[[Proposal], Proposal | None]) -> int:
+    async def rewrite(self, scope: str, change: Callable[[MemoryProposal], MemoryProposal | None]) -> int:
         """Change every one."""
         column, changed = quote(scope), 0
         while True:
@@ -65,7 +65,7 @@ class SqlProposals:
             new = await asyncio.to_thread(lambda: [change(each) for each in old])  # noqa: B023 - awaited here
             pairs = [(before, after) for before, after in zip(old, new, strict=True) if before != after]
 
-            def store(database: Database, pairs: Sequence[tuple[Proposal, Proposal | None]] = pairs) -> int:
+            def store(database: Database, pairs: Sequence[tuple[MemoryProposal, MemoryProposal | None]] = pairs) -> int:
                 return sum(_store_change(database, column, before, after) for before, after in pairs)
 
             done = await self._engine.writer.submit(store) if pairs else 0
@@ -94,12 +94,12 @@ class SqlProposals:
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
 
-def _read(row: Sequence[Any]) -> Proposal:
+def _read(row: Sequence[Any]) -> MemoryProposal:
     name, at, expires_at, body = row
-    return Proposal(name=unquote(name), at=moment(at), expires_at=moment(expires_at), body=read_json(body))
+    return MemoryProposal(name=unquote(name), at=moment(at), expires_at=moment(expires_at), body=read_json(body))
 
 
-def _store_change(database: Database, scope: str, before: Proposal, after: Proposal | None) -> bool:
+def _store_change(database: Database, scope: str, before: MemoryProposal, after: MemoryProposal | None) -> bool:
     """Store a change of a proposal that is as it was read; return False if it is not."""
     columns = (scope, quote(before.name))
     found = database.execute(_BODY, columns).fetchone()

@@ -75,7 +75,7 @@ class Consolidator:
 
     home: Path
     documents: DocumentStore
-    staging: StagedChangeStore | None  # None = nobody is there to ask
+    staging: StagedChangeStore | None  # None = no question can be asked
     zone: Callable[[str], str]
     now: Callable[[], datetime]
     budget: int = BUDGET

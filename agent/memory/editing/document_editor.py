@@ -32,7 +32,7 @@ class DocumentEditor:
 
     home: Path
     documents: DocumentStore
-    staging: StagedChangeStore | None  # None = nobody is there to ask
+    staging: StagedChangeStore | None  # None = no question can be asked
     disk: Disk = field(default_factory=Disk)
 
     async def text(self, scope: str, name: str) -> str:
@@ -65,7 +65,7 @@ class DocumentEditor:
     async def stage(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
         """Store what the outcome holds back for each reason, as the change that *build* returns for it.
 
-        *build* leaves the operations out. Where nobody is there to ask, the new lines go to a conflict copy. Raises
+        *build* leaves the operations out. Without *staging*, the new lines go to a conflict copy. Raises
         OSError.
         """
         for why, operations in result.waiting.items():

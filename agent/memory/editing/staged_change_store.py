@@ -27,7 +27,7 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import DocumentStore, Proposal, ProposalStore, ScopeMove
+from gateway.ports import DocumentStore, MemoryProposal, ProposalStore, ScopeMove
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +110,7 @@ class StagedChangeStore:
     async def release_erasure(self, scope: str, change: StagedChange) -> None:
         """Make an erasure that failed available for another approval."""
 
-        def release(proposal: Proposal) -> Proposal:
+        def release(proposal: MemoryProposal) -> MemoryProposal:
             if proposal.name != change.name or change.erasure is None:
                 return proposal
             return with_erasure(proposal, replace(change.erasure, decided=""))
@@ -141,7 +141,7 @@ class StagedChangeStore:
     async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
         """Record that *turn* asks about the changes *names*; durable on return."""
 
-        def note(proposal: Proposal) -> Proposal:
+        def note(proposal: MemoryProposal) -> MemoryProposal:
             is_meant = proposal.name in names and not proposal.body.get("asked")
             return replace(proposal, body={**proposal.body, "asked": turn}) if is_meant else proposal
 
@@ -195,7 +195,7 @@ class StagedChangeStore:
         erasures that were asked for after *since*. With *account*, only what that account would be asked is deleted.
         """
 
-        def erase(proposal: Proposal) -> Proposal | None:
+        def erase(proposal: MemoryProposal) -> MemoryProposal | None:
             change = read_staged(proposal.body)
             if change is None:  # of a newer version
                 return None
@@ -219,7 +219,7 @@ class StagedChangeStore:
         )
 
     async def records(self, scope: str) -> Sequence[Mapping[str, Any]]:
-        """Return what is stored of the scope's staged changes, the oldest first."""
+        """Return the stored bodies of the scope's staged changes, the oldest first."""
         return [each.body for each in await self._proposals.pending(scope, self._now())]
 
     async def adopt_files(self, moves: Sequence[ScopeMove] = ()) -> None:
@@ -246,7 +246,7 @@ class StagedChangeStore:
         matches = [each for each in await self.pending_changes(scope) if name and each.name.startswith(name)]
         return matches[0] if len(matches) == 1 else None
 
-    async def _read(self, scope: str) -> list[tuple[StagedChange, Proposal]]:
+    async def _read(self, scope: str) -> list[tuple[StagedChange, MemoryProposal]]:
         """Return every change that can be read, with its proposal."""
         found = [(read_staged(each.body), each) for each in await self._proposals.pending(scope, self._now())]
         return [(change, proposal) for change, proposal in found if change is not None]

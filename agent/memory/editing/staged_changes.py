@@ -25,7 +25,7 @@ from agent.memory.history.plain_files import is_plain_file
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import Proposal
+from gateway.ports import MemoryProposal
 from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)
@@ -120,9 +120,9 @@ class StagedChange:
             return (self.erasure.words, *self.erasure.examples)
         return tuple(text for each in self.operations for text in _shown_texts(each))
 
-    def to_proposal(self, body: Mapping[str, Any]) -> Proposal:
+    def to_proposal(self, body: Mapping[str, Any]) -> MemoryProposal:
         """Return the row that stores the change as *body*."""
-        return Proposal(name=self.name, at=self.at, expires_at=self.expires_at, body=body)
+        return MemoryProposal(name=self.name, at=self.at, expires_at=self.expires_at, body=body)
 
     def apply_to(self, text: str) -> str:
         """Return *text* with the change; operations whose lines no longer exist are skipped."""
@@ -163,10 +163,10 @@ def _read_erasure(record: object) -> StagedErasure | None:
         return None
 
 
-def proposals_of(change: StagedChange) -> Sequence[Proposal]:
-    """Return what is stored of *change*: groups of its operations that one question can show, or the erasure."""
+def proposals_of(change: StagedChange) -> Sequence[MemoryProposal]:
+    """Return the rows of *change*: one for each group of operations that a question can show, or for the erasure."""
     groups: list[Sequence[Operation]] = list(_groups(change.operations)) if change.operations else [()]
-    proposals: list[Proposal] = []
+    proposals: list[MemoryProposal] = []
     for n, group in enumerate(groups):
         name = f"s{short_id(f'{change.name} {n}')}" if n else change.name  # others in the letters that people type
         body: dict[str, Any] = {"v": 1, "entry": name, "why": change.why, "at": format_time(change.at)}
@@ -178,7 +178,7 @@ def proposals_of(change: StagedChange) -> Sequence[Proposal]:
     return proposals
 
 
-def with_erasure(proposal: Proposal, erasure: StagedErasure) -> Proposal:
+def with_erasure(proposal: MemoryProposal, erasure: StagedErasure) -> MemoryProposal:
     """Return *proposal* with another erasure."""
     return replace(proposal, body={**proposal.body, "erasure": _erasure_record(erasure)})
 

@@ -100,8 +100,8 @@ class ScopeInventory:
     file_bytes: int
 
 
-def count_scope(home: Path, scope: str, *, waiting: int = 0) -> ScopeInventory:
-    """Count the data of a scope, *waiting* staged changes among them. Blocks."""
+def count_scope(home: Path, scope: str, *, staged_changes: int = 0) -> ScopeInventory:
+    """Count the data of a scope, *staged_changes* among them. Blocks."""
     disk = Disk()
     folder = scope_folder(home, scope)
     memory = folder / "memory"
@@ -112,7 +112,7 @@ def count_scope(home: Path, scope: str, *, waiting: int = 0) -> ScopeInventory:
         remembered=sum(_count_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
         summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
         notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
-        waiting=waiting,
+        waiting=staged_changes,
         conversations=len(created),
         since=min((at for at in created if at is not None), default=None),
         files=len(files),
@@ -154,5 +154,5 @@ class PrivacyService:
     async def count(self, scope: str) -> ScopeInventory:
         """Count the data of *scope*."""
         await self.exports.flush()
-        waiting = len(await self.exports.staging.records(scope))
-        return await asyncio.to_thread(count_scope, self._home, scope, waiting=waiting)
+        count = len(await self.exports.staging.records(scope))
+        return await asyncio.to_thread(count_scope, self._home, scope, staged_changes=count)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Proposal, ProposalStore, ScopeMove
+from gateway.ports import MemoryProposal, ProposalStore, ScopeMove
 from gateway.ports.store import Store
 from gateway.store import proposals as statements
 from tests.contract.store.conftest import StoreBackend
@@ -23,9 +23,9 @@ ROOM = "chats/telegram%3a-100"
 LATER = START + timedelta(days=14)
 
 
-def made(name: str, at: int = 0, **body: Any) -> Proposal:
+def made(name: str, at: int = 0, **body: Any) -> MemoryProposal:
     """Return a proposal of the minute *at*."""
-    return Proposal(name=name, at=START + timedelta(minutes=at), expires_at=LATER, body={"entry": name, **body})
+    return MemoryProposal(name=name, at=START + timedelta(minutes=at), expires_at=LATER, body={"entry": name, **body})
 
 
 async def names(store: Store, scope: str = SCOPE) -> list[str]:
@@ -78,7 +78,7 @@ async def test_a_rewriting_sees_what_was_changed_at_the_same_time(store: Store) 
     async def change_first() -> None:
         assert await store.proposals.replace(SCOPE, first, replace(first, body={"entry": "a", "asked": "t1"}))
 
-    def change(proposal: Proposal) -> Proposal | None:
+    def change(proposal: MemoryProposal) -> MemoryProposal | None:
         seen.append(f"{proposal.name}{proposal.body.get('asked', '')}")
         return None if proposal.name == "b" else replace(proposal, body={**proposal.body, "seen": True})
 

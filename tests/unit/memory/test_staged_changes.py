@@ -26,7 +26,7 @@ from agent.memory.editing.text_operations import (
 )
 from agent.memory.erasure.word_match import ErasurePattern
 from gateway.events import PlatformAccount
-from gateway.ports import Proposal, ScopeMove
+from gateway.ports import MemoryProposal, ScopeMove
 from gateway.store.proposals import SqlProposals
 from tests.fakes.proposals import open_proposals, open_staging
 
@@ -162,7 +162,7 @@ class KilledStore(SqlProposals):
         self.at -= 1
         return self.at < 0
 
-    async def put(self, scope: str, proposals: Sequence[Proposal]) -> None:
+    async def put(self, scope: str, proposals: Sequence[MemoryProposal]) -> None:
         """Store, or end."""
         is_end = self._step()
         if not is_end or self.is_after:

@@ -73,7 +73,7 @@ def test_counts_are_of_one_scope(tmp_path: Path) -> None:
     (mine / "memory/2026-11-22-roof.md").write_text("x")
     (mine / "sessions").mkdir()
     (mine / "sessions/k.jsonl").write_text('{"v":1,"kind":"head","created":"2026-11-20T23:30:00Z"}\n')
-    found = count_scope(tmp_path, "people/a", waiting=2)
+    found = count_scope(tmp_path, "people/a", staged_changes=2)
     assert found.waiting == 2
     assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
     assert found.since is not None
