@@ -47,6 +47,14 @@ from gateway.ports.documents import StalePath as StalePath
 from gateway.ports.documents import TextChange as TextChange
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
+from gateway.ports.history import HISTORY_JSONL as HISTORY_JSONL
+from gateway.ports.history import RAW_JSONL as RAW_JSONL
+from gateway.ports.history import HistoryEntry as HistoryEntry
+from gateway.ports.history import HistoryStore as HistoryStore
+from gateway.ports.history import MarkKind as MarkKind
+from gateway.ports.history import NoteChange as NoteChange
+from gateway.ports.history import ScopeHistory as ScopeHistory
+from gateway.ports.history import StoredNote as StoredNote
 from gateway.ports.journal import STOP_WANTED as STOP_WANTED
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome
 from gateway.ports.journal import InboxRow as InboxRow

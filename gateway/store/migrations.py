@@ -361,6 +361,32 @@ CREATE TABLE stale_file (
 ) WITHOUT ROWID;
 """
 
+# History entries, messages without a summary and notes as their files have them (gateway/store/history.py), and short
+# texts by name: keys and uses of lines, flushed cycles.
+_HISTORY = """
+CREATE TABLE history (
+    scope TEXT PRIMARY KEY, cursor INTEGER NOT NULL, dream_cursor INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE history_entry (
+    scope TEXT NOT NULL, cursor INTEGER NOT NULL, entry TEXT NOT NULL, is_raw INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (scope, cursor)
+);
+CREATE INDEX history_entry_id ON history_entry (scope, entry);
+CREATE TABLE raw_message (
+    scope TEXT NOT NULL, n INTEGER NOT NULL, entry TEXT NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (scope, n)
+);
+CREATE INDEX raw_message_entry ON raw_message (scope, entry, n);
+CREATE TABLE note_file (
+    scope TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (scope, name)
+);
+CREATE TABLE memory_mark (
+    scope TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    PRIMARY KEY (scope, kind, name)
+) WITHOUT ROWID;
+"""
+
 
 def _keep_lines(database: Database) -> None:
     """Put the lines of records that are in no file yet into their rows, and name the scope that each belongs to."""
@@ -420,6 +446,7 @@ MIGRATIONS: Sequence[Migration] = (
     _keep_lines,
     _script(_DOCUMENT_LINES),
     _add_proposals,
+    _script(_HISTORY),
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
 ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals)})

@@ -29,6 +29,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
+from gateway.ports.history import HistoryStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
@@ -57,6 +58,7 @@ from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
+from gateway.store.history import SqlHistory
 from gateway.store.inspection import missing_turns
 from gateway.store.jobs import SqlJobs
 from gateway.store.journal import SqlJournal
@@ -324,6 +326,7 @@ class SqlStore:
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.documents: DocumentChangeStore = SqlDocuments(engine)
         self.proposals: ProposalStore = SqlProposals(engine)
+        self.history: HistoryStore = SqlHistory(engine)
         self.jobs: JobQueue = SqlJobs(engine)
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)

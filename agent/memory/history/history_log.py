@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from agent.memory.history.history_markdown import HISTORY_MD, HistoryMarkdown, k
 from agent.memory.history.jsonl_file import JsonlFile, rewrite_lines
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, utc_now
+from gateway.ports import HISTORY_JSONL as HISTORY_JSONL
+from gateway.ports import RAW_JSONL as RAW_JSONL
+from gateway.ports import HistoryEntry as HistoryEntry
 from gateway.ports import Line
+from gateway.text.history_lines import encode_entry, encode_raw, read_entry
 
 log = structlog.get_logger(__name__)
 
-HISTORY_JSONL = "history.jsonl"
-RAW_JSONL = "raw.jsonl"
 CURSOR = ".cursor"
 DREAM_CURSOR = ".dream_cursor"
 LOCK = ".lock"  # the scope's, which guards its documents too
@@ -28,27 +30,6 @@ ARCHIVE_SUFFIX = ".archive.md"  # of documents that old lines of MEMORY.md were 
 KEYS = ".keys.json"  # of lines that no summary added; those of the others are in their history entries
 _LARGEST = 2**53
 _COPIES = f"{HISTORY_MD}.*"  # of an older system's file, and of text that a person wrote into it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
-    """One entry of the history: a summary, and the messages of the session that it summarises."""
-
-    timestamp: str  # "YYYY-MM-DD HH:MM", in the scope's zone
-    content: str
-    cursor: int = 0  # assigned by the log
-    session: str = ""
-    start: int = 0  # `from` in the file
-    end: int = 0  # `to`, exclusive
-    origin: str = ""  # user, assistant, owner, untrusted
-    entry: str = ""  # its id; the same id is never stored twice
-    raw: str = ""  # the file that holds the messages, if no model could summarise them
-    sources: Mapping[str, int] = field(default_factory=dict)  # `line_fingerprint` of remembered lines -> message
-    keys: Mapping[str, str] = field(default_factory=dict)  # the same -> words that the line is found by
-
-    def source_of(self, line: str) -> int | None:
-        """Return the index of the message that a remembered line comes from, None if the entry does not name it."""
-        return self.sources.get(line_fingerprint(line))
 
 
 def line_fingerprint(line: str) -> str:
@@ -88,7 +69,7 @@ class HistoryLog:
         entries: list[HistoryEntry] = []
         bad: list[bytes] = []
         for raw in self._file.backwards():
-            entry = _read(raw)
+            entry = read_entry(raw)
             if entry is None:
                 bad.append(raw)
             elif entry.cursor <= cursor:
@@ -103,7 +84,7 @@ class HistoryLog:
     def find(self, entry: str) -> HistoryEntry | None:
         """Return the entry with this id, or None."""
         raw = self._file.find("entry", entry) if entry else None
-        return _read(raw) if raw is not None else None
+        return read_entry(raw) if raw is not None else None
 
     def keep_raw(self, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
         """Append messages that no model could summarise to the raw archive, and *entry* to the history.
@@ -111,14 +92,10 @@ class HistoryLog:
         Idempotent by the id of *entry*, which names the range of the messages. Raises OSError.
         """
         archive = JsonlFile(self._folder / RAW_JSONL, self._disk)
-        lines = [
-            {"entry": entry.entry, "session": entry.session, "i": entry.start + n, "message": message}
-            for n, message in enumerate(messages)
-        ]
         with self._disk.lock(self._folder / LOCK):
             self._import_legacy()
             if archive.find("entry", entry.entry) is None:
-                archive.append(b"".join(encode(line) for line in lines))
+                archive.append(b"".join(encode_raw(entry, messages)))
             else:
                 archive.sync()
             return self._append([replace(entry, raw=RAW_JSONL)])[0]
@@ -172,7 +149,7 @@ class HistoryLog:
         if summarised:
             self._replace_raw(summarised)
         if new:
-            self._file.append(b"".join(encode(_line(entry)) for entry in new))
+            self._file.append(b"".join(encode_entry(entry) for entry in new))
         elif stored:
             self._file.sync()
         self._follow(last, new, cursor)
@@ -181,7 +158,7 @@ class HistoryLog:
     def _replace_raw(self, summarised: Mapping[str, HistoryEntry]) -> None:
         def change(line: dict[str, object]) -> dict[str, object]:
             entry = summarised.get(str(line.get("entry", "")))
-            return line if entry is None else dict(_line(entry))
+            return line if entry is None else dict(decode(encode_entry(entry)) or {})
 
         before = self.after(0)
         # The copy first: a crash in between leaves the entry raw, so that both are written again.
@@ -202,7 +179,7 @@ class HistoryLog:
             log.warning("history.markdown_failed", error=error.strerror)
 
     def _last(self) -> HistoryEntry | None:
-        return next((entry for raw in self._file.backwards() if (entry := _read(raw)) is not None), None)
+        return next((entry for raw in self._file.backwards() if (entry := read_entry(raw)) is not None), None)
 
     def _number(self, name: str) -> int:
         return read_cursor(self._folder / name, self._disk)
@@ -224,7 +201,7 @@ class HistoryLog:
         if not entries:
             return
         # Replaced as a whole: a part of it would look like a complete history.
-        self._disk.replace(self._file.path, b"".join(encode(_line(entry)) for entry in entries))
+        self._disk.replace(self._file.path, b"".join(encode_entry(entry) for entry in entries))
         log.info("history.legacy_imported", entries=len(entries))
         self._disk.replace(self._folder / CURSOR, b"%d\n" % entries[-1].cursor)
         self._markdown.rebuild([_pair(each) for each in entries])
@@ -234,44 +211,11 @@ def _pair(entry: HistoryEntry | None) -> tuple[str, str]:
     return (entry.timestamp, entry.content) if entry else ("", "")
 
 
-def _line(entry: HistoryEntry) -> Line:
-    line: dict[str, Any] = {"cursor": entry.cursor, "timestamp": entry.timestamp, "content": entry.content}
-    line |= {"session": entry.session, "from": entry.start, "to": entry.end}
-    line |= {"origin": entry.origin, "entry": entry.entry}
-    line |= {"sources": dict(entry.sources)} if entry.sources else {}
-    line |= {"keys": dict(entry.keys)} if entry.keys else {}
-    return line | ({"raw": entry.raw} if entry.raw else {})
-
-
-def _read(raw: bytes) -> HistoryEntry | None:
-    """Return the entry of a line, or None; lines of [003] have only cursor, timestamp and content."""
-    line = decode(raw)
-    if line is None or not _is_index(line.get("cursor")):
-        return None
-    start, end, sources = line.get("from"), line.get("to"), line.get("sources")
-    keys = line.get("keys")
-    texts = {name: str(line.get(name) or "") for name in ("timestamp", "content", "session", "origin", "entry", "raw")}
-    return HistoryEntry(
-        cursor=line["cursor"],
-        start=start if isinstance(start, int) and _is_index(start) else 0,
-        end=end if isinstance(end, int) and _is_index(end) else 0,
-        sources={str(name): n for name, n in sources.items() if _is_index(n)} if isinstance(sources, dict) else {},
-        keys={str(name): text for name, text in keys.items() if isinstance(text, str)}
-        if isinstance(keys, dict)
-        else {},
-        **texts,
-    )
-
-
 def read_cursor(path: Path, disk: Disk) -> int:
     """Return the number in a file of one cursor; 0 without one. Blocks."""
     text = (disk.load(path) or b"").strip()
     number = int(text) if text.isdigit() and len(text) < 17 else 0
     return number if number < _LARGEST else 0
-
-
-def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
 # -- keys of lines that no summary added -------------------------------------------------------------

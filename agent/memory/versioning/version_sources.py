@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.memory.documents.version_store import APPROVED, CONSOLIDATION, DREAM_CAUSE, DocumentVersion
 from agent.memory.editing.entry_matching import extract_words
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
 from agent.memory.messages.message_range import entry_id
 from agent.memory.messages.message_reader import messages_between
 from agent.memory.scopes import scope_folder
@@ -58,7 +58,7 @@ class VersionSources:
             return None
         history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)
         entries = [entry for entry in map(history.find, names) if entry is not None]
-        if exact := [entry for entry in entries if entry.source_of(line) is not None]:
+        if exact := [entry for entry in entries if line_fingerprint(line) in entry.sources]:
             return exact[-1]
         return entries[_closest([each.content for each in entries], line)] if entries else None
 
@@ -80,7 +80,7 @@ class VersionSources:
         ]
         if not from_users:
             return None
-        source = entry.source_of(line)
+        source = entry.sources.get(line_fingerprint(line))
         for each in from_users:
             if each.get("i") == source:
                 return _to_displayed(each)

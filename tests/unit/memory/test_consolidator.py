@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.history.history_log import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
@@ -52,7 +53,7 @@ async def test_killed_at_every_write_of_an_edit(tmp_path: Path) -> None:
         path = scope_folder(world.home, SCOPE) / "memory" / "MEMORY.md"
         assert path.read_text() == "- old fact, corrected\n- new fact\n- fact\n", at
         [entry] = world.history.after(0)
-        assert entry.source_of("- new fact") == 4
+        assert entry.sources[line_fingerprint("- new fact")] == 4
         assert world.pointers()[-1:] == [8]
         assert world.model.calls == 1, at
         assert not list(path.parent.glob("*.conflict-*"))

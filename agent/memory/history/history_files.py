@@ -1,0 +1,97 @@
+"""The files of a scope's history: printed from what the store has, and read once from homes of earlier releases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.memory.history.history_log import (
+    ARCHIVE_SUFFIX,
+    CURSOR,
+    DREAM_CURSOR,
+    HISTORY_JSONL,
+    KEYS,
+    RAW_JSONL,
+    HistoryLog,
+    read_cursor,
+)
+from agent.memory.history.history_markdown import HISTORY_MD, format_entry
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import decode, encode
+from gateway.ports import MarkKind, ScopeHistory, StoredNote
+from gateway.text.history_lines import read_entry
+
+NOTE_NAME = re.compile(
+    rf"\d{{4}}-\d\d-\d\d(?:-[a-z0-9-]{{1,60}}|{re.escape(ARCHIVE_SUFFIX.removesuffix('.md'))})?\.md\Z"
+)
+OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
+_MARKS = {MarkKind.KEYS: KEYS, MarkKind.USED: ".used.json", MarkKind.FLUSHED: ".flushed.json"}
+# What is in rows now: the files go when they were taken over, the others are printed again.
+REPLACED = frozenset({OWNERS, *_MARKS.values()})
+
+
+def printed_files(history: ScopeHistory) -> dict[str, bytes]:
+    """Return the files of a scope's history, by name; those that would be empty are left out."""
+    lines = (decode(raw) or {} for raw in history.entries)
+    markdown = (format_entry((str(each.get("timestamp", "")), str(each.get("content", "")))) for each in lines)
+    files = {
+        HISTORY_JSONL: b"".join(history.entries),
+        HISTORY_MD: "".join(markdown).encode("utf-8", "replace"),
+        RAW_JSONL: b"".join(history.raws),
+        CURSOR: b"%d\n" % history.cursor if history.cursor else b"",
+        DREAM_CURSOR: b"%d\n" % history.dream_cursor if history.dream_cursor else b"",
+        **{name: note.body for name, note in history.notes.items()},
+    }
+    return {name: data for name, data in files.items() if data}
+
+
+def read_files(folder: Path, disk: Disk) -> ScopeHistory:
+    """Return the history in the files of *folder*, a scope's `memory/`. Blocks; raises OSError.
+
+    An older system's HISTORY.md is converted first. Lines without a cursor are moved to `history.jsonl.corrupt`.
+    """
+    HistoryLog(folder, disk).after(0)
+    entries = _rising([raw for raw in _lines(disk, folder / HISTORY_JSONL) if read_entry(raw) is not None])
+    owners = _record(disk, folder / OWNERS)
+    notes = {
+        path.name: StoredNote(body=disk.load(path) or b"", owner=owners.get(path.name, ""))
+        for path in sorted(folder.glob("[0-9]*.md"))
+        if NOTE_NAME.match(path.name)
+    }
+    marks = {kind: _record(disk, folder / name) for kind, name in _MARKS.items()}
+    return ScopeHistory(
+        entries=entries,
+        raws=_lines(disk, folder / RAW_JSONL),
+        notes={name: note for name, note in notes.items() if note.body},
+        marks={kind: each for kind, each in marks.items() if each},
+        cursor=max([read_cursor(folder / CURSOR, disk), *map(_cursor, entries[-1:])]),
+        dream_cursor=read_cursor(folder / DREAM_CURSOR, disk),
+    )
+
+
+def _rising(entries: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the entries with new cursors from the first on that does not rise: a person may have edited the file."""
+    last = 0
+    rising: list[bytes] = []
+    for raw in entries:
+        cursor = max(_cursor(raw), last + 1)
+        rising.append(raw if cursor == _cursor(raw) else encode({**(decode(raw) or {}), "cursor": cursor}))
+        last = cursor
+    return tuple(rising)
+
+
+def _cursor(raw: bytes) -> int:
+    entry = read_entry(raw)
+    return entry.cursor if entry is not None else 0
+
+
+def _lines(disk: Disk, path: Path) -> tuple[bytes, ...]:
+    whole, _, _ = (disk.load(path) or b"").rpartition(b"\n")
+    return tuple(raw + b"\n" for raw in whole.split(b"\n") if raw.strip())
+
+
+def _record(disk: Disk, path: Path) -> dict[str, str]:
+    record: Mapping[str, Any] = decode(disk.load(path) or b"{}") or {}
+    return {str(name): value for name, value in record.items() if isinstance(value, str)}

@@ -1,0 +1,143 @@
+"""The history of a scope: summaries of its conversations, messages that have none yet, and dated notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from gateway.ports.journal import Line
+
+HISTORY_JSONL, RAW_JSONL = "history.jsonl", "raw.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One entry of the history: a summary, and the messages of the session that it summarises."""
+
+    timestamp: str  # "YYYY-MM-DD HH:MM", in the scope's zone
+    content: str
+    cursor: int = 0  # assigned by the store
+    session: str = ""
+    start: int = 0  # `from` in the file
+    end: int = 0  # `to`, exclusive
+    origin: str = ""  # user, assistant, owner, untrusted
+    entry: str = ""  # its id; the same id is never stored twice
+    raw: str = ""  # the file that holds the messages, if no model could summarise them
+    sources: Mapping[str, int] = field(default_factory=dict)  # fingerprint of a remembered line -> message
+    keys: Mapping[str, str] = field(default_factory=dict)  # the same -> words that the line is found by
+
+
+class MarkKind(StrEnum):
+    """Kinds of short texts that are stored by name."""
+
+    KEYS = "keys"  # fingerprint of a line that no summary added -> words that it is found by
+    USED = "used"  # fingerprint of a line of MEMORY.md -> when it was used last
+    FLUSHED = "flushed"  # session -> the compaction cycle that was flushed last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNote:
+    """A dated note, or an archive of MEMORY.md."""
+
+    body: bytes
+    owner: str = ""  # account of a note that names no session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteChange:
+    """A note's new text, and the text that it replaces; None for a note that does not exist."""
+
+    was: bytes | None
+    body: bytes | None
+
+
+Marks = Mapping[str, str | None]  # by name; None removes one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeHistory:
+    """All that is stored of a scope. Entries and raw messages are lines of their files, in order."""
+
+    entries: Sequence[bytes] = ()
+    raws: Sequence[bytes] = ()
+    notes: Mapping[str, StoredNote] = field(default_factory=dict)  # by file name
+    marks: Mapping[MarkKind, Mapping[str, str]] = field(default_factory=dict)
+    cursor: int = 0  # the last that was assigned
+    dream_cursor: int = 0  # of the last entry that Dream has processed
+
+
+class HistoryStore(Protocol):
+    """The history of every scope. Methods return when a write is durable, and raise StoreUnavailable otherwise.
+
+    Each change notes the files that are to be printed again, in its own transaction.
+    """
+
+    async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
+        """Store the entries, each id once, and return them as stored.
+
+        Cursors rise within a scope and are never reused. The summary of messages that were kept raw replaces the text
+        of their entry, whose cursor and time stay.
+        """
+
+    async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
+        """Store messages that no model could summarise, and *entry*, which names their range. Idempotent by its id."""
+
+    async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return at most *limit* entries after *cursor*, the oldest first."""
+
+    async def find(self, scope: str, entry: str) -> HistoryEntry | None:
+        """Return the entry with this id, or None."""
+
+    async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
+        """Return the entries whose messages no model has summarised yet."""
+
+    async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
+        """Return the messages that are kept for this entry."""
+
+    async def dream_cursor(self, scope: str) -> int:
+        """Return the cursor of the last entry that Dream has processed."""
+
+    async def advance_dream(self, scope: str, cursor: int) -> None:
+        """Note that Dream has processed the entries up to *cursor*; it never goes back."""
+
+    async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
+        """Return the scopes with a history; *with_news*: those with entries that Dream has not processed."""
+
+    async def note_names(self, scope: str) -> Sequence[str]:
+        """Return the file names of the notes, in order."""
+
+    async def note(self, scope: str, name: str) -> bytes | None:
+        """Return a note's text, or None."""
+
+    async def marks(self, scope: str, kind: MarkKind) -> Mapping[str, str]:
+        """Return the marks of a kind."""
+
+    async def write(
+        self,
+        scope: str,
+        *,
+        notes: Mapping[str, NoteChange] | None = None,
+        marks: Mapping[MarkKind, Marks] | None = None,
+    ) -> bool:
+        """Change notes and marks together; return False, without effect, if a note is not what it was."""
+
+    async def rewrite(self, scope: str, change: Callable[[str, bytes], bytes]) -> int:
+        """Apply *change* to every entry, raw message and note; return the number of changed ones.
+
+        It gets the name of the file and a line of it, or the whole text of a note. Returned empty, these are removed.
+        *change* runs in a thread, and again for what was changed at the same time.
+        """
+
+    async def load(self, scope: str) -> ScopeHistory:
+        """Return all that is stored of a scope."""
+
+    async def replace(self, contents: Mapping[str, ScopeHistory]) -> None:
+        """Replace all that is stored of these scopes, in one transaction. The caller holds their locks."""
+
+    async def adopt(self, scope: str, contents: ScopeHistory) -> bool:
+        """Store *contents* if nothing was ever stored of the scope; return True if it was stored now."""
+
+    async def remove(self, scope: str) -> None:
+        """Remove all that is stored of a scope."""

@@ -1,0 +1,411 @@
+"""The HistoryStore port over the writer: entries and raw messages as the bytes of their lines, notes as their texts.
+
+Every statement names the scope. The row in `history` has the last cursor and is locked before one is assigned, so that
+cursors rise in the order in which their transactions commit, on PostgreSQL too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from gateway.ports.history import (
+    HISTORY_JSONL,
+    RAW_JSONL,
+    HistoryEntry,
+    MarkKind,
+    Marks,
+    NoteChange,
+    ScopeHistory,
+    StoredNote,
+)
+from gateway.ports.journal import Line
+from gateway.store.database import Database, upsert_sql
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import quote, unquote
+from gateway.store.transcripts import MAKE_STALE
+from gateway.text.history_lines import encode_entry, encode_raw, read_entry
+from gateway.text.json_lines import decode_line
+
+T = TypeVar("T")
+
+FOLDER = "memory/"  # of a scope's, that the files are printed in
+DREAM_CURSOR = ".dream_cursor"
+_SLICE = 128  # rows read or changed in one operation
+_MOST_BYTES = 4 * 1024 * 1024  # of them, but for the last
+_LOCK = (
+    "INSERT INTO history (scope, cursor, dream_cursor) VALUES (?, 0, 0) "
+    "ON CONFLICT (scope) DO UPDATE SET cursor = history.cursor RETURNING cursor, dream_cursor"
+)
+_FIND = "SELECT cursor, body FROM history_entry WHERE scope = ? AND entry = ?"
+_AFTER = "SELECT body FROM history_entry WHERE scope = ? AND cursor > ? ORDER BY cursor LIMIT ?"
+_RAW_ENTRIES = "SELECT body FROM history_entry WHERE scope = ? AND is_raw = 1 ORDER BY cursor"
+_PUT_ENTRY = upsert_sql("history_entry", "scope", "cursor", "entry", "is_raw", "body", keys=2)
+_RAWS = "SELECT body FROM raw_message WHERE scope = ? AND entry = ? ORDER BY n"
+_PUT_RAW = "INSERT INTO raw_message (scope, n, entry, body) VALUES (?, ?, ?, ?)"
+_NEXT_RAW = "SELECT coalesce(max(n), 0) + 1 FROM raw_message WHERE scope = ?"
+_NOTE = "SELECT body FROM note_file WHERE scope = ? AND name = ?"
+_PUT_NOTE = upsert_sql("note_file", "scope", "name", "owner", "body", keys=2)
+_PUT_MARK = upsert_sql("memory_mark", "scope", "kind", "name", "value", keys=3)
+_DROP_MARK = "DELETE FROM memory_mark WHERE scope = ? AND kind = ? AND name = ?"
+_SCOPES = "SELECT scope FROM history WHERE ? = 0 OR cursor > dream_cursor ORDER BY scope"
+TABLES = ("history", "history_entry", "raw_message", "note_file", "memory_mark")
+
+
+@dataclass(frozen=True, slots=True)
+class _TextRows:
+    """The rows of one table that have text. *key* orders them; *file* has them, or with "" each has its own."""
+
+    table: str
+    key: str
+    file: str
+    first: Any  # lower than every key
+
+    @property
+    def read(self) -> str:
+        """Return the statement that reads the rows behind a key."""
+        return (
+            f"SELECT {self.key}, body FROM {self.table} WHERE scope = ? AND {self.key} > ? ORDER BY {self.key} LIMIT ?"  # noqa: S608 - our own words
+        )
+
+    @property
+    def change(self) -> str:
+        """Return the statement that replaces the body of a row, if it is what it was."""
+        return f"UPDATE {self.table} SET body = ? WHERE scope = ? AND {self.key} = ? AND body = ?"  # noqa: S608
+
+    @property
+    def drop(self) -> str:
+        """Return the statement that removes a row, if it is what it was."""
+        return f"DELETE FROM {self.table} WHERE scope = ? AND {self.key} = ? AND body = ?"  # noqa: S608
+
+
+_TEXT_ROWS = (
+    _TextRows("history_entry", "cursor", HISTORY_JSONL, -1),
+    _TextRows("raw_message", "n", RAW_JSONL, -1),
+    _TextRows("note_file", "name", "", ""),
+)
+
+
+class SqlHistory:
+    """See the HistoryStore port."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
+        """Store the entries."""
+        return await self._change(partial(_append, scope=quote(scope), entries=entries))
+
+    async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
+        """Store messages that no model could summarise."""
+        column, bodies = quote(scope), encode_raw(entry, messages)
+
+        def keep(database: Database) -> HistoryEntry:
+            (stored,) = _append(database, column, (replace(entry, raw=RAW_JSONL),))
+            if stored.raw and database.execute(_RAWS, (column, quote(entry.entry))).fetchone() is None:
+                _put_raws(database, column, bodies)
+                _make_stale(database, column, (RAW_JSONL,))
+            return stored
+
+        return await self._change(keep)
+
+    async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return the entries after a cursor."""
+        columns = (quote(scope), cursor, 2**31 if limit is None else limit)
+        return _entries(await self._fetch(_AFTER, columns))
+
+    async def find(self, scope: str, entry: str) -> HistoryEntry | None:
+        """Return an entry by its id."""
+        found = await self._fetch(_FIND, (quote(scope), quote(entry))) if entry else []
+        return read_entry(bytes(found[0][1])) if found else None
+
+    async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
+        """Return the entries without a summary."""
+        return _entries(await self._fetch(_RAW_ENTRIES, (quote(scope),)))
+
+    async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
+        """Return the messages of an entry."""
+        lines = [decode_line(bytes(body)) for (body,) in await self._fetch(_RAWS, (quote(scope), quote(entry)))]
+        return [line["message"] for line in lines if line and line.get("message")]
+
+    async def dream_cursor(self, scope: str) -> int:
+        """Return Dream's cursor."""
+        found = await self._fetch("SELECT dream_cursor FROM history WHERE scope = ?", (quote(scope),))
+        return found[0][0] if found else 0
+
+    async def advance_dream(self, scope: str, cursor: int) -> None:
+        """Move Dream's cursor forward."""
+        column = quote(scope)
+
+        def advance(database: Database) -> None:
+            _, before = database.execute(_LOCK, (column,)).fetchone()
+            if cursor > before:
+                database.execute(
+                    "UPDATE history SET dream_cursor = ?1, cursor = CASE WHEN cursor < ?1 THEN ?1 ELSE cursor END "
+                    "WHERE scope = ?2",
+                    (cursor, column),
+                )
+                _make_stale(database, column, (DREAM_CURSOR,))
+
+        await self._change(advance)
+
+    async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
+        """Return the scopes with a history."""
+        return [unquote(scope) for (scope,) in await self._fetch(_SCOPES, (int(with_news),))]
+
+    async def note_names(self, scope: str) -> Sequence[str]:
+        """Return the names of the notes."""
+        found = await self._fetch("SELECT name FROM note_file WHERE scope = ? ORDER BY name", (quote(scope),))
+        return [unquote(name) for (name,) in found]
+
+    async def note(self, scope: str, name: str) -> bytes | None:
+        """Return a note."""
+        found = await self._fetch(_NOTE, (quote(scope), quote(name)))
+        return bytes(found[0][0]) if found else None
+
+    async def marks(self, scope: str, kind: MarkKind) -> Mapping[str, str]:
+        """Return the marks of a kind."""
+        found = await self._fetch(
+            "SELECT name, value FROM memory_mark WHERE scope = ? AND kind = ?", (quote(scope), kind)
+        )
+        return {unquote(name): unquote(value) for name, value in found}
+
+    async def write(
+        self,
+        scope: str,
+        *,
+        notes: Mapping[str, NoteChange] | None = None,
+        marks: Mapping[MarkKind, Marks] | None = None,
+    ) -> bool:
+        """Change notes and marks."""
+        return await self._change(partial(_write, scope=quote(scope), notes=notes or {}, marks=marks or {}))
+
+    async def rewrite(self, scope: str, change: Callable[[str, bytes], bytes]) -> int:
+        """Apply *change* to every entry, raw message and note."""
+        changed = 0
+        for rows in _TEXT_ROWS:
+            after = rows.first
+            while found := await self._engine.writer.submit(
+                partial(_slice, scope=quote(scope), rows=rows, after=after)
+            ):
+                changes = await asyncio.to_thread(_changed, rows, found, change)
+                done = await self._change(partial(_store_changes, scope=quote(scope), rows=rows, changes=changes))
+                changed += done
+                if done == len(changes):  # else something was changed at the same time: this slice is read again
+                    after = found[-1][0]
+        return changed
+
+    async def load(self, scope: str) -> ScopeHistory:
+        """Return all that is stored of a scope."""
+        column = (quote(scope),)
+
+        def read(database: Database) -> ScopeHistory:
+            def rows(statement: str) -> list[Any]:
+                return database.execute(statement, column).fetchall()
+
+            cursors = rows("SELECT cursor, dream_cursor FROM history WHERE scope = ?")
+            marks: dict[MarkKind, dict[str, str]] = {}
+            for kind, name, value in rows("SELECT kind, name, value FROM memory_mark WHERE scope = ? ORDER BY name"):
+                marks.setdefault(MarkKind(kind), {})[unquote(name)] = unquote(value)
+            return ScopeHistory(
+                entries=_bodies(rows("SELECT body FROM history_entry WHERE scope = ? ORDER BY cursor")),
+                raws=_bodies(rows("SELECT body FROM raw_message WHERE scope = ? ORDER BY n")),
+                notes={
+                    unquote(name): StoredNote(owner=unquote(owner), body=bytes(body))
+                    for name, owner, body in rows(
+                        "SELECT name, owner, body FROM note_file WHERE scope = ? ORDER BY name"
+                    )
+                },
+                marks=marks,
+                cursor=cursors[0][0] if cursors else 0,
+                dream_cursor=cursors[0][1] if cursors else 0,
+            )
+
+        return await self._engine.writer.submit(read)
+
+    async def replace(self, contents: Mapping[str, ScopeHistory]) -> None:
+        """Replace all that is stored of scopes."""
+
+        def put(database: Database) -> None:
+            for scope, each in sorted(contents.items()):  # in one order: other workers lock these rows too
+                _remove(database, quote(scope))
+                _put(database, quote(scope), each)
+
+        await self._change(put)
+
+    async def adopt(self, scope: str, contents: ScopeHistory) -> bool:
+        """Store the contents of a scope that has none."""
+        column = quote(scope)
+
+        def adopt(database: Database) -> bool:
+            if database.execute("SELECT 1 FROM history WHERE scope = ?", (column,)).fetchone() is not None:
+                return False
+            _put(database, column, contents)
+            return True
+
+        return await self._change(adopt)
+
+    async def remove(self, scope: str) -> None:
+        """Remove all that is stored of a scope."""
+        await self._change(lambda database: _remove(database, quote(scope)))
+
+    async def _change(self, operation: Callable[[Database], T]) -> T:
+        self._engine.may_have_stale_paths = True
+        return await self._engine.writer.submit(operation)
+
+    async def _fetch(self, statement: str, columns: Sequence[Any]) -> list[Any]:
+        return await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
+
+
+# -- in a transaction ----------------------------------------------------------------------------------
+
+
+def _append(database: Database, scope: str, entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+    cursor, _ = database.execute(_LOCK, (scope,)).fetchone()
+    first = cursor
+    stored: list[HistoryEntry] = []
+    put: list[HistoryEntry] = []
+    for entry in entries:
+        found = database.execute(_FIND, (scope, quote(entry.entry))).fetchone() if entry.entry else None
+        known = read_entry(bytes(found[1])) if found is not None else None
+        if known is None:
+            cursor += 1
+            stored.append(replace(entry, cursor=cursor))
+        elif known.raw and not entry.raw:
+            stored.append(replace(entry, cursor=known.cursor, timestamp=known.timestamp))
+        else:
+            stored.append(known)
+            continue
+        put.append(stored[-1])
+        database.execute(_PUT_ENTRY, _entry_columns(scope, encode_entry(stored[-1])))
+    if cursor != first:
+        database.execute("UPDATE history SET cursor = ? WHERE scope = ?", (cursor, scope))
+    if put:
+        _make_stale(database, scope, (HISTORY_JSONL,))
+    return stored
+
+
+def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], marks: Mapping[MarkKind, Marks]) -> bool:
+    database.execute(_LOCK, (scope,)).fetchone()
+    for name, change in notes.items():
+        found = database.execute(_NOTE, (scope, quote(name))).fetchone()
+        if (bytes(found[0]) if found is not None else None) != change.was:
+            return False
+    for name, change in notes.items():
+        if change.body is None:
+            database.execute("DELETE FROM note_file WHERE scope = ? AND name = ?", (scope, quote(name)))
+        elif change.was is None:
+            database.execute(_PUT_NOTE, (scope, quote(name), "", change.body))
+        else:
+            database.execute(
+                "UPDATE note_file SET body = ? WHERE scope = ? AND name = ?", (change.body, scope, quote(name))
+            )
+    _make_stale(database, scope, notes)
+    for kind, changes in marks.items():
+        gone = [(scope, kind, quote(name)) for name, value in changes.items() if value is None]
+        kept = [(scope, kind, quote(name), quote(value)) for name, value in changes.items() if value is not None]
+        database.executemany(_DROP_MARK, gone)
+        database.executemany(_PUT_MARK, kept)
+    return True
+
+
+def _put(database: Database, scope: str, contents: ScopeHistory) -> None:
+    """Store the contents of a scope that has none."""
+    entries = [_entry_columns(scope, body) for body in contents.entries]
+    cursors = [each[1] for each in entries]
+    highest = max([contents.cursor, contents.dream_cursor, *cursors])
+    database.execute(
+        "INSERT INTO history (scope, cursor, dream_cursor) VALUES (?, ?, ?)", (scope, highest, contents.dream_cursor)
+    )
+    database.executemany(_PUT_ENTRY, entries)
+    _put_raws(database, scope, contents.raws)
+    database.executemany(
+        _PUT_NOTE, [(scope, quote(name), quote(each.owner), each.body) for name, each in contents.notes.items()]
+    )
+    database.executemany(
+        _PUT_MARK,
+        [
+            (scope, kind, quote(name), quote(value))
+            for kind, each in contents.marks.items()
+            for name, value in each.items()
+        ],
+    )
+    files = [HISTORY_JSONL] if entries else []
+    files += [DREAM_CURSOR] if contents.dream_cursor else []
+    _make_stale(database, scope, [*files, *([RAW_JSONL] if contents.raws else ()), *contents.notes])
+
+
+def _put_raws(database: Database, scope: str, bodies: Sequence[bytes]) -> None:
+    (first,) = database.execute(_NEXT_RAW, (scope,)).fetchone()
+    rows = [
+        (scope, n, quote(str((decode_line(body) or {}).get("entry", ""))), body) for n, body in enumerate(bodies, first)
+    ]
+    database.executemany(_PUT_RAW, rows)
+
+
+def _remove(database: Database, scope: str) -> None:
+    names = database.execute("SELECT name FROM note_file WHERE scope = ?", (scope,)).fetchall()
+    known = database.execute("SELECT 1 FROM history WHERE scope = ?", (scope,)).fetchone()
+    if known is not None:
+        _make_stale(database, scope, [HISTORY_JSONL, RAW_JSONL, DREAM_CURSOR, *(unquote(name) for (name,) in names)])
+    for table in TABLES:
+        database.execute(f"DELETE FROM {table} WHERE scope = ?", (scope,))  # noqa: S608 - our own names
+
+
+def _slice(database: Database, scope: str, rows: _TextRows, after: Any) -> list[tuple[Any, bytes]]:
+    """Return the first rows behind a key, until they are a few megabytes."""
+    result = database.execute(rows.read, (scope, after, _SLICE))
+    found: list[tuple[Any, bytes]] = []
+    left = _MOST_BYTES
+    for key, body in result:
+        found.append((key, bytes(body)))
+        left -= len(body)
+        if left <= 0:
+            break
+    result.close()
+    return found
+
+
+def _changed(
+    rows: _TextRows, page: Sequence[tuple[Any, bytes]], change: Callable[[str, bytes], bytes]
+) -> list[tuple[Any, bytes, bytes]]:
+    changes = ((key, body, change(rows.file or unquote(key), body)) for key, body in page)
+    return [(key, before, after) for key, before, after in changes if before != after]
+
+
+def _store_changes(database: Database, scope: str, rows: _TextRows, changes: Sequence[tuple[Any, bytes, bytes]]) -> int:
+    """Store the changes of rows that are as they were read; return their number."""
+    done = 0
+    for key, before, after in changes:
+        columns = (scope, key, before)
+        if after:
+            count = database.execute(rows.change, (after, *columns)).rowcount
+        else:
+            count = database.execute(rows.drop, columns).rowcount
+        if count:
+            _make_stale(database, scope, (rows.file or unquote(key),))
+        done += count
+    return done
+
+
+def _make_stale(database: Database, scope: str, names: Iterable[str]) -> None:
+    database.executemany(MAKE_STALE, [(scope, "", f"{FOLDER}{name}") for name in names])
+
+
+def _entry_columns(scope: str, body: bytes) -> tuple[Any, ...]:
+    """Return the columns of an entry's line. Raises ValueError for a line without a cursor."""
+    entry = read_entry(body)
+    if entry is None:
+        raise ValueError("a line without a cursor is no history entry")
+    return scope, entry.cursor, quote(entry.entry), int(bool(entry.raw)), body
+
+
+def _entries(rows: Sequence[tuple[Any]]) -> list[HistoryEntry]:
+    return [entry for (body,) in rows if (entry := read_entry(bytes(body))) is not None]
+
+
+def _bodies(rows: Sequence[tuple[Any]]) -> tuple[bytes, ...]:
+    return tuple(bytes(body) for (body,) in rows)
