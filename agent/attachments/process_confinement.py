@@ -1,7 +1,8 @@
-"""Confinement of child processes by the kernel: Landlock for files, seccomp for everything else.
+"""Confinement of child processes by the kernel: Landlock for files, seccomp for everything else, and a private root.
 
 The audit hook of `reader_process.py` stops Python code. A decoder written in C that a hostile file took over calls the
-kernel itself; then these rules hold. Standard library only. Nothing of it can be undone in this process.
+kernel itself; then these rules hold. Standard library only. Nothing of it can be undone in this process. Run by path
+with ``python -I``, it confines itself and prints what holds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 _NO_NEW_PRIVS, _SECCOMP, _FILTER = 38, 22, 2  # of prctl
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # landlock's system calls, the same on every architecture
@@ -21,11 +23,16 @@ _EXECUTE, _READ_FILE, _READ = 0b1, 0b100, 0b1100  # the last one: also list fold
 # Rights of files that each version of Landlock knows, and from which version on it knows TCP and scopes.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 _TCP_FROM, _SCOPES_FROM = 4, 6
+_NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # of unshare
+_BIND, _PRIVATE, _INERT = 0x5000, 0x44000, 0xE  # of mount: the first two with all below; no devices, no programs
+_DETACH = 2  # of umount2
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
 # All that a process calls which reads files, computes and has threads. Anything else is refused: calls that a newer
 # kernel adds, that reach other processes (signals, priorities, limits, watches), or that change files by their path.
-# Facts of files (stat) stay readable by their path: imports need them, and seccomp sees no path.
+# Facts of files (stat) stay readable by their path: imports need them, and seccomp sees no path. In the private root
+# no other path exists.
 _ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
     "x86_64": (
         0xC000003E,
@@ -86,6 +93,11 @@ _EPERM, _ENOSYS = 0x00050000 | 1, 0x00050000 | 38
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _X32 = 0x40000000  # a second table of calls on x86-64
 
+PRIVATE_ROOT = "a private root"
+SHARED_ROOT = "no private root: names, sizes and times of files can be seen"
+_ROOT = "/proc"  # where the private root is built: it exists everywhere, and nothing that is shown lies below it
+_PROBE_SECONDS = 10
+
 
 def landlock_version() -> int:
     """Return the version of Landlock that the kernel offers; 0 if none exists."""
@@ -100,25 +112,94 @@ def can_confine() -> bool:
     return landlock_version() > 0 and platform.machine() in _ALLOWED
 
 
-def describe_confinement() -> str:
-    """Return which mechanisms hold here: "Landlock 6 and seccomp", or "none"."""
-    return f"Landlock {landlock_version()} and seccomp" if can_confine() else "none"
+def probe_confinement() -> str:
+    """Return what holds in the children here, as `confine_process` does, or "none". Runs a child, and blocks.
+
+    Nothing else can tell: the kernel, its settings, a container and the service manager may each refuse a private root,
+    and a process that tries is confined for good. Raises OSError if no child can be run.
+    """
+    import subprocess  # the children import this module, and start nothing
+
+    if not can_confine():
+        return "none"
+    command = [sys.executable, "-I", "-B", __file__]
+    try:
+        done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)  # noqa: S603 - ours
+    except subprocess.SubprocessError as error:
+        raise OSError(f"the confinement cannot be tried: {error}") from error
+    return done.stdout.strip()
 
 
-def confine_process(readable: Iterable[str], programs: Sequence[str] = ()) -> bool:
-    """Allow this process to read *readable* and the system's libraries, and nothing else; return False if it cannot.
+def confine_process(readable: Iterable[str], programs: Sequence[str] = ()) -> str:
+    """Allow this process to read *readable* and the system's libraries, and nothing else; return what holds then.
 
-    It may start processes of *programs* alone, which are confined in the same way; without any it starts none. Threads
-    that run already are not confined. Raises OSError if the kernel offers the mechanisms and refuses the rules:
+    That is "" if the kernel cannot confine it. It may start processes of *programs* alone, which are confined in the
+    same way; without any it starts none. Call it before the first thread: threads that run are not confined, and
+    with them a private root is refused. Raises OSError if the kernel offers the mechanisms and refuses the rules:
     nothing may be read then.
     """
     if not can_confine():
-        return False
+        return ""
+    version = landlock_version()  # which cannot be asked below
     libc = ctypes.CDLL(None, use_errno=True)
+    files = [*readable, *_LIBRARIES]
+    executable = [*programs, *_LOADERS] if programs else []
+    root = PRIVATE_ROOT if _enter_private_root(libc, [*files, *executable]) else SHARED_ROOT
     _check(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _restrict_files(libc, [*readable, *_LIBRARIES], [*programs, *_LOADERS] if programs else ())
+    _restrict_files(libc, files, executable)
     _restrict_calls(libc, may_start=bool(programs))
+    return f"Landlock {version}, seccomp and {root}"
+
+
+def _enter_private_root(libc: ctypes.CDLL, visible: Sequence[str]) -> bool:
+    """Give this process a root in which only *visible* exists; return False if it keeps the one that it has.
+
+    Every step can be refused: many containers grant no namespace, and AppArmor grants one in which nothing can be
+    mounted. What was done until then takes nothing away that a reader needs, and the other rules follow in any case.
+    """
+    paths = {Path(path) for path in visible}
+    paths |= {path.resolve() for path in paths}
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        # Only root may mount without a user namespace. It gets none, because it could not read others' files there.
+        _check(libc.unshare(_NEW_MOUNTS | (_NEW_USERS if uid else 0)))
+        if uid:
+            Path("/proc/self/setgroups").write_text("deny", "utf-8")
+            Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", "utf-8")
+            Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", "utf-8")
+        _mount(libc, None, "/", _PRIVATE)  # before the others, which would be seen by the whole machine
+        _mount(libc, "tmpfs", _ROOT, _INERT)
+        shown: set[Path] = set()
+        for path in sorted(paths):
+            if shown.isdisjoint(path.parents) and os.access(path, os.F_OK):
+                _show(libc, path)
+                shown.add(path)
+        os.chdir(_ROOT)
+        _check(libc.syscall(_PIVOT_ROOT[platform.machine()], b".", b"."))
+        _check(libc.umount2(b".", _DETACH))  # the old root, which lies on the new one
+        os.chdir("/")
+    except OSError:
+        return False
     return True
+
+
+def _show(libc: ctypes.CDLL, path: Path) -> None:
+    """Make *path* exist in the root that is built: as a link if it leads elsewhere, and else as what it is here."""
+    inside = Path(_ROOT, *path.parts[1:])
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    if path.resolve() != path:
+        inside.symlink_to(path.resolve())
+        return
+    if path.is_dir():
+        inside.mkdir()
+    else:
+        inside.touch()
+    _mount(libc, str(path), str(inside), _BIND)
+
+
+def _mount(libc: ctypes.CDLL, source: str | None, target: str, flags: int) -> None:
+    name = None if source is None else os.fsencode(source)
+    _check(libc.mount(name, os.fsencode(target), name, ctypes.c_ulong(flags), None))
 
 
 def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str], programs: Sequence[str]) -> None:
@@ -185,3 +266,7 @@ def _check(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+if __name__ == "__main__":
+    print(confine_process([sys.prefix, sys.base_prefix]))

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from agent.attachments.process_confinement import describe_confinement
+from agent.attachments.process_confinement import probe_confinement
 from gateway.app.app import GatewayApp
 from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
@@ -123,7 +123,6 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             "app.ready",
             seconds=round(time.monotonic() - app.started_at, 3),
             url=app.web.url,
-            confinement=describe_confinement(),  # of the processes that read files or calculate
         )
         if ready is not None:
             ready(app)
@@ -132,6 +131,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             _running(
                 group,
                 warm=lambda: _warm(app),
+                confinement=_log_confinement,
                 dreams=app.dreamer.catch_up,
                 raw_archives=app.raw_archives.catch_up,
             ),
@@ -167,6 +167,14 @@ async def _end_when_replaced(store: Store) -> None:
     raise WorkerReplaced(
         "other gateways have taken over the work of this one, which did not answer for a while: start it again"
     )
+
+
+async def _log_confinement() -> None:
+    """Log what confines the processes that read files or calculate. A child is run for it, when the page is up."""
+    try:
+        log.info("children.confined", by=await asyncio.to_thread(probe_confinement))
+    except OSError as error:
+        log.warning("children.unknown", error=str(error))
 
 
 async def _warm(app: GatewayApp) -> None:

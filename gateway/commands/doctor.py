@@ -84,7 +84,7 @@ async def collect_findings(
         *await asyncio.to_thread(_transcripts, Home(report.home), url),
         *await asyncio.to_thread(_prices, settings),
         *await asyncio.to_thread(_fallbacks, settings),
-        _reader(),
+        await asyncio.to_thread(_reader),
     ):
         yield finding
     port = _chosen_port(settings, environment) if settings else 0
@@ -121,11 +121,16 @@ def _chosen_port(settings: Settings, environment: Mapping[str, str]) -> int:
 
 
 def _reader() -> DoctorFinding:
-    """Return a warning if the processes that read untrusted files and pages, or calculate, are not confined."""
-    from agent.attachments.process_confinement import can_confine, describe_confinement
+    """Return a warning if the processes that read untrusted files and pages, or calculate, are not confined. Blocks."""
+    from agent.attachments.process_confinement import can_confine, probe_confinement
 
     if can_confine():
-        tier = describe_confinement()
+        try:
+            tier = probe_confinement()
+        except OSError as error:
+            return DoctorFinding(
+                FindingLevel.FAIL, "reader", f"files and web pages cannot be read: {error}", "confined"
+            )
         text = f"the kernel confines the processes that read files and web pages or calculate ({tier})"
         return DoctorFinding(FindingLevel.OK, "reader", text, "confined")
     text = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.attachments.process_confinement import can_confine
+from agent.attachments.process_confinement import PRIVATE_ROOT, SHARED_ROOT, can_confine, probe_confinement
 
 ATTEMPTS = """
 import ctypes, os, socket, subprocess, sys, threading
@@ -20,6 +21,8 @@ if ABI >= 0:  # an older kernel; 0: seccomp alone
     process_confinement.landlock_version = lambda: max(ABI, 1)
 if ABI == 0:
     process_confinement._restrict_files = lambda *_: None
+if not IS_PRIVATE:
+    process_confinement._enter_private_root = lambda *_: False
 victim, x86 = VICTIM, os.uname().machine == "x86_64"
 libc = ctypes.CDLL(None, use_errno=True)
 open_folder = os.open("/", os.O_RDONLY)
@@ -98,12 +101,20 @@ print("end")
 
 
 @pytest.mark.skipif(not can_confine(), reason="needs Landlock (Linux 5.13) on x86-64 or ARM64")
-@pytest.mark.parametrize("abi", [-1, 6, 4, 2, 1, 0], ids=["this kernel", "6", "4", "2", "1", "seccomp alone"])
-def test_the_kernel_refuses_what_a_decoder_never_needs(tmp_path: Path, abi: int) -> None:
-    """No socket, program, signal or namespace, no file but libraries; threads and imports still work."""
+@pytest.mark.parametrize(
+    ("abi", "is_private"),
+    [(-1, True), (-1, False), (6, False), (4, False), (2, False), (1, False), (0, False)],
+    ids=["this kernel", "no private root", "6", "4", "2", "1", "seccomp alone"],
+)
+def test_the_kernel_refuses_what_a_decoder_never_needs(tmp_path: Path, abi: int, *, is_private: bool) -> None:
+    """No socket, program, signal or namespace, no file but libraries; threads and imports still work.
+
+    Each older tier is tried without the newer ones, so that it holds alone.
+    """
     victim = tmp_path / "victim.txt"
     victim.write_text("secret")
     program = ATTEMPTS.replace("VICTIM", repr(str(victim))).replace("ABI", str(abi))
+    program = program.replace("IS_PRIVATE", str(is_private))
     command = [sys.executable, "-I", "-B", "-c", program]
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
     assert done.stderr == ""
@@ -112,6 +123,112 @@ def test_the_kernel_refuses_what_a_decoder_never_needs(tmp_path: Path, abi: int)
     assert [each.name for each in tmp_path.iterdir()] == ["victim.txt"]
 
 
+FACTS = """
+import ctypes, os, sys
+from pathlib import Path
+from agent.attachments import process_confinement as confinement
+libc, victim, gateway = ctypes.CDLL(None, use_errno=True), VICTIM, os.getppid()
+if REFUSED == "root":
+    confinement._enter_private_root = lambda *_: False
+if REFUSED == "mount":
+    confinement._mount = lambda *_: confinement._check(-1)
+if REFUSED == "pivot_root":
+    confinement._PIVOT_ROOT = {os.uname().machine: 4_000}
+if USER:
+    os.setgroups([])
+    os.setresgid(USER, USER, USER)
+    os.setresuid(USER, USER, USER)
+    libc.prctl(4, 1)  # PR_SET_DUMPABLE: as if that user had started this program
+LOOKS = {
+    "facts": lambda: os.stat(victim),
+    "facts of a link": lambda: os.lstat(victim + ".link"),
+    "target of a link": lambda: os.readlink(victim + ".link"),
+    "rights": lambda: os.access(victim, os.F_OK) or os.stat(victim),
+    "place": lambda: os.open(victim, os.O_PATH),
+    "folder": lambda: os.stat(os.path.dirname(victim)),
+    "from here": lambda: os.stat("../" * 20 + victim),
+    "from the folder of the process": lambda: os.stat(os.path.basename(victim)),
+    "users of the machine": lambda: os.stat("/etc/passwd"),
+    "the gateway's process": lambda: os.stat(f"/proc/{gateway}"),
+    "own process": lambda: os.readlink("/proc/self/exe"),
+    "words": lambda: open(victim).read(),
+    "list": lambda: os.listdir(os.path.dirname(victim)),
+}
+held = confinement.confine_process([sys.prefix, sys.base_prefix])
+for name, look in LOOKS.items():
+    try:
+        look()
+    except FileNotFoundError:
+        continue  # as if nothing were there
+    except PermissionError:
+        print(name, "exists")
+    else:
+        print(name)
+if not USER:  # another user may not read the interpreter that is running
+    import lxml.html, pypdf
+print(held)
+"""
+SEEN = [
+    *("facts", "facts of a link", "target of a link", "rights", "place", "folder", "from here"),
+    *("from the folder of the process", "users of the machine", "the gateway's process", "own process"),
+    *("words exists", "list exists"),
+]
+
+
+def look_around(folder: Path, *, refused: str = "", user: int = 0) -> tuple[list[str], str]:
+    """Return what a confined process can see of a file in *folder*, and what it says confines it."""
+    (folder / "victim.txt").write_text("secret")
+    (folder / "victim.txt.link").symlink_to("victim.txt")
+    program = FACTS.replace("VICTIM", repr(str(folder / "victim.txt"))).replace("REFUSED", repr(refused))
+    command = [sys.executable, "-I", "-B", "-c", program.replace("USER", str(user))]
+    done = subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
+    assert done.stderr == ""
+    *seen, held = done.stdout.splitlines()
+    return seen, held
+
+
+@pytest.mark.skipif(not can_confine(), reason="needs Landlock (Linux 5.13) on x86-64 or ARM64")
+@pytest.mark.parametrize("user", [0, 12_345], ids=["as we are", "not root"])
+def test_in_a_private_root_no_file_of_the_gateway_exists(tmp_path: Path, user: int) -> None:
+    """Names, sizes and times of files are hidden too: of the home, of the machine, of other processes.
+
+    Root needs no user namespace, everyone else does.
+    """
+    if PRIVATE_ROOT not in probe_confinement() or (user and os.geteuid()):
+        pytest.skip("no private root can be had here, or nobody else can be played")
+    assert look_around(tmp_path, user=user) == ([], probe_confinement())
+
+
+@pytest.mark.skipif(not can_confine(), reason="needs Landlock (Linux 5.13) on x86-64 or ARM64")
+@pytest.mark.parametrize("refused", ["root", "mount", "pivot_root"])
+def test_without_a_private_root_facts_of_files_are_seen_and_no_more(tmp_path: Path, refused: str) -> None:
+    """Whichever step is refused, the line says so, reading goes on, and no file is read and no folder listed."""
+    seen, held = look_around(tmp_path, refused=refused)
+    assert held.endswith(SHARED_ROOT)
+    # A step that comes late leaves the namespace, in which /proc is covered already.
+    assert seen == [each for each in SEEN if refused != "pivot_root" or "process" not in each.removeprefix("from the")]
+
+
+@pytest.mark.skipif(not can_confine() or os.geteuid() != 0, reason="needs Landlock, and root to share mounts")
+def test_a_private_root_changes_no_mount_of_the_machine() -> None:
+    """Mounts are shared between namespaces by default where systemd runs: the child's are not."""
+    done = subprocess.run([sys.executable, "-B", "-c", MOUNTS], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert (done.stdout, done.stderr) == ("same\n", "")
+
+
+MOUNTS = """
+import ctypes, os, subprocess, sys
+from pathlib import Path
+from agent.attachments import process_confinement as confinement
+libc = ctypes.CDLL(None, use_errno=True)
+confinement._check(libc.unshare(confinement._NEW_MOUNTS))
+SHARED = 0x100000 | 0x4000
+confinement._mount(libc, None, "/", SHARED)
+before = Path("/proc/self/mountinfo").read_text()
+assert " shared:" in before
+assert confinement.PRIVATE_ROOT in confinement.probe_confinement()
+print("same" if Path("/proc/self/mountinfo").read_text() == before else "changed")
+"""
 EVERY_CALL = """
 import ctypes, errno, os, sys
 from agent.attachments import process_confinement as confinement

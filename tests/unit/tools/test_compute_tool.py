@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.attachments.process_confinement import can_confine
+from agent.attachments.process_confinement import PRIVATE_ROOT, can_confine, probe_confinement
 from agent.code import compute_tool
 from agent.code.compute_tool import compute
 from agent.llm.chat_model import ToolCall
@@ -214,12 +214,17 @@ print(done.stdout, done.stderr)
 @needs_code
 @pytest.mark.skipif(not can_confine(), reason="needs Landlock and seccomp")
 async def test_the_real_worker_is_confined_too() -> None:
-    """It is started by the thread that the kernel confines: both have the filter and can get no new rights."""
+    """It is started by the thread that the kernel confines: both have the filter and can get no new rights.
+
+    Where a private root can be had, both are in it.
+    """
+    is_private = PRIVATE_ROOT in await asyncio.to_thread(probe_confinement)
     await run("1")
     await until(lambda: bool(_workers()))  # the next call's, which starts behind the answer
     for pid in _children() | _workers():
         status = dict(line.split(":\t") for line in _read(pid, "status").splitlines() if ":\t" in line)
         assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+        assert (_read(pid, "root/etc/passwd") == "") is is_private
 
 
 @pytest.mark.skipif(not can_confine(), reason="needs Landlock and seccomp")
