@@ -8,6 +8,7 @@ with ``python -I``, it confines itself and prints what holds.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import stat
@@ -93,8 +94,9 @@ _EPERM, _ENOSYS = 0x00050000 | 1, 0x00050000 | 38
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _X32 = 0x40000000  # a second table of calls on x86-64
 
-PRIVATE_ROOT = "a private root"
-SHARED_ROOT = "no private root: names, sizes and times of files can be seen"
+PRIVATE_ROOT = "private root"
+FACTS_ARE_SEEN = "names, sizes and times of files can be seen"
+FILES_ARE_READ = "files can be read"
 _ROOT = "/proc"  # where the private root is built: it exists everywhere, and nothing that is shown lies below it
 _PROBE_SECONDS = 10
 
@@ -108,8 +110,12 @@ def landlock_version() -> int:
 
 
 def can_confine() -> bool:
-    """Return True if both mechanisms exist here."""
-    return landlock_version() > 0 and platform.machine() in _ALLOWED
+    """Return True if seccomp confines here; Landlock and a private root may be missing."""
+    if sys.platform != "linux" or platform.machine() not in _ALLOWED:
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A kernel that has it looks for the rules, and finds none at this address.
+    return bool(libc.prctl(_SECCOMP, _FILTER, None, 0, 0) < 0 and ctypes.get_errno() == errno.EFAULT)
 
 
 def probe_confinement() -> str:
@@ -133,22 +139,27 @@ def probe_confinement() -> str:
 def confine_process(readable: Iterable[str], programs: Sequence[str] = ()) -> str:
     """Allow this process to read *readable* and the system's libraries, and nothing else; return what holds then.
 
-    That is "" if the kernel cannot confine it. It may start processes of *programs* alone, which are confined in the
-    same way; without any it starts none. Call it before the first thread: threads that run are not confined, and
-    with them a private root is refused. Raises OSError if the kernel offers the mechanisms and refuses the rules:
-    nothing may be read then.
+    That is "" if the kernel cannot confine it, and names what is still possible otherwise: seccomp does not tell files
+    apart, which Landlock and a private root do. It may start processes of *programs* alone, which are confined in the
+    same way; without any it starts none. Call it before the first thread: threads that run are not confined, and with
+    them a private root is refused. Raises OSError if the kernel offers the mechanisms and refuses the rules: nothing
+    may be read then.
     """
     if not can_confine():
         return ""
-    version = landlock_version()  # which cannot be asked below
     libc = ctypes.CDLL(None, use_errno=True)
     files = [*readable, *_LIBRARIES]
     executable = [*programs, *_LOADERS] if programs else []
-    root = PRIVATE_ROOT if _enter_private_root(libc, [*files, *executable]) else SHARED_ROOT
+    is_private = _enter_private_root(libc, [*files, *executable])
     _check(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _restrict_files(libc, files, executable)
+    version = landlock_version()
+    if version:
+        _restrict_files(libc, files, executable)
     _restrict_calls(libc, may_start=bool(programs))
-    return f"Landlock {version}, seccomp and {root}"
+    held = ", ".join(
+        [*([f"Landlock {version}"] if version else ()), "seccomp", *([PRIVATE_ROOT] if is_private else ())]
+    )
+    return held if is_private else f"{held}; {FACTS_ARE_SEEN if version else FILES_ARE_READ}"
 
 
 def _enter_private_root(libc: ctypes.CDLL, visible: Sequence[str]) -> bool:

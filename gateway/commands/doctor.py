@@ -122,23 +122,24 @@ def _chosen_port(settings: Settings, environment: Mapping[str, str]) -> int:
 
 def _reader() -> DoctorFinding:
     """Return a warning if the processes that read untrusted files and pages, or calculate, are not confined. Blocks."""
-    from agent.attachments.process_confinement import can_confine, probe_confinement
+    from agent.attachments.process_confinement import FILES_ARE_READ, probe_confinement
 
-    if can_confine():
-        try:
-            tier = probe_confinement()
-        except OSError as error:
-            return DoctorFinding(
-                FindingLevel.FAIL, "reader", f"files and web pages cannot be read: {error}", "confined"
-            )
-        text = f"the kernel confines the processes that read files and web pages or calculate ({tier})"
-        return DoctorFinding(FindingLevel.OK, "reader", text, "confined")
-    text = (
-        "this kernel does not confine the processes that read files and web pages or calculate; use Linux 5.13 or newer"
-        " with Landlock, on x86-64 or ARM64. Until then only memory, time, Python's audit hook (reading) and the"
-        " interpreter itself (calculating) limit them"
-    )
-    return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
+    try:
+        tier = probe_confinement()
+    except OSError as error:
+        return DoctorFinding(FindingLevel.FAIL, "reader", f"files and web pages cannot be read: {error}", "confined")
+    if tier == "none":
+        text = (
+            "this kernel does not confine the processes that read files and web pages or calculate; use Linux on x86-64"
+            " or ARM64. Until then only memory, time, Python's audit hook (reading) and the interpreter itself"
+            " (calculating) limit them"
+        )
+        return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
+    text = f"the kernel confines the processes that read files and web pages or calculate ({tier})"
+    if FILES_ARE_READ in tier:
+        text += "; use Linux 5.13 or newer with Landlock, and let the service manager or the container allow its calls"
+        return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
+    return DoctorFinding(FindingLevel.OK, "reader", text, "confined")
 
 
 def _prices(settings: Settings | None) -> list[DoctorFinding]:

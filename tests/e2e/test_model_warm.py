@@ -1,12 +1,14 @@
-"""What a gateway loads: the model's library beside the start, once, and by no message; no part of a command line."""
+"""What a gateway does beside its start: it loads the model's library, and tries what confines its children."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 
+from agent.attachments.process_confinement import probe_confinement
 from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.openai_server import open_server
 from tests.faults.process_pool import ForkServer
@@ -60,3 +62,15 @@ async def test_the_library_is_loaded_by_the_start_and_by_no_message(
             assert process.log[-1] == loaded
         finally:
             await process.close()
+
+
+async def test_a_start_says_what_confines_the_children(tmp_path: Path, zygote: ForkServer) -> None:
+    """The line is what a child has tried, and no message waits for it."""
+    process = GatewayProcess(tmp_path / "home", free_port(), zygote)
+    try:
+        await process.start()
+        await process.wait_logged("children.confined")
+        (line,) = [each for each in process.log if "children.confined" in each]
+        assert await asyncio.to_thread(probe_confinement) in line
+    finally:
+        await process.close()

@@ -162,6 +162,13 @@ def test_compose_files_follow_the_schema_of_their_specification(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", COMPOSE_FILES)
+def test_a_variable_that_is_not_set_has_a_default(name: str) -> None:
+    """Compose warns of each other one at every command, also inside the alternative of another (`${NAME:+…}`)."""
+    words = json.dumps(yaml.safe_load((ROOT / name).read_text("utf-8"))).replace("$$", "")  # escaped ones are none
+    assert re.findall(r"\$\w+|\$\{\w+\}", words) == []
+
+
+@pytest.mark.parametrize("name", COMPOSE_FILES)
 def test_what_a_compose_file_s_service_names_is_in_the_file(name: str) -> None:
     """A secret, a network, a volume or another service that is nowhere is no matter of the schema."""
     found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text("utf-8"))
@@ -445,6 +452,15 @@ def test_systemd_unit_is_understood_and_hardened(tmp_path: Path) -> None:
     )
     run = tool("systemd-analyze", "verify", str(tmp_path / "parlour.service"))
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_the_systemd_unit_lets_children_confine_themselves() -> None:
+    """The calls are named one by one: systemd's own sets are older than Landlock, and none has mounts alone."""
+    lines = (ROOT / "deploy/systemd/parlour.service").read_text("utf-8").splitlines()
+    assert "RestrictNamespaces=user mnt" in lines
+    filters = [line.partition("=")[2].split() for line in lines if line.startswith("SystemCallFilter=")]
+    landlock = ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"]
+    assert filters[-1] == [*landlock, "mount", "umount2", "pivot_root"]  # behind what is taken away
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")

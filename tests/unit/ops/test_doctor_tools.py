@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.attachments import process_confinement
+from agent.attachments.process_confinement import FILES_ARE_READ
 from agent.reminders.reminder import Reminder
 from agent.reminders.reminder_jobs import REVOKED
 from gateway.admission import policy_of
@@ -53,14 +54,17 @@ def reminder_of(who: str, name: str, paused: str = "") -> Reminder:
 async def test_the_reader_is_confined_or_the_line_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both answers of the kernel."""
+    """All answers of the kernel."""
     if process_confinement.can_confine():
         tier = process_confinement.probe_confinement()
         level, text = (await look(tmp_path))["reader.confined"]
         assert (level, f"({tier})" in text) == (FindingLevel.OK, True)
-    monkeypatch.setattr(process_confinement, "landlock_version", lambda: 0)
+    monkeypatch.setattr(process_confinement, "_ALLOWED", {})
     level, text = (await look(tmp_path))["reader.confined"]
-    assert (level, "use Linux 5.13 or newer" in text) == (FindingLevel.WARN, True)
+    assert (level, "use Linux on x86-64 or ARM64" in text) == (FindingLevel.WARN, True)
+    monkeypatch.setattr(process_confinement, "probe_confinement", lambda: f"seccomp; {FILES_ARE_READ}")
+    level, text = (await look(tmp_path))["reader.confined"]
+    assert (level, "use Linux 5.13 or newer with Landlock" in text) == (FindingLevel.WARN, True)
 
 
 async def test_compute_is_installed_missing_or_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
