@@ -66,12 +66,12 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
-from agent.memory.versioning.message_deletions import DELETED, UNINDEX, UNLEARN, MessageDeletionJobs
+from agent.memory.versioning.message_deletions import DELETED, UNLEARN, MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
-from gateway.ports import Store
+from gateway.ports import UNINDEX, Store
 from gateway.quarantine import Quarantine
 from gateway.settings import Settings
 from gateway.store.objects import open_objects
@@ -396,6 +396,7 @@ def build_job_runner(
         min_user_messages=session_memory.min_user_messages,
     )
     deletions = MessageDeletionJobs(
+        home=home,
         journal=store.journal,
         records=store.records,
         transcripts=store.transcripts,
@@ -403,7 +404,6 @@ def build_job_runner(
         documents=memory.documents,
         derived_data=DerivedDataFinder(home, memory.versions),
         staging=memory.staging,
-        flush=memory.session_files.flush,
         purge_index=memory.erasure.index.purge_stale,
         adopt=memory.conversations.adopt,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),

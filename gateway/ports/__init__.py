@@ -117,9 +117,11 @@ from gateway.ports.store import BLANK_AFTER as BLANK_AFTER
 from gateway.ports.store import EXPIRES as EXPIRES
 from gateway.ports.store import Store as Store
 from gateway.ports.store import StoreLimits as StoreLimits
+from gateway.ports.transcripts import UNINDEX as UNINDEX
 from gateway.ports.transcripts import StaleFile as StaleFile
 from gateway.ports.transcripts import StoredTurn as StoredTurn
 from gateway.ports.transcripts import StoredWindow as StoredWindow
 from gateway.ports.transcripts import TranscriptExtent as TranscriptExtent
+from gateway.ports.transcripts import TranscriptHead as TranscriptHead
 from gateway.ports.transcripts import TranscriptStore as TranscriptStore
 from gateway.ports.transcripts import anchor_index as anchor_index

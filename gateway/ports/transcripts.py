@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from gateway.events import SessionKey
 
+UNINDEX = "unindex"  # kind of the job that is queued when a commit deletes messages; `files` are digests of theirs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTurn:
@@ -46,6 +48,16 @@ class TranscriptExtent:
     last: bytes = b""  # body of the last turn
     last_turn: str = ""
     ended: str = ""  # turn that /new, or a link, ended the transcript with; "" for a session's current one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptHead:
+    """The last turn of a transcript."""
+
+    key: SessionKey
+    transcript: str
+    seq: int
+    turn: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +104,15 @@ class TranscriptStore(Protocol):
         self, scope: str, *, keys: Collection[SessionKey] | None = None, after: tuple[str, int] | None = None
     ) -> Sequence[StoredTurn]:
         """Return some turns of *scope* by session and seq, those behind *after*; none at the end."""
+
+    async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
+        """Return the last turn of each transcript of *scope* with turns behind those that *after* has of its session.
+
+        Turns of a session are committed in the order of their seqs, so that no lower one appears later.
+        """
+
+    async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
+        """Return how often turns of each session's transcripts were changed or removed, where they were."""
 
     async def rewrite(
         self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None

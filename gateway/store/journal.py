@@ -32,6 +32,7 @@ from gateway.ports.journal import (
 )
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.message_deletion import find_more
 from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
 from gateway.store.suspects import SuspectHead
@@ -239,7 +240,7 @@ class SqlJournal:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
         await engine.save_files((commit.record.scope,), with_lines=False)
-        new = turn_commits.encode(commit, engine.now())
+        new = await self._encode(commit)
         committed: CommitEffect = await engine.writer.submit(
             lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
             partial(self._committed, lease, new),
@@ -249,6 +250,15 @@ class SqlJournal:
         if committed.fault:
             raise LeaseLost(committed.fault)
         return committed.record
+
+    async def _encode(self, commit: TurnCommit) -> EncodedCommit:
+        """Encode *commit*, and find the messages that it deletes."""
+        new = turn_commits.encode(commit, self._engine.now())
+        deletion = new.deletion
+        while deletion is not None:
+            new = replace(new, deletion=deletion)
+            deletion = await self._engine.writer.submit(partial(find_more, record=commit.record, known=deletion))
+        return new
 
     def _committed(self, lease: TurnLease, new: EncodedCommit, committed: CommitEffect) -> None:
         if committed.fault:
@@ -261,18 +271,20 @@ class SqlJournal:
         if not committed.is_new:
             return
         engine, record = self._engine, new.commit.record
+        if new.deletion is not None:
+            engine.may_have_stale = True
         engine.recorded.set()
         if record.inbox:
             engine.note_turn(record.key, record.turn, record.at)
         for key in {message.key for message in new.commit.outbound}:
             engine.wake_chat(key)
-        if new.jobs or new.advances:
+        if new.jobs or new.advances or new.deletion is not None:
             engine.queued_job.set()
 
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane."""
         await self._engine.save_files((commit.record.scope,))
-        new = turn_commits.encode(commit, self._engine.now())
+        new = await self._encode(commit)
         committed: CommitEffect = await self._engine.writer.submit(
             lambda database: turn_commits.settle_row(database, new, row.seq),
             partial(self._recorded, new),
@@ -284,7 +296,7 @@ class SqlJournal:
     async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
         await self._engine.save_files((record.scope,))
-        new = turn_commits.encode(TurnCommit(record=record, outbound=tuple(outbound)), self._engine.now())
+        new = await self._encode(TurnCommit(record=record, outbound=tuple(outbound)))
         await self._engine.writer.submit(
             lambda database: turn_commits.settle_row(database, new), partial(self._recorded, new)
         )
@@ -292,7 +304,7 @@ class SqlJournal:
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines that end a note which no turn has taken up (the Records port's)."""
         await self._engine.save_files((record.scope,))
-        new = turn_commits.encode(TurnCommit(record=record), self._engine.now())
+        new = await self._encode(TurnCommit(record=record))
         committed = await self._engine.writer.submit(
             lambda database: turn_commits.settle_note(database, new, note),
             lambda done: self._recorded(new, done) if done is not None else None,

@@ -12,6 +12,7 @@ from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, Turn
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database
 from gateway.store.inbox import enqueue, enqueue_reply
+from gateway.store.message_deletion import MessageDeletion, store_deletion
 from gateway.store.row_codec import (
     advance_job,
     encode_advance,
@@ -32,6 +33,7 @@ from gateway.store.row_codec import (
 )
 from gateway.store.session_queue import pending_note
 from gateway.store.usage import mark_cap_notices
+from gateway.text.deleted_messages import deleted_ids
 from gateway.text.json_lines import decode_lines, encode_lines
 
 _RECORD = (
@@ -90,6 +92,7 @@ class EncodedCommit:
     jobs: tuple[tuple[Any, ...], ...]
     advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
     at: int
+    deletion: MessageDeletion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
     """Prepare *commit* for storing."""
     record = commit.record
     key = write_key(record.key)
+    mids = deleted_ids(record.lines) if record.transcript else ()
     return EncodedCommit(
         commit=commit,
         key=key,
@@ -138,6 +142,7 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
         jobs=tuple(encode_job(job) for job in commit.jobs),
         advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
+        deletion=MessageDeletion(mids) if mids else None,
     )
 
 
@@ -208,6 +213,9 @@ def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -
     stored = find_record(database, record.turn)
     if stored is not None:
         return CommitEffect(stored, is_new=False)
+    # As a turn's commit has it, before the number is taken: those who follow a session by number would miss one that
+    # is committed behind a higher one.
+    database.execute("UPDATE lane SET epoch = epoch WHERE key = ?", (new.key,)).close()
     if record.to_index > record.from_index:
         session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
         if session is not None and session != (record.transcript, record.from_index):
@@ -230,6 +238,8 @@ def _store(database: Database, new: EncodedCommit, control: int | None = None, *
     record = new.commit.record
     (seq,) = database.execute(_INSERT, new.columns).fetchone()
     database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, new.key, new.blobs))
+    if new.deletion is not None:
+        store_deletion(database, record, new.deletion)
     ended = _end_rows(database, record, new, notes)
     _move_session(database, record, new)
     for message in new.commit.outbound:

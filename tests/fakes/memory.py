@@ -98,7 +98,9 @@ class FakeRecords:
     def commit(self, record: TurnRecord) -> TurnRecord:
         """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
         if turn_commits.find_record(self._connection, record.turn) is None:
-            turn_commits._store(self._connection, turn_commits.encode(TurnCommit(record=record), 0))
+            new = turn_commits.encode(TurnCommit(record=record), 0)
+            turn_commits._store(self._connection, new)
+            self.engine.may_have_stale = self.engine.may_have_stale or new.deletion is not None
         if record.transcript:
             before = self.rows.get(record.key)
             index = record.to_index if record.to_index > record.from_index or before is None else before.next_index
@@ -176,6 +178,12 @@ class CountingTranscripts(SqlTranscripts):
         """Read and count."""
         found = await super().window(scope, key, transcript)
         self.bytes_read += sum(len(each.body) for each in found.turns) + len(found.snapshot)
+        return found
+
+    async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
+        """Read and count."""
+        found = await super().since(scope, key, transcript, after)
+        self.bytes_read += sum(len(each.body) for each in found)
         return found
 
     async def newest(

@@ -24,13 +24,12 @@ from typing import TypeAlias
 import structlog
 from cachetools import LRUCache
 
-from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
-from agent.memory.storage.message_deletion import blank_line, files_of_messages, refers_to
 from agent.memory.storage.segments import archive_of, archive_path, read_head, transcripts_of
 from agent.memory.storage.text_blobs import put_blobs
-from agent.memory.storage.transcript_lines import deleted_ids, encode
+from agent.memory.storage.transcript_lines import encode
 from gateway.errors import ScopeBehind, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import (
@@ -312,9 +311,6 @@ class SessionFileWriter:
 
     async def _prepare(self, transcript: _Transcript, records: Sequence[StoredRecord]) -> _Append:
         """Return the bytes to append to the file of *transcript*, which is found or written again if need be."""
-        for each in records:
-            if transcript.id and (mids := deleted_ids(each.record.lines)):
-                await self._blank(each.record, mids)
         current = path = transcript_path(self._home, transcript.scope, str(transcript.key))
         file = self._files.get(path) if transcript.id else None  # records of no transcript are in no file
         blobs = {digest: text for each in records for digest, text in each.record.blobs.items()}
@@ -461,30 +457,6 @@ class SessionFileWriter:
         self._disk.replace(path, data)
         self._remove_segments(path, transcript.id)
         return len(data)
-
-    async def _blank(self, record: TurnRecord, mids: Collection[str]) -> None:
-        """Blank messages that a person deleted in the chat; their files go unless another line refers to them."""
-        keys = frozenset({record.key})
-        digests: set[str] = set()
-
-        def look(raw: bytes) -> bytes:
-            digests.update(files_of_messages(raw, mids, record.turn))
-            return raw
-
-        await self._transcripts.rewrite(record.scope, look, keys=keys)
-        if digests:
-
-            def keep(raw: bytes) -> bytes:
-                digests.difference_update(refers_to(raw, digests, mids, record.turn))
-                return raw
-
-            await self._transcripts.rewrite(record.scope, keep)
-            # Files first: after a crash the lines still refer to them, and a retry removes the rest.
-            folder = scope_folder(self._home, record.scope) / "attachments"
-            await wait_for_thread(asyncio.to_thread(self._remove, [folder / each for each in sorted(digests)]))
-        await self._transcripts.rewrite(
-            record.scope, partial(blank_line, mids=mids, deletion_turn=record.turn), keys=keys
-        )
 
     def _log_outages(self, failed: _Failures) -> None:
         """Log each outage once when it begins and once when it is over."""

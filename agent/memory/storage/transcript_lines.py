@@ -12,11 +12,11 @@ from typing import Any
 
 from agent.attachments.file_facts import ASIDE, facts_for_model, facts_in, pictures_in
 from gateway.ports import Line
-from gateway.text import json_lines
+from gateway.text import deleted_messages, json_lines
 
 VERSION = 1
 encode, decode, decode_lines = json_lines.encode_line, json_lines.decode_line, json_lines.decode_lines
-FORGOTTEN = "[forgotten]"  # replaces a deleted content, so that indices do not change
+FORGOTTEN, deleted_ids = deleted_messages.FORGOTTEN, deleted_messages.deleted_ids
 _SPARE_FIELDS = ("by", "origin", "tokens", "model", "head")
 _BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # the line breaks of `str.splitlines`
 
@@ -168,11 +168,6 @@ def kind_of(line: Line) -> str:
         is_message = isinstance(line.get("role"), str) and isinstance(line.get("i"), int)
         return "message" if is_message else "unknown"
     return kind if isinstance(kind, str) else "unknown"
-
-
-def deleted_ids(lines: Iterable[Line]) -> frozenset[str]:
-    """Return the platform ids of the messages that `forgotten` lines name."""
-    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
 
 
 def is_replaced(line: Line, rewinds: Iterable[Line]) -> bool:

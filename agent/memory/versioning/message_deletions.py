@@ -1,16 +1,17 @@
 """Durable jobs for messages that a user deleted in a chat.
 
-`deleted` blanks the message in transcripts and files, and `unindex` removes it from the search index. `unlearn` finds
-the lines derived from it in documents, history and notes, once no job is summarising the message. These lines are
-removed only after approval.
+`deleted` records the deletion, which blanks the message; `unindex` removes its files, and its words from the search
+index. `unlearn` finds the lines derived from it in documents, history and notes, once no job is summarising the
+message. These lines are removed only after approval.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import structlog
 
@@ -19,8 +20,9 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.scopes import attachment_path
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.message_deletion import find_message
+from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
 from gateway.ports import (
@@ -35,10 +37,11 @@ from gateway.ports import (
     TurnRecord,
     TurnRecordStore,
 )
+from gateway.text.deleted_messages import DIGEST, find_message
 
 log = structlog.get_logger(__name__)
 
-DELETED, UNINDEX, UNLEARN = "deleted", "unindex", "unlearn"
+DELETED, UNLEARN = "deleted", "unlearn"
 _BUSY_DELAY = timedelta(seconds=5)
 _SUMMARY_DELAY = timedelta(seconds=30)
 
@@ -47,11 +50,11 @@ _SUMMARY_DELAY = timedelta(seconds=30)
 class MessageDeletionJobs:
     """Handlers of the jobs.
 
-    *flush* writes committed turns to their files and blanks deleted messages; *purge_index* removes from a scope's
-    index what its files no longer have. *adopt* updates an open conversation; *person* returns the sender of a row;
-    *writing* is held while files are written.
+    *purge_index* removes from a scope's index what its sources no longer have. *adopt* updates an open conversation;
+    *person* returns the sender of a row; *writing* is held while files are written.
     """
 
+    home: Path
     journal: Journal
     records: TurnRecordStore
     transcripts: TranscriptStore
@@ -59,12 +62,12 @@ class MessageDeletionJobs:
     documents: FileDocumentStore
     derived_data: DerivedDataFinder
     staging: StagedChangeStore
-    flush: Callable[[], Awaitable[bool]]
     purge_index: Callable[[str], Awaitable[None]]
     adopt: Callable[[TurnRecord], None]
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
     now: Callable[[], datetime]
+    disk: Disk = field(default_factory=Disk)
 
     async def delete(self, job: Job) -> RetryJobLater | None:
         """Record the deletion, and enqueue the jobs that find derived data."""
@@ -87,15 +90,14 @@ class MessageDeletionJobs:
                 Job(id=f"unlearn:{key}/{mid}", kind=UNLEARN, scope=scope, payload=payload, due_at=self.now())
             )
         if traces or row is not None:
-            index = Job(id=f"{UNINDEX}:{key}/{mid}", kind=UNINDEX, scope=scope, payload={}, due_at=self.now())
             await self._record_deletion(session, scope, mid, note)
-            await self.jobs.put(index)
         log.info("memory.message_deleted", key=str(key), lines=len(traces))
         return None
 
     async def unindex(self, job: Job) -> None:
-        """Remove from the index what the transcripts no longer have, free database pages included."""
-        await self.flush()
+        """Remove the files of deleted messages that no line refers to, and from the index what is in no turn."""
+        digests = {str(each) for each in job.payload.get("files", ())}
+        await remove_unreferenced(self.home, self.disk, self.transcripts, job.scope, digests)
         await self.purge_index(job.scope)
 
     async def unlearn(self, job: Job) -> RetryJobLater | None:
@@ -134,7 +136,7 @@ class MessageDeletionJobs:
         return traces
 
     async def _record_deletion(self, session: SessionRow, scope: str, mid: str, note: int) -> None:
-        """Append the `forgotten` line, which readers of the transcript apply; the mirror then blanks the message."""
+        """Append the `forgotten` line, which blanks the message in the same transaction."""
         record = TurnRecord(
             turn=f"d{_name(str(session.key), mid)}",
             key=session.key,
@@ -155,6 +157,19 @@ class MessageDeletionJobs:
         self.adopt(record)
 
 
+async def remove_unreferenced(
+    home: Path, disk: Disk, transcripts: TranscriptStore, scope: str, digests: Collection[str]
+) -> None:
+    """Remove those attachments of *scope* that no line refers to. Raises OSError."""
+    left = {digest for digest in digests if DIGEST.fullmatch(digest)}
+    after: tuple[str, int] | None = None
+    while left and (turns := await transcripts.scan(scope, after=after)):
+        left -= {each for each in left if any(each.encode() in turn.body for turn in turns)}
+        after = (str(turns[-1].key), turns[-1].seq)
+    for digest in sorted(left):
+        await wait_for_thread(asyncio.to_thread(disk.remove, attachment_path(home, scope, digest)))
+
+
 def _may_remember(job: Job, traces: Sequence[DeletionTrace]) -> bool:
     """Return True if the pending *job* may still write the content of a deleted message into memory."""
     for trace in traces:
@@ -169,7 +184,7 @@ def _may_remember(job: Job, traces: Sequence[DeletionTrace]) -> bool:
 
 
 def _find_traces(turns: Sequence[StoredTurn], mid: str) -> list[DeletionTrace]:
-    found = ((turn, find_message(raw, mid)) for turn in turns for raw in turn.body.splitlines())
+    found = ((turn, find_message(raw, {mid})) for turn in turns for raw in turn.body.splitlines())
     return [DeletionTrace.of(turn.transcript, *each) for turn, each in found if each is not None]
 
 

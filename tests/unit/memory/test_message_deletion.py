@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,31 +14,41 @@ import pytest
 from agent.memory.scopes import attachment_path, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.message_deletion import blank_line, files_of_messages, find_message, refers_to
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.memory.versioning.message_deletions import remove_unreferenced
 from gateway.events import SessionKey
-from gateway.ports import Line, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, FakeRecords, ProcessCrash, exchange, turn_name
+from gateway.ports import UNINDEX, Line, TurnRecord
+from gateway.text.deleted_messages import blank_message, find_message
+from tests.fakes.memory import ANN, SCOPE, START, FakeRecords, exchange, turn_name
+from tests.fakes.store import open_inline_store
 
 THREAD = SessionKey("telegram", "42/7")
-MIDS = frozenset({"1"})
 
 
 class BrokenDisk(Disk):
-    """A disk that fails before or after each removal, until it is mended."""
+    """A disk that fails at each removal, or at each write, until it is mended."""
 
-    def __init__(self, error: BaseException, *, removes: bool) -> None:
-        self.error: BaseException | None = error
-        self.removes = removes
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def remove(self, path: Path) -> None:
         """Remove, or fail."""
-        if self.error is not None and not self.removes:
-            raise self.error
+        if self.name == "remove":
+            raise OSError(errno.EIO, "Input/output error")
         super().remove(path)
-        if self.error is not None:
-            raise self.error
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write, or fail."""
+        if self.name == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, data)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace, or fail."""
+        if self.name == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().replace(path, data)
 
 
 def keep(home: Path, data: bytes) -> str:
@@ -83,8 +95,17 @@ async def stored(records: FakeRecords) -> bytes:
     return b"".join(each.body for each in await records.transcripts.scan(SCOPE))
 
 
+async def clean(home: Path, records: FakeRecords, disk: Disk | None = None) -> None:
+    """Do as the jobs do that deletions have queued."""
+    jobs = await records.engine.writer.submit(
+        lambda database: database.execute("SELECT payload FROM job WHERE kind = ?", (UNINDEX,)).fetchall()
+    )
+    for (payload,) in jobs:
+        await remove_unreferenced(home, disk or Disk(), records.transcripts, SCOPE, json.loads(payload)["files"])
+
+
 async def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
-    """Another line of the conversation, or of a second one of the scope, keeps the bytes; lines keep their length."""
+    """Another line of the conversation, or of a second one of the scope, keeps the bytes."""
     own, both, elsewhere, seen = [keep(tmp_path, data) for data in (b"own", b"both", b"elsewhere", b"seen")]
     photo = {"kind": "image", "name": "a.png", "blob": own, "seen": {"blob": seen, "media_type": "image/png"}}
     shared = {"kind": "image", "name": "b.png", "blob": both}
@@ -94,46 +115,56 @@ async def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
     )
     mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
-    before = len(await stored(records))
     records.commit(deleted(3, "1"))
+    assert b"words 1" not in await stored(records)
     await mirror.flush()
+    await clean(tmp_path, records)
     assert remaining_files(tmp_path) == {b"both", b"elsewhere"}
     assert "words 1" not in text(tmp_path)
     assert "words 2" in text(tmp_path)
     assert text(tmp_path).count("theirs") == 1
-    assert len(await stored(records)) == before + len(await last_body(records))
     records.commit(deleted(4, "2"))
-    await mirror.flush()
+    await clean(tmp_path, records)
     assert remaining_files(tmp_path) == {b"elsewhere"}
 
 
-async def last_body(records: FakeRecords) -> bytes:
-    """Return the newest body of Ann's."""
-    return (await records.transcripts.newest(SCOPE, ANN, 1))[0].body
-
-
-@pytest.mark.parametrize("removes", [False, True])
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ProcessCrash()], ids=["error", "kill"])
-async def test_what_broke_in_the_middle_is_done_again(tmp_path: Path, error: BaseException, removes: bool) -> None:
-    """The bytes go before the line that names them, so that a repetition finds what is left to do."""
-    files = [{"kind": "document", "blob": keep(tmp_path, data)} for data in (b"one", b"two")]
-    records = FakeRecords(said(0, "1", *files))
+async def test_with_a_full_disk_the_words_leave_the_rows_at_once(tmp_path: Path) -> None:
+    """No turn and no reader sees them; the file follows when there is room, and lines of nobody else change."""
+    records = FakeRecords(said(0, "1"), said(1, "2"))
     await SessionFileWriter(tmp_path, records, records.transcripts).close()
-    records.commit(deleted(1, "1"))
-    disk = BrokenDisk(error, removes=removes)
+    disk = BrokenDisk("write")
     mirror = SessionFileWriter(tmp_path, records, records.transcripts, disk=disk)
-    try:
-        assert not await mirror.flush()
-    except ProcessCrash:
-        mirror = SessionFileWriter(tmp_path, records, records.transcripts, disk=disk)
-    assert b"words 1" in await stored(records)
-    assert len(remaining_files(tmp_path)) == 2 - removes
-    disk.error = None
-    assert await mirror.flush()
-    assert remaining_files(tmp_path) == set()
+    records.commit(deleted(2, "1"))
+    assert not await mirror.flush()
     assert b"words 1" not in await stored(records)
+    assert b"words 2" in await stored(records)
+    assert "words 1" in text(tmp_path)
+    disk.name = ""
+    assert await mirror.flush()
     assert "words 1" not in text(tmp_path)
-    assert not records.stored
+
+
+async def test_files_that_could_not_be_removed_are_removed_later(tmp_path: Path) -> None:
+    """The job that removes them is stored with the deletion, and has their names."""
+    files = [{"kind": "document", "blob": keep(tmp_path, data)} for data in (b"one", b"two")]
+    records = FakeRecords(said(0, "1", *files), deleted(1, "1"))
+    with pytest.raises(OSError, match="Input/output error"):
+        await clean(tmp_path, records, BrokenDisk("remove"))
+    assert len(remaining_files(tmp_path)) == 2
+    await clean(tmp_path, records)
+    assert remaining_files(tmp_path) == set()
+
+
+async def test_a_message_is_blanked_wherever_its_turn_is() -> None:
+    """The journal looks for it in slices before the commit; what was committed meanwhile is looked through, too."""
+    store = await open_inline_store()
+    for n in range(300):
+        await store.records.append(said(n, str(n)))
+    await store.records.append(deleted(300, "0", "150", "299"))
+    bodies = b"".join(each.body for each in await store.transcripts.newest(SCOPE, ANN, 1_000))
+    await store.close()
+    for n in range(300):
+        assert (f'"words {n}"'.encode() in bodies) is (n not in (0, 150, 299))
 
 
 async def test_a_name_in_a_line_is_no_path(tmp_path: Path) -> None:
@@ -143,6 +174,7 @@ async def test_a_name_in_a_line_is_no_path(tmp_path: Path) -> None:
     names = ["../../../victim", str(victim), "people/x/../../victim", ""]
     records = FakeRecords(said(0, "1", *({"kind": "document", "blob": name} for name in names)), deleted(1, "1"))
     await SessionFileWriter(tmp_path, records, records.transcripts).close()
+    await clean(tmp_path, records)
     assert victim.exists()
     assert "words 1" not in text(tmp_path)
 
@@ -154,6 +186,7 @@ async def test_the_turn_that_tells_of_it_keeps_its_own(tmp_path: Path) -> None:
     again = replace(again, lines=(build.forgotten_line("1"), *again.lines))
     records = FakeRecords(said(0, "1", fact), again)
     await SessionFileWriter(tmp_path, records, records.transcripts).close()
+    await clean(tmp_path, records)
     assert remaining_files(tmp_path) == {b"again"}
     assert "words 1" not in text(tmp_path)
     assert "words 2" in text(tmp_path)
@@ -175,40 +208,23 @@ KINDS = [
 
 @pytest.mark.parametrize(("line", "words"), KINDS, ids=["message", "command", "notice"])
 def test_a_message_is_found_and_blanked_in_place(line: Line, words: str) -> None:
-    """Whatever kind of line it is: same length, no words, no files; a second time nothing changes."""
+    """Whatever kind of line it is: no words, no files; a second time nothing changes."""
     raw = build.encode(line)
-    found = find_message(raw, "1")
+    found = find_message(raw, {"1"})
     assert found is not None
     assert found[1] == words
-    blank = blank_line(raw, MIDS, "t9")
-    assert len(blank) == len(raw)
+    blank, digests = blank_message(raw, {"1"}, "t9")
+    assert digests == ({"a" * 64} if "files" in line else frozenset())
     assert words.encode() not in blank
     assert FORGOTTEN.encode() in blank
-    assert files_of_messages(blank, MIDS, "t9") == set()
-    assert blank_line(blank, MIDS, "t9") == blank
-    assert find_message(blank, "1") is not None
-    assert blank_line(raw, frozenset({"2"}), "t9") == raw
-    assert blank_line(raw, MIDS, "t1") == raw  # the turn that tells of it
-
-
-def test_short_words_are_blanked_without_growing() -> None:
-    """`[forgotten]` is longer than "hi": fields that nothing refers to make room."""
-    raw = build.encode(build.message(0, "t1", "user", "hi", START, mid="1", head="Sat 21 Nov, Ann", origin="user"))
-    assert len(blank_line(raw, MIDS, "t9")) == len(raw)
-    assert b"hi" not in blank_line(raw, MIDS, "t9")
+    assert blank_message(blank, {"1"}, "t9") == (blank, frozenset())
+    assert find_message(blank, {"1"}) is not None
+    assert blank_message(raw, {"2"}, "t9") == (raw, frozenset())
+    assert blank_message(raw, {"1"}, "t1") == (raw, frozenset())  # the turn that tells of it
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n", b'"mid"', b'{"mid":"1"}\n', b'["mid"]', b'\xff"mid"\n', b'{"mid":1}'])
 def test_what_is_no_message_stays(raw: bytes) -> None:
     """Lines that are damaged, or no objects, or of a kind without words, are returned as they are."""
-    assert find_message(raw, "1") is None
-    assert blank_line(raw, MIDS, "t9") == raw
-    assert files_of_messages(raw, MIDS, "t9") == set()
-
-
-def test_references_are_those_of_other_lines() -> None:
-    """A deleted line does not keep its own files."""
-    digest = "a" * 64
-    raw = build.encode(message_with_files(0, "1", {"kind": "document", "blob": f"{SCOPE}/{digest}"}))
-    assert refers_to(raw, {digest, "b" * 64}, MIDS, "t9") == set()
-    assert refers_to(raw, {digest, "b" * 64}, frozenset({"2"}), "t9") == {digest}
+    assert find_message(raw, {"1"}) is None
+    assert blank_message(raw, {"1"}, "t9") == (raw, frozenset())
