@@ -42,11 +42,9 @@ class VectorMemoryManager:
             documents=RecallEngine(embedder=embedder, seed=seed),
             read_document=lambda path: read_text(path.read_bytes()),
             zone=lambda _: zone,
-            flush=_flush_nothing,
             options=RecallOptions(
                 interval=0,  # no background job looks for changed documents, so each search does
                 cut=partial(_cut, seed),
-                conversations=False,
                 budget=20 * seed.chunk_tokens,
             ),
         )
@@ -76,7 +74,3 @@ class VectorMemoryManager:
 
 def _cut(seed: SeedProfile, text: str, at: datetime | None) -> Sequence[SearchUnit]:
     return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
-
-
-async def _flush_nothing() -> None:
-    """Do nothing: a workspace's files are written directly."""

@@ -176,7 +176,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
 
     usage = build_usage(context)
     session_files = SessionFileWriter(context.home.path, store.records, store.transcripts)
-    recall = await stack.enter_async_context(open_recall(context, usage.recorder, flush=session_files.flush))
+    recall = await stack.enter_async_context(open_recall(context, usage.recorder))
     memory = build_memory(context, session_files, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(

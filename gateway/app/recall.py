@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,12 +28,10 @@ _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 
 @asynccontextmanager
-async def open_recall(
-    context: AppContext, recorder: UsageRecorder, *, flush: Callable[[], Awaitable[object]]
-) -> AsyncIterator[ScopeRecall]:
+async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIterator[ScopeRecall]:
     """Open the search of memory, transcripts and project documents, and close it on exit.
 
-    *recorder* stores the usage of embeddings; *flush* writes pending transcript lines.
+    *recorder* stores the usage of embeddings.
     """
     settings = context.settings
     vectors = settings.tools.vector_memory
@@ -51,12 +49,11 @@ async def open_recall(
         documents=RecallEngine(embedder=embedder, seed=seed),
         read_document=_reader(asyncio.get_running_loop()),
         zone=context.locales.zone,
-        flush=flush,
+        turns=context.store.transcripts if seed is None else None,
         meaning=embedder,
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,
             cut=cut,
-            conversations=seed is None,
             # [002] limits the number of results alone: ten whole chunks, and those beside the first ones.
             budget=RESULT_TOKENS if seed is None else 20 * seed.chunk_tokens,
         ),

@@ -112,7 +112,7 @@ class TranscriptStore(Protocol):
         """
 
     async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
-        """Return how often turns of each session's transcripts were changed or removed, where they were."""
+        """Return the number of changes and removals of stored turns in each transcript that had any."""
 
     async def rewrite(
         self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None

@@ -186,7 +186,8 @@ def missing_turns(database: Database, turns: Mapping[str, int]) -> Collection[st
 
 def stale_sessions(database: Database) -> Collection[str]:
     """Return the sessions with files that may still have turns which were removed from the store."""
-    return {unquote(key) for (key,) in database.execute("SELECT DISTINCT key FROM stale_file WHERE key != ''")}
+    found = database.execute("SELECT DISTINCT key FROM stale_file WHERE changes > written AND key != ''")
+    return {unquote(key) for (key,) in found}
 
 
 def newest_turn(database: Database) -> str:

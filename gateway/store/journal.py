@@ -257,7 +257,7 @@ class SqlJournal:
         deletion = new.deletion
         while deletion is not None:
             new = replace(new, deletion=deletion)
-            deletion = await self._engine.writer.submit(partial(find_more, record=commit.record, known=deletion))
+            deletion = await self._engine.writer.submit(partial(find_more, record=commit.record, deletion=deletion))
         return new
 
     def _committed(self, lease: TurnLease, new: EncodedCommit, committed: CommitEffect) -> None:

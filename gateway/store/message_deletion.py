@@ -33,14 +33,14 @@ class MessageDeletion:
     after: int = -(2**62)
 
 
-def find_more(database: Database, record: TurnRecord, known: MessageDeletion) -> MessageDeletion | None:
-    """Return *known* with the turns of the next slice of the session; None at its end."""
+def find_more(database: Database, record: TurnRecord, deletion: MessageDeletion) -> MessageDeletion | None:
+    """Return *deletion* with the turns of the next slice of the session; None at its end."""
     chat = (quote(record.scope), write_key(record.key))
-    rows = database.execute(_BEHIND, (*chat, known.after, _SLICE)).fetchall()
+    rows = database.execute(_BEHIND, (*chat, deletion.after, _SLICE)).fetchall()
     if not rows:
         return None
-    found = [seq for seq, _, body in rows if any(find_message(raw, known.mids) for raw in bytes(body).split(b"\n"))]
-    return MessageDeletion(known.mids, (*known.seqs, *found), rows[-1][0])
+    found = [seq for seq, _, body in rows if any(find_message(raw, deletion.mids) for raw in bytes(body).split(b"\n"))]
+    return MessageDeletion(deletion.mids, (*deletion.seqs, *found), rows[-1][0])
 
 
 def store_deletion(database: Database, record: TurnRecord, deletion: MessageDeletion) -> None:

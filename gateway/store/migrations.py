@@ -387,6 +387,12 @@ CREATE TABLE memory_mark (
 ) WITHOUT ROWID;
 """
 
+# `changes` stays: the search index and open windows follow it. A file is stale while `written` is behind.
+_FOLLOWED_CHANGES = """
+ALTER TABLE stale_file ADD COLUMN written INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX stale_file_due ON stale_file (scope) WHERE changes > written;
+"""
+
 
 def _keep_lines(database: Database) -> None:
     """Put the lines of records that are in no file yet into their rows, and name the scope that each belongs to."""
@@ -447,6 +453,7 @@ MIGRATIONS: Sequence[Migration] = (
     _script(_DOCUMENT_LINES),
     _add_proposals,
     _script(_HISTORY),
+    _script(_FOLLOWED_CHANGES),
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
 ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals)})

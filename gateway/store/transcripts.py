@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports.transcripts import StaleFile, StoredTurn, StoredWindow, TranscriptExtent
+from gateway.ports.transcripts import StaleFile, StoredTurn, StoredWindow, TranscriptExtent, TranscriptHead
 from gateway.store.database import LISTED, SET_META, Database, QueryResult
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.row_codec import (
@@ -75,6 +75,18 @@ _TRANSCRIPTS = (
 _BEHIND = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND (key, seq) > (?, ?) AND body IS NOT NULL")
 _SCAN = sql(_BEHIND, "ORDER BY key, seq LIMIT ?")
 _SCAN_KEYS = sql(_BEHIND, "AND key", LISTED, "ORDER BY key, seq LIMIT ?")
+_SESSIONS = (  # each by a step in the index, not by all turns
+    "WITH RECURSIVE each (key) AS (SELECT min(key) FROM record WHERE scope = ? UNION ALL "
+    "SELECT (SELECT min(key) FROM record WHERE scope = ? AND key > each.key) FROM each WHERE each.key IS NOT NULL) "
+    "SELECT key, (SELECT max(seq) FROM record WHERE scope = ? AND key = each.key) FROM each WHERE key IS NOT NULL"
+)
+# Of rows in the index alone; a turn that was removed has no transcript.
+_HEADS = (
+    "SELECT transcript, max(seq) FROM record WHERE scope = ? AND key = ? AND seq > ? AND transcript != '' "
+    "GROUP BY transcript"
+)
+_TURN = "SELECT turn FROM record WHERE scope = ? AND seq = ?"
+_COUNTS = "SELECT key, transcript, changes FROM stale_file WHERE scope = ? AND key != ''"
 _SET_BODY = "UPDATE record SET body = ? WHERE scope = ? AND seq = ? AND body = ?"
 _KNOWN = "SELECT turn, seq, body IS NOT NULL OR transcript = '', at FROM record WHERE scope = ? AND key = ?"
 _FILL = (
@@ -114,9 +126,13 @@ MAKE_STALE = (
     "ON CONFLICT (scope, key, transcript) DO UPDATE SET changes = stale_file.changes + 1"
 )
 _EMPTIED = "body = NULL, transcript = '', new_transcript = '', failure = '', anchor = NULL, snapshot = NULL"
-_STALE = "SELECT scope, key, transcript, changes FROM stale_file WHERE key != ''"
-_STALE_OF = "SELECT transcript FROM stale_file WHERE scope = ? AND key = ?"
-_DROP_STALE = "DELETE FROM stale_file WHERE scope = ? AND key = ? AND transcript = ? AND changes = ?"
+_STALE = "SELECT scope, key, transcript, changes FROM stale_file WHERE changes > written AND key != ''"
+_STALE_OF = "SELECT transcript FROM stale_file WHERE changes > written AND scope = ? AND key = ?"
+_SET_WRITTEN = "UPDATE stale_file SET written = changes WHERE scope = ? AND key = ? AND transcript = ? AND changes = ?"
+_DROP_STALE = (
+    "DELETE FROM stale_file WHERE scope = ?1 AND key = ?2 AND transcript = ?3 AND changes = ?4 AND NOT EXISTS "
+    "(SELECT 1 FROM record WHERE scope = ?1 AND key = ?2 AND transcript = ?3 AND body IS NOT NULL)"
+)
 _LAPSED = (
     "scope = ? AND at < ? AND seq NOT IN (SELECT seq FROM unwritten) AND (anchor IS NULL AND snapshot IS NULL "
     "OR transcript NOT IN (SELECT transcript FROM session WHERE session.key = record.key))"
@@ -228,6 +244,30 @@ class SqlTranscripts:
         )
         return [_read(row) for row in found]
 
+    async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
+        """Return the last turns of transcripts."""
+        column, known = quote(scope), {write_key(key): seq for key, seq in after.items()}
+
+        def read(database: Database) -> list[TranscriptHead]:
+            found: list[TranscriptHead] = []
+            for key, last in database.execute(_SESSIONS, (column,) * 3).fetchall():
+                start = known.get(key, -(2**62))
+                if last <= start:
+                    continue
+                for transcript, seq in database.execute(_HEADS, (column, key, start)).fetchall():
+                    (turn,) = database.execute(_TURN, (column, seq)).fetchone()
+                    head = TranscriptHead(key=read_key(key), transcript=transcript, seq=seq, turn=unquote(turn))
+                    found.append(head)
+            return found
+
+        return await self._engine.writer.submit(read)
+
+    async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
+        """Return the counts of changes."""
+        column = quote(scope)
+        found = await self._engine.writer.submit(lambda database: database.execute(_COUNTS, (column,)).fetchall())
+        return {(read_key(key), transcript): count for key, transcript, count in found}
+
     async def rewrite(
         self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None
     ) -> int:
@@ -324,7 +364,12 @@ class SqlTranscripts:
     async def drop_stale(self, file: StaleFile) -> None:
         """Note that a file was written again."""
         columns = (quote(file.scope), write_key(file.key), file.transcript, file.changes)
-        await self._engine.writer.submit(lambda database: database.execute(_DROP_STALE, columns).close())
+
+        def drop(database: Database) -> None:
+            if not database.execute(_DROP_STALE, columns).rowcount:
+                database.execute(_SET_WRITTEN, columns).close()
+
+        await self._engine.writer.submit(drop)
 
     async def adopt(self, scope: str, key: SessionKey, turns: Sequence[StoredTurn], *, in_files: bool = False) -> int:
         """Store the turns that are not stored."""

@@ -31,7 +31,7 @@ def find_message(raw: bytes, mids: Collection[str]) -> tuple[Mapping[str, Any], 
 def blank_message(raw: bytes, mids: Collection[str], deletion_turn: str) -> tuple[bytes, frozenset[str]]:
     """Return a line without words and files, and the digests of its files, if it is one of the messages *mids*.
 
-    Any other line is returned as it is, and so is one of *deletion_turn*, which tells of the deletion.
+    Any other line is returned as it is, and so is one of *deletion_turn*, which records the deletion.
     """
     found = find_message(raw, mids)
     if found is None or found[0].get("turn") == deletion_turn:

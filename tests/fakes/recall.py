@@ -22,16 +22,16 @@ class ListSources:
         self.reads: list[tuple[str, str]] = []
         self.versions: dict[UnitSource, int] = {}
 
-    def marks(self) -> Mapping[UnitSource, str]:
+    async def marks(self) -> Mapping[UnitSource, str]:
         """Return how long each list is, and how often it was changed inside."""
         return {source: f"{self.versions.get(source, 0)}:{len(units)}" for source, units in self.files.items()}
 
-    def read(self, source: UnitSource, since: str) -> SourceReading:
+    async def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return what is new where the list only grew, all of it otherwise."""
         self.reads.append((source.name, since))
         if source not in self.files:
             raise FileNotFoundError(source.name)
-        mark = self.marks()[source]
+        mark = (await self.marks())[source]
         version, _, count = since.partition(":")
         if since and version == mark.partition(":")[0]:
             return SourceReading(units=self.files[source][int(count) :], mark=mark, is_more=True)

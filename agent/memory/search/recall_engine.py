@@ -236,12 +236,12 @@ class RecallEngine:
                 more = bool(await self._files.writing(index.optimize))
 
     async def _sync(self, index: ScopeIndex, sources: UnitSources, *, is_forced: bool) -> int:
-        now, then = await self._files.writing(lambda: (sources.marks(), index.marks()))
+        now, then = await sources.marks(), await self._files.writing(index.marks)
         changed = 0
         for source in sorted({*now, *then}, key=_by_name):
             if source not in now:
                 changed += len(await self._files.writing(index.remove, source)) if source in then else 0
-            elif is_forced or now[source] != then.get(source):
+            elif is_forced or now[source] != then.get(source, "").partition("#")[0]:
                 changed += await self._take(index, sources, source, then.get(source, ""), is_forced=is_forced)
         return changed
 
@@ -249,7 +249,7 @@ class RecallEngine:
         self, index: ScopeIndex, sources: UnitSources, source: UnitSource, since: str, *, is_forced: bool = False
     ) -> int:
         try:
-            reading = await self._files.writing(sources.read, source, "" if is_forced else since)
+            reading = await sources.read(source, "" if is_forced else since)
         except FileNotFoundError:
             return len(await self._files.writing(index.remove, source))
         units, mark = reading.units, reading.mark
@@ -275,7 +275,7 @@ class RecallEngine:
         fresh = await self._files.writing(lambda: ScopeIndex(fresh_path, is_new=True, is_flat=self._seed is not None))
         try:
             await self._files.writing(fresh.take_vectors, path)
-            marks = await self._files.writing(scope.sources.marks)
+            marks = await scope.sources.marks()
             count = 0
             for source in sorted(marks, key=_by_name):
                 count += await self._take(fresh, scope.sources, source, "")

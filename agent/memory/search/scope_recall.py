@@ -1,14 +1,14 @@
 """Search for turns, commands and operators: select the indexes that a scope may read, update them, read around a hit.
 
-A search first updates the index, which costs a listing of the scope's folder and reading what is new. Existing indexes
-are also updated in the background when their scope has been idle for a moment. Scopes that were never searched have no
-index.
+A search first updates the index, which costs a look at the scope's folder and sessions, and reading what is new.
+Existing indexes are also updated in the background when their scope has been idle for a moment. Scopes that were never
+searched have no index.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -26,9 +26,10 @@ from agent.memory.search.scope_index import IndexedPassage
 from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
+from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions, TranscriptStore
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
@@ -52,7 +53,6 @@ class RecallOptions:
     calm: float = 3.0  # time without writes until a scope is indexed
     interval: float = 60.0  # between checks of the documents for changes
     budget: int = RESULT_TOKENS
-    conversations: bool = True  # False in the seed profile
     cut: Cut = chunk_markdown
 
 
@@ -67,23 +67,23 @@ class ScopeRecall:
         documents: RecallEngine,
         read_document: Callable[[Path], str],
         zone: Callable[[str], str],
-        flush: Callable[[], Awaitable[object]],
+        turns: TranscriptStore | None = None,
         meaning: GuardedEmbedder | None = None,
         options: RecallOptions | None = None,
     ) -> None:
         """*documents* is a separate engine, so that indexing large documents does not delay conversations.
 
-        *zone* returns a scope's time zone. *flush* projects committed records to the transcripts. *read_document*
-        blocks. *meaning* is the model of both engines; it is closed with them.
+        *zone* returns a scope's time zone. Without *turns*, as in the seed profile, no conversations are searched.
+        *read_document* blocks. *meaning* is the model of both engines; it is closed with them.
         """
         self._home = home
         self._memory = memory
         self._documents = documents
         self._zone = zone
-        self._flush = flush
+        self._turns = turns
         self._meaning = meaning
         self._options = options or RecallOptions()
-        self._scopes: LRUCache[str, IndexedScope] = LRUCache(_MAX_SCOPES)
+        self._scopes: LRUCache[str, ScopeSource] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
         self._papers = DocumentSource(folder, read=read_document, cut=self._options.cut)
         self._docs = IndexedScope(folder / f".{INDEX}", self._papers)
@@ -102,8 +102,7 @@ class ScopeRecall:
             return SearchHits()
         if options.project != MEMORY:
             return await self._search_documents(query, options)
-        await self._flush()
-        names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
+        names = [name for name in dict.fromkeys([scope, SHARED]) if await self._exists(name)]
         await asyncio.gather(*(self._update(name) for name in names))
         zone = ZoneInfo(self._zone(scope))
         first, last = (
@@ -112,7 +111,7 @@ class ScopeRecall:
         answer = await self._memory.search(
             [self._scope(name) for name in names],
             query,
-            limit=options.limit if self._options.conversations else min(options.limit, SEED_HITS),
+            limit=options.limit if self._turns is not None else min(options.limit, SEED_HITS),
             budget=self._options.budget,
             around=AROUND,
             embed_timeout=options.embed_timeout,
@@ -123,7 +122,7 @@ class ScopeRecall:
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("what was said here is being indexed; ask again in a minute")
         prefixes = ["shared/" if name == SHARED != scope else "" for name in names]
-        return to_search_hits(answer, prefixes, zone, is_seed=not self._options.conversations)
+        return to_search_hits(answer, prefixes, zone, is_seed=self._turns is None)
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return the lines around a hit; reads only sources that `search` can return."""
@@ -132,9 +131,7 @@ class ScopeRecall:
             return lines_around(source, text, line)
         if source.startswith(f"{SHARED}/"):
             scope, source = SHARED, source.removeprefix(f"{SHARED}/")
-        await self._flush()
-        sources = ScopeSource(self._folder(scope), zone=lambda: self._zone(scope))
-        return await asyncio.to_thread(read_surroundings, sources, source, line)
+        return await read_surroundings(self._source(scope), source, line)
 
     async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
         """Return the names of the projects with documents."""
@@ -181,8 +178,6 @@ class ScopeRecall:
 
     async def _index_calm(self, now: float) -> None:
         calm = [scope for scope, at in self._noted.items() if now - at >= self._options.calm]
-        if calm:
-            await self._flush()
         for scope in calm:
             self._noted.pop(scope, None)
             try:
@@ -194,8 +189,7 @@ class ScopeRecall:
 
     async def rebuild(self, scope: str) -> int:
         """Rebuild the index of *scope*; return its number of units."""
-        await self._flush()
-        if not self._folder(scope).is_dir():
+        if not await self._exists(scope):
             return 0
         await self.close_index(scope)
         return await self._memory.rebuild(self._scope(scope))
@@ -210,10 +204,9 @@ class ScopeRecall:
 
     async def close_index(self, scope: str) -> None:
         """Close the index files of *scope*, which are about to be moved or removed."""
-        indexed = self._scopes.pop(scope, None)
         self._noted.pop(scope, None)
-        if indexed is not None:
-            await self._memory.close_scope(indexed.path)
+        if self._scopes.pop(scope, None) is not None:
+            await self._memory.close_scope(self._folder(scope) / INDEX)
 
     async def close(self) -> None:
         """Close every file and model."""
@@ -227,18 +220,21 @@ class ScopeRecall:
     def _folder(self, scope: str) -> Path:
         return scope_folder(self._home, scope)
 
+    async def _exists(self, scope: str) -> bool:
+        """Return True if there may be something to find: without a mirror, a scope that only talks has no folder."""
+        return self._folder(scope).is_dir() or bool(await self._source(scope).marks())
+
     def _scope(self, scope: str) -> IndexedScope:
-        indexed = self._scopes.get(scope)
-        if indexed is None:
-            folder = self._folder(scope)
-            sources = ScopeSource(
-                folder,
-                zone=lambda: self._zone(scope),
-                cut=self._options.cut,
-                conversations=self._options.conversations,
+        return IndexedScope(self._folder(scope) / INDEX, self._source(scope))
+
+    def _source(self, scope: str) -> ScopeSource:
+        source = self._scopes.get(scope)
+        if source is None:
+            transcripts = TranscriptSource(scope, self._turns) if self._turns is not None else None
+            source = self._scopes[scope] = ScopeSource(
+                self._folder(scope), zone=lambda: self._zone(scope), cut=self._options.cut, transcripts=transcripts
             )
-            indexed = self._scopes[scope] = IndexedScope(folder / INDEX, sources)
-        return indexed
+        return source
 
     async def _update(self, scope: str) -> None:
         self._noted.pop(scope, None)

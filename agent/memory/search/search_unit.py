@@ -72,16 +72,17 @@ class SourceReading:
 
 
 class UnitSources(Protocol):
-    """Sources of one scope. Called from threads, one call at a time."""
+    """Sources of one scope, asked by one call at a time."""
 
-    def marks(self) -> Mapping[UnitSource, str]:
+    async def marks(self) -> Mapping[UnitSource, str]:
         """Return every source with a mark, such as size and time of a file, that changes with its content."""
         ...
 
-    def read(self, source: UnitSource, since: str) -> SourceReading:
+    async def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return the units of *source*, or only the new ones if it only grew since the mark *since*.
 
-        Raises FileNotFoundError if the source does not exist.
+        The mark of the reading may end with `#` and a position, which `marks` leaves out. Raises FileNotFoundError if
+        the source does not exist.
         """
         ...
 

@@ -53,11 +53,11 @@ class GrowingScope:
 
     units: list[SearchUnit]
 
-    def marks(self) -> Mapping[UnitSource, str]:
+    async def marks(self) -> Mapping[UnitSource, str]:
         """Return one long conversation."""
         return {UnitSource(name="sessions/long.jsonl"): str(len(self.units))}
 
-    def read(self, source: UnitSource, since: str) -> SourceReading:
+    async def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return what came since."""
         start = int(since or 0)
         return SourceReading(units=self.units[start:], mark=str(len(self.units)), is_more=start > 0)

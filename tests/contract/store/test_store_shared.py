@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 
@@ -18,7 +19,7 @@ from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import AcceptOutcome, Job, TurnLease
 from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
-from gateway.store import claims, connections
+from gateway.store import claims, connections, turn_commits
 from gateway.store.database import Database, SharedDatabase
 from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.schema import read_workers
@@ -412,6 +413,41 @@ async def test_a_release_beside_an_accept_loses_no_wake_up(team: Workers) -> Non
     assert team.holders() == {}
     await balanced(second)
     assert (await claim(second)).rows[0].message.message_id == "2"
+
+
+async def test_who_follows_a_session_misses_no_turn_that_is_committed_late(team: Workers) -> None:
+    """A number that is taken first and committed last would be behind what a follower has seen already."""
+    first = await first_with_chat(team)
+    others, follower = await team.open(), await team.open()
+    lease = await claim(first)
+    turn = turn_commits.encode(answered(lease), 0)
+    scope = turn.commit.record.scope
+    is_begun, may_commit = Event(), Event()
+
+    def commit_late(database: Database) -> None:
+        turn_commits.commit_turn(database, lease, turn, first._engine.owner)
+        is_begun.set()
+        may_commit.wait(4)
+
+    late = first._engine.writer.submit(commit_late)
+    await until(is_begun.is_set)
+    lines = replace(turn.commit.record, turn="t" * 16, lines=({"kind": "pointer"},), inbox=(), to_index=0)
+    early = asyncio.create_task(others.records.append(lines))
+    await until(lambda: early.done() or bool(team.server.query("SELECT 1 FROM pg_locks WHERE NOT granted")))
+    seen = await follow(follower, scope, {})
+    may_commit.set()
+    await asyncio.gather(late, early)
+    seen = await follow(follower, scope, seen)
+    assert sorted(seen) == sorted([turn.commit.record.turn, lines.turn])
+
+
+async def follow(store: SqlStore, scope: str, seen: dict[str, int]) -> dict[str, int]:
+    """Return the turns of Ann's, and their numbers, with those behind *seen*, as the search index does."""
+    last = max(seen.values(), default=-(2**62))
+    for head in await store.transcripts.heads(scope, {ANN: last}):
+        found = await store.transcripts.since(scope, ANN, head.transcript, last)
+        seen = seen | {each.turn: each.seq for each in found}
+    return seen
 
 
 async def test_conflicting_batches_are_run_again(team: Workers) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -486,6 +486,51 @@ async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_endin
     assert (await store.transcripts.extent(SCOPE, THREAD, TRANSCRIPT)).ended == ""
 
 
+async def heads(store: Store, after: Mapping[SessionKey, int]) -> dict[str, str]:
+    """Return the last turn of each transcript with turns behind *after*."""
+    return {each.transcript: each.turn for each in await store.transcripts.heads(SCOPE, after)}
+
+
+async def test_followers_see_the_last_turns_behind_what_they_know(store: Store) -> None:
+    """Of every session and transcript; of what they know nothing, and of what was removed neither."""
+    await commit(store, *talk(2), exchange(2, 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
+    await commit(store, exchange(4, 0, key=THREAD, transcript="b" * 16), exchange(5, 0, key=BOB, scope=OTHER))
+    found = await store.transcripts.heads(SCOPE, {})
+    assert await heads(store, {}) == {TRANSCRIPT: turn_name(2), NEXT: turn_name(3), "b" * 16: turn_name(4)}
+    seen = {key: max(each.seq for each in found if each.key == key) for key in (ANN, THREAD)}
+    assert await heads(store, seen) == {}
+    await commit(store, exchange(6, 2, transcript=NEXT))
+    assert await heads(store, seen) == {NEXT: turn_name(6)}
+    await store.transcripts.remove(SCOPE, keys={THREAD})
+    assert await heads(store, {}) == {TRANSCRIPT: turn_name(2), NEXT: turn_name(6)}
+
+
+async def test_every_change_of_stored_turns_is_counted(store: Store) -> None:
+    """A change, a removal, a deletion in the chat; not a turn that is added, nor a file that is written."""
+    counted = (ANN, TRANSCRIPT)
+    await commit(store, *talk(3))
+    assert await store.transcripts.changes(SCOPE) == {}
+    await store.transcripts.rewrite(SCOPE, partial(without, b"answer 1"))
+    assert await store.transcripts.changes(SCOPE) == {counted: 1}
+    for file in await store.transcripts.stale_files(SCOPE):
+        await store.transcripts.drop_stale(file)
+    assert await stale(store) == []
+    await commit(store, note("d", 6, build.forgotten_line("m0")))
+    assert await store.transcripts.changes(SCOPE) == {counted: 2}
+    assert await stale(store) == [TRANSCRIPT]
+    await store.transcripts.remove(SCOPE)
+    assert await store.transcripts.changes(SCOPE) == {counted: 3}
+
+
+async def test_of_a_conversation_that_is_removed_nothing_is_left_when_its_file_is(store: Store) -> None:
+    """Its count names a chat, so it goes with the file."""
+    await commit(store, *talk(3))
+    await store.transcripts.remove(SCOPE)
+    (file,) = await store.transcripts.stale_files(SCOPE)
+    await store.transcripts.drop_stale(file)
+    assert await store.transcripts.changes(SCOPE) == {}
+
+
 async def test_a_file_stays_stale_when_its_transcript_was_changed_since(store: Store) -> None:
     """Who wrote it read older rows; only the note of the last change can be dropped."""
     await commit(store, *talk(2, said="one two"))
@@ -670,6 +715,8 @@ READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "scan": lambda store: store.scan(SCOPE),
     "extent": lambda store: store.extent(SCOPE, ANN, TRANSCRIPT),
     "stale_files": lambda store: store.stale_files(SCOPE),
+    "heads": lambda store: store.heads(SCOPE, {}),
+    "changes": lambda store: store.changes(SCOPE),
 }
 WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
@@ -704,7 +751,7 @@ async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
     found = await {**READS, **WRITES}[name](store.transcripts)
     assert "canary" not in str(found)
     assert (await all_of(store, OTHER), await store.transcripts.stale_files(OTHER)) == theirs
-    assert found or name in ("find", "stale_files", "remove", "lapse", "rewrite", "adopt")
+    assert found or name in ("find", "stale_files", "changes", "remove", "lapse", "rewrite", "adopt")
 
 
 def test_every_operation_is_tried_with_another_scope() -> None:

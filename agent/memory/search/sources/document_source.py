@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ _LARGEST = 20_000_000  # bytes
 
 
 class DocumentSource:
-    """Implements `UnitSources` over the folder of all projects. Blocks."""
+    """Implements `UnitSources` over the folder of all projects; reads in threads, but for `text`."""
 
     def __init__(self, folder: Path, *, read: Callable[[Path], str], cut: Cut) -> None:
         """*read* returns the text of a PDF, DOCX or HTML file, or raises FileUnavailable."""
@@ -28,12 +29,18 @@ class DocumentSource:
         self._read = read
         self._cut = cut
 
-    def marks(self) -> Mapping[UnitSource, str]:
+    async def marks(self) -> Mapping[UnitSource, str]:
         """Return the marks of all documents except hidden files, links and files that are too large."""
+        return await asyncio.to_thread(self._marks)
+
+    async def read(self, source: UnitSource, since: str) -> SourceReading:  # noqa: ARG002 - a document that changed is read whole
+        """Return the units of a document, none if it is unreadable. Raises FileNotFoundError."""
+        return await asyncio.to_thread(self._read_units, source)
+
+    def _marks(self) -> Mapping[UnitSource, str]:
         return {source: mark_of(path) for source, path in self._files() if path.stat().st_size <= _LARGEST}
 
-    def read(self, source: UnitSource, since: str) -> SourceReading:  # noqa: ARG002 - a document that changed is read whole
-        """Return the units of a document, none if it is unreadable. Raises FileNotFoundError."""
+    def _read_units(self, source: UnitSource) -> SourceReading:
         path = self._path(source)
         mark = mark_of(path)
         # The date in the file's name, else its last change.
@@ -41,8 +48,8 @@ class DocumentSource:
         return SourceReading(units=tuple(self._cut(self._text(path), at)), mark=mark)
 
     def text(self, source: UnitSource) -> str:
-        """Return the text of a document, "" if it is not a searchable one."""
-        return self._text(self._path(source)) if source in self.marks() else ""
+        """Return the text of a document, "" if it is not a searchable one. Blocks."""
+        return self._text(self._path(source)) if source in self._marks() else ""
 
     def _text(self, path: Path) -> str:
         if path.suffix.lower() in _PLAIN:

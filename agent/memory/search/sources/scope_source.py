@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,11 +22,10 @@ from agent.memory.history.history_log import (
 )
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource, chunk_markdown
-from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource, text_of
+from agent.memory.search.sources.transcript_source import TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
-from agent.memory.storage.transcript_reader import read_messages
-from gateway.ports import SearchHit
+from gateway.ports import Line, SearchHit
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
@@ -38,7 +38,7 @@ Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
 
 
 class ScopeSource:
-    """Implements `UnitSources` over a scope's folder. Blocks."""
+    """Implements `UnitSources` over a scope's turns and its folder, which is read in threads."""
 
     def __init__(
         self,
@@ -46,27 +46,29 @@ class ScopeSource:
         *,
         zone: Callable[[], str],
         cut: Cut = chunk_markdown,
-        conversations: bool = True,
+        transcripts: TranscriptSource | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """*zone* is the scope's time zone, which history entries use. The seed profile has no conversations."""
+        """*zone* is the scope's time zone, which history entries use. The seed profile has no *transcripts*."""
         self._folder = folder
         self._zone = zone
         self._cut = cut
-        self.disk = disk or Disk()
-        self._transcripts = TranscriptSource(folder / "sessions", self.disk) if conversations else None
-        self._files: dict[UnitSource, TranscriptFiles] = {}
-        self._read: dict[UnitSource, str] = {}  # last marks, which include the read position
+        self._disk = disk or Disk()
+        self._transcripts = transcripts
 
     @property
     def zone(self) -> ZoneInfo:
         """The scope's time zone."""
         return ZoneInfo(self._zone())
 
-    def marks(self) -> Mapping[UnitSource, str]:
+    async def marks(self) -> Mapping[UnitSource, str]:
         """Return every source with a mark that changes with its content."""
-        self._files = {UnitSource(name=f"{SESSIONS}{each.id}"): each for each in self._all()}
-        marks = {source: self._mark(source, each.fingerprint) for source, each in self._files.items()}
+        turns = await self._transcripts.marks() if self._transcripts is not None else {}
+        marks = {UnitSource(name=f"{SESSIONS}{transcript}"): mark for transcript, mark in turns.items()}
+        return marks | await asyncio.to_thread(self._file_marks)
+
+    def _file_marks(self) -> dict[UnitSource, str]:
+        marks: dict[UnitSource, str] = {}
         memory = self._folder / "memory"
         for name in (*_PAPERS, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
             with suppress(FileNotFoundError):
@@ -75,10 +77,19 @@ class ScopeSource:
             marks |= {each: f"{mark}+{keys}" for each, mark in marks.items() if _has_keys(each.name)}
         return marks
 
-    def read(self, source: UnitSource, since: str) -> SourceReading:
+    async def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return the units of *source*, or the new ones of a conversation. Raises FileNotFoundError."""
-        if source.name.startswith(SESSIONS):
-            return self._conversation(source, since)
+        if self._transcripts is not None and source.name.startswith(SESSIONS):
+            return await self._transcripts.read(source.name.removeprefix(SESSIONS), since)
+        return await asyncio.to_thread(self._read_file, source)
+
+    async def messages(self, source: UnitSource, low: int, high: int) -> Sequence[Line]:
+        """Return the messages of a conversation with ``low <= i < high``."""
+        if self._transcripts is None:
+            return ()
+        return await self._transcripts.messages(source.name.removeprefix(SESSIONS), low, high)
+
+    def _read_file(self, source: UnitSource) -> SourceReading:
         path = self._folder / source.name
         mark = mark_of(path)  # before reading, so that a concurrent write changes the next mark
         if _has_keys(source.name) and (keys := self._keys_mark()):
@@ -86,47 +97,25 @@ class ScopeSource:
         units = self._entries() if source.name == HISTORY else self._paper(path)
         return SourceReading(units=units, mark=mark)
 
-    def path_of(self, source: UnitSource) -> Path:
-        """Return the newest file of a conversation, as of the last `marks`. Raises FileNotFoundError."""
-        files = self._files.get(source)
-        if files is None or files.path is None:
-            raise FileNotFoundError(source.name)
-        return files.path
-
     def text(self, source: UnitSource) -> str:
-        """Return the text of a document."""
-        return (self.disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
+        """Return the text of a document. Blocks."""
+        return (self._disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
 
     def entry(self, line: int) -> Sequence[HistoryEntry]:
-        """Return the history entry in *line*, or nothing."""
+        """Return the history entry in *line*, or nothing. Blocks."""
         return self._history()[line - 1 : line]
 
     # -- private -----------------------------------------------------------------------------------
 
-    def _all(self) -> Sequence[TranscriptFiles]:
-        return self._transcripts.all() if self._transcripts is not None else ()
-
-    def _mark(self, source: UnitSource, fingerprint: str) -> str:
-        last = self._read.get(source, "")
-        return last if last.partition("#")[0] == fingerprint else fingerprint
-
-    def _conversation(self, source: UnitSource, since: str) -> SourceReading:
-        transcript = self._files.get(source)
-        if transcript is None or self._transcripts is None:
-            raise FileNotFoundError(source.name)
-        reading = self._transcripts.read(transcript, since)
-        self._read[source] = reading.mark
-        return reading
-
     def _paper(self, path: Path) -> Sequence[SearchUnit]:
-        data = self.disk.load(path)
+        data = self._disk.load(path)
         if data is None:
             raise FileNotFoundError(path.name)
         return self._cut(data.decode("utf-8", "replace"), day_of(path.name))
 
     def _with_keys(self, units: Sequence[SearchUnit]) -> Sequence[SearchUnit]:
         """Return *units* with the keys of their lines, which are searched like headings, but not shown."""
-        keys = keys_of_all_lines(self._folder / "memory", self.disk)
+        keys = keys_of_all_lines(self._folder / "memory", self._disk)
         found = ([keys.get(line_fingerprint(line), "") for line in unit.text.splitlines()] for unit in units)
         return [
             replace(unit, about=" / ".join(part for part in (unit.about, *texts) if part))
@@ -147,7 +136,7 @@ class ScopeSource:
         ]
 
     def _history(self) -> Sequence[HistoryEntry]:
-        return HistoryLog(self._folder / "memory", self.disk).after(0)
+        return HistoryLog(self._folder / "memory", self._disk).after(0)
 
 
 def mark_of(path: Path) -> str:
@@ -189,18 +178,17 @@ def _local(text: str, zone: ZoneInfo) -> datetime | None:
 # -- reading around a hit ---------------------------------------------------------------------------
 
 
-def read_surroundings(sources: ScopeSource, name: str, line: int) -> Sequence[SearchHit]:
+async def read_surroundings(sources: ScopeSource, name: str, line: int) -> Sequence[SearchHit]:
     """Return the lines around *line* of the source *name*; nothing if the source or line does not exist."""
     source = UnitSource(name=name)
-    if line < 1 or source not in sources.marks():
+    if line < 1 or source not in await sources.marks():
         return ()
     if name == HISTORY:
-        return [
-            SearchHit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in sources.entry(line)
-        ]
+        entries = await asyncio.to_thread(sources.entry, line)
+        return [SearchHit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in entries]
     if name.startswith(SESSIONS):
-        return _messages_around(sources, source, line)
-    return lines_around(name, sources.text(source), line)
+        return await _messages_around(sources, source, line)
+    return lines_around(name, await asyncio.to_thread(sources.text, source), line)
 
 
 def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:
@@ -219,10 +207,8 @@ def _shortened(text: str, line: int, target: int) -> str:
     return f"{text[:_LONGEST]}… (cut: {len(text) - _LONGEST} more characters; read line {line} for all)"
 
 
-def _messages_around(sources: ScopeSource, source: UnitSource, line: int) -> Sequence[SearchHit]:
-    low, high = max(line - 1 - _REACH, 0), line + _REACH
-    transcript = source.name.removeprefix(SESSIONS)
-    messages = read_messages(sources.disk, sources.path_of(source), transcript, low, high)
+async def _messages_around(sources: ScopeSource, source: UnitSource, line: int) -> Sequence[SearchHit]:
+    messages = await sources.messages(source, max(line - 1 - _REACH, 0), line + _REACH)
     if not any(each["i"] == line - 1 for each in messages):
         return ()
     texts = [(each, text_of(each).strip()) for each in messages if each.get("role") in ("user", "assistant")]

@@ -1,127 +1,122 @@
-"""Read the messages of transcripts as search units; after the first time, only new ones are read."""
+"""Read the messages of transcripts as search units; after the first time, only new ones are read.
+
+The sources of a scope follow its rows: of each session the turns behind the last one that was seen, and all of a
+transcript of which a turn was changed or removed.
+"""
 
 from __future__ import annotations
 
-import json
-import os
+import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from agent.attachments.file_facts import facts_in
+from agent.memory.messages.message_reader import messages_between
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import SearchUnit, SourceReading, chunk_message, group_by_silence
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
-from agent.memory.storage.transcript_reader import parse_blocks
-from gateway.ports import Line
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
+from gateway.events import SessionKey
+from gateway.ports import Line, StoredTurn, TranscriptHead, TranscriptStore
 
-_FULL_SEGMENT = re.compile(r"(?P<transcript>.+)\.\d{4}\.jsonl\Z")
-
-
-@dataclass(slots=True)
-class TranscriptFiles:
-    """Files of one transcript: the newest, and the inodes of all, which change when a file is rewritten."""
-
-    id: str
-    path: Path | None = None
-    size: int = 0
-    files: set[int] = field(default_factory=set)
-
-    @property
-    def fingerprint(self) -> str:
-        """A text that changes with every write."""
-        return f"{self.size}:{','.join(map(str, sorted(self.files)))}"
+_MARK = re.compile(r"(\d+):(-?\d+):([^#]+)#(\S*) (\S*)")
 
 
 class TranscriptSource:
-    """Transcripts of a folder `sessions/`. Blocks."""
+    """The transcripts of a scope."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self._folder = folder
-        self._disk = disk
-        self._heads: dict[str, _FileHead] = {}  # by the name of the file
+    def __init__(self, scope: str, turns: TranscriptStore) -> None:
+        self._scope = scope
+        self._turns = turns
+        self._heads: dict[str, TranscriptHead] = {}  # by the id of the transcript
+        self._seen: dict[SessionKey, int] = {}  # the last turn of each session
+        self._changes: Mapping[tuple[SessionKey, str], int] = {}
 
-    def all(self) -> list[TranscriptFiles]:
-        """Return the current transcripts; costs one listing, and reading the head of each new file."""
-        transcripts: dict[str, TranscriptFiles] = {}
-        for entry in self._entries():
-            full = _FULL_SEGMENT.match(entry.name)
-            name = full["transcript"] if full else self._head(entry)
-            if not name:
-                continue
-            each = transcripts.setdefault(name, TranscriptFiles(name))
-            each.files.add(entry.inode())
-            if not full:
-                each.path, each.size = Path(entry.path), entry.stat().st_size
-        return [each for each in transcripts.values() if each.path is not None]
+    async def marks(self) -> Mapping[str, str]:
+        """Return a mark of each transcript that changes with its turns; costs what is new."""
+        changes = await self._turns.changes(self._scope)  # before the turns: a change while they are read comes again
+        differ = {each for each in {*changes, *self._changes} if changes.get(each) != self._changes.get(each)}
+        read_again = {key for key, _ in differ}
+        seen = {key: seq for key, seq in self._seen.items() if key not in read_again}
+        heads = {name: head for name, head in self._heads.items() if head.key not in read_again}
+        for head in await self._turns.heads(self._scope, seen):
+            heads[head.transcript] = head
+        for head in heads.values():
+            seen[head.key] = max(head.seq, seen.get(head.key, head.seq))
+        self._heads, self._seen, self._changes = heads, seen, changes  # at once: another call may be under way
+        return {
+            name: _ReadPosition(self._count(head), head.seq, head.turn).mark.partition("#")[0]
+            for name, head in heads.items()
+        }
 
-    def read(self, transcript: TranscriptFiles, since: str) -> SourceReading:
-        """Return the messages since the mark *since*, all if files were rewritten. Raises FileNotFoundError."""
-        if transcript.path is None:
-            raise FileNotFoundError(transcript.id)
-        chain = SegmentChain(self._disk, transcript.path)
-        if chain.transcript != transcript.id:  # renamed since the listing; the next `all` finds it
-            raise FileNotFoundError(transcript.id)
-        position = _parse_position(since)
-        is_more = position.end > 0 and position.end <= chain.end and set(position.files) <= transcript.files
-        position = position if is_more else _ReadPosition()
-        parsed = parse_blocks(chain.read(position.end, chain.end), position.end)
-        units, group, last = _units((line for block in parsed.blocks for line in block.lines), position)
-        state = {"end": parsed.complete, "files": sorted(transcript.files), "sitting": group, "last": last}
-        mark = f"{transcript.fingerprint}#{json.dumps(state, separators=(',', ':'))}"
-        return SourceReading(units=units, mark=mark, is_more=is_more)
+    async def read(self, transcript: str, since: str) -> SourceReading:
+        """Return the messages since the mark *since*; all of them if turns were changed or removed.
 
-    def _entries(self) -> Sequence[os.DirEntry[str]]:
-        try:
-            with os.scandir(self._folder) as entries:
-                return sorted((each for each in entries if each.name.endswith(".jsonl")), key=lambda each: each.name)
-        except FileNotFoundError:
-            return ()
+        Raises FileNotFoundError without such a transcript, as of the last `marks`.
+        """
+        head, position = self._head(transcript), _ReadPosition.parse(since)
+        is_more = position.turn != "" and await self._is_before(position, head)
+        if not is_more:
+            position = _ReadPosition(changes=self._count(head))
+        units: list[SearchUnit] = []
+        while page := await self._turns.since(self._scope, head.key, transcript, position.seq):
+            new, position = await asyncio.to_thread(_read_page, page, position)
+            units += new
+        return SourceReading(units=units, mark=position.mark, is_more=is_more)
 
-    def _head(self, entry: os.DirEntry[str]) -> str:
-        stat = entry.stat()
-        known = self._heads.get(entry.name)
-        # A file that was rewritten may have the inode of another one that was: the time of its change tells.
-        if known is None or (known.inode, known.changed) != (stat.st_ino, stat.st_mtime_ns):
-            transcript = SegmentChain(self._disk, Path(entry.path)).transcript
-            known = self._heads[entry.name] = _FileHead(stat.st_ino, stat.st_mtime_ns, transcript)
-        return known.transcript
+    async def messages(self, transcript: str, low: int, high: int) -> Sequence[Line]:
+        """Return the messages with ``low <= i < high``. Raises FileNotFoundError as `read`."""
+        turns = await self._turns.messages(self._scope, self._head(transcript).key, transcript, low, high)
+        return await asyncio.to_thread(messages_between, turns, low, high)
 
+    def _head(self, transcript: str) -> TranscriptHead:
+        """Return the last turn as of the last `marks`. Raises FileNotFoundError."""
+        if transcript not in self._heads:
+            raise FileNotFoundError(transcript)
+        return self._heads[transcript]
 
-@dataclass(frozen=True, slots=True)
-class _FileHead:
-    """The transcript that a file named when it was last changed."""
+    def _count(self, head: TranscriptHead) -> int:
+        return self._changes.get((head.key, head.transcript), 0)
 
-    inode: int
-    changed: int  # nanoseconds
-    transcript: str
+    async def _is_before(self, position: _ReadPosition, head: TranscriptHead) -> bool:
+        """Return True if the turns up to *position* are in the store as they were read."""
+        if position.changes != self._count(head):
+            return False
+        # Another store, such as one that was filled again, has other numbers.
+        found = await self._turns.find(self._scope, head.key, position.turn)
+        return found is not None and found.seq == position.seq
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadPosition:
-    """Position up to which a transcript was read, stored in its mark."""
+    """The turn up to which a transcript was read, as its mark has it."""
 
-    end: int = 0  # bytes
-    files: tuple[int, ...] = ()
+    changes: int
+    seq: int = -(2**62)
+    turn: str = ""
     group: str = ""
     last: str = ""  # time of the last message
 
+    @property
+    def mark(self) -> str:
+        """The mark; behind `#` is what the next messages are grouped by."""
+        return f"{self.changes}:{self.seq}:{quote(self.turn)}#{self.group} {self.last}"
 
-def _parse_position(mark: str) -> _ReadPosition:
-    try:
-        state = json.loads(mark.partition("#")[2] or "{}")
-        return _ReadPosition(int(state["end"]), tuple(state["files"]), str(state["sitting"]), str(state["last"]))
-    except (ValueError, KeyError, TypeError):
-        return _ReadPosition()
+    @classmethod
+    def parse(cls, mark: str) -> _ReadPosition:
+        """Return the position of a mark; one before every turn for none, and for that of an earlier release."""
+        found = _MARK.fullmatch(mark)
+        if found is None:
+            return cls(changes=-1)
+        changes, seq, turn, group, last = found.groups()
+        return cls(int(changes), int(seq), unquote(turn), group, last)
 
 
-def _units(lines: Iterable[Line], position: _ReadPosition) -> tuple[list[SearchUnit], str, str]:
-    """Return the units of the messages after *position*, and the group and time of the last message."""
+def _read_page(turns: Sequence[StoredTurn], position: _ReadPosition) -> tuple[list[SearchUnit], _ReadPosition]:
+    """Return the units of the messages of *turns*, and the position behind them."""
     units: list[SearchUnit] = []
-    for line, text in _messages(lines):
+    for line, text in _messages(line for turn in turns for line in decode_lines(turn.body)):
         by = line.get("by")
         who = str(by.get("name", "")) if isinstance(by, dict) and line["role"] == "user" else ""
         at = parse_time(line.get("timestamp"))
@@ -130,7 +125,13 @@ def _units(lines: Iterable[Line], position: _ReadPosition) -> tuple[list[SearchU
     last = SearchUnit(text="", line=0, at=parse_time(position.last), group=position.group) if position.group else None
     units = group_by_silence(units, last=last)
     times = [unit.at for unit in units if unit.at]
-    return units, units[-1].group if units else position.group, format_time(times[-1]) if times else position.last
+    return units, _ReadPosition(
+        changes=position.changes,
+        seq=turns[-1].seq,
+        turn=turns[-1].turn,
+        group=units[-1].group if units else position.group,
+        last=format_time(times[-1]) if times else position.last,
+    )
 
 
 def _messages(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:

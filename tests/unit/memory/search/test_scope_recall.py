@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from agent.memory.scopes import scope_folder
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import INDEX, RecallOptions, ScopeRecall
-from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.events import SessionKey
 from gateway.ports import SearchHit, SearchOptions, TurnRecord
@@ -34,7 +33,6 @@ class RecallScene:
 
     path: Path
     records: FakeRecords
-    mirror: SessionFileWriter
     recall: ScopeRecall
 
     def say(self, *records: TurnRecord) -> None:
@@ -54,28 +52,26 @@ class RecallScene:
 
 
 @asynccontextmanager
-async def scene(path: Path) -> AsyncIterator[RecallScene]:
+async def scene(path: Path, records: FakeRecords | None = None) -> AsyncIterator[RecallScene]:
     """Open recall over the home at *path*."""
-    records = FakeRecords()
-    mirror = SessionFileWriter(path, records, records.transcripts)
+    records = records or FakeRecords()
     recall = ScopeRecall(
         path,
         memory=RecallEngine(),
         documents=RecallEngine(),
         read_document=lambda file: f"read from {file.name}",
         zone=lambda scope: "UTC",
-        flush=mirror.flush,
+        turns=records.transcripts,
         options=RecallOptions(calm=0.0),
     )
     try:
-        yield RecallScene(path, records, mirror, recall)
+        yield RecallScene(path, records, recall)
     finally:
         await recall.close()
-        await mirror.close()
 
 
 async def test_what_was_said_a_moment_ago_is_found(tmp_path: Path) -> None:
-    """Committed and not yet in any file, then in the file; who and when are told, and where to read on."""
+    """Committed and in no file; who and when are told, and where to read on."""
     async with scene(tmp_path) as home:
         home.say(exchange(0, 0, said="My dentist is called Doctor Molar", answered="Noted."))
         [hit, *_] = await home.recall.search(SCOPE, "what is the dentist called?")
@@ -120,7 +116,8 @@ async def test_what_was_taken_back_is_not_found_nor_left_in_the_file(tmp_path: P
 @pytest.mark.parametrize("harm", ["gone", "garbage", "cut", "older"])
 async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, harm: str) -> None:
     """Deleted, overwritten, cut short or of another version: the next search finds everything."""
-    async with scene(tmp_path) as home:
+    records = FakeRecords()
+    async with scene(tmp_path, records) as home:
         home.say(*talk(30), exchange(30, 60, said="the safe opens with zeppelin"))
         await home.texts("anything")
     index = scope_folder(tmp_path, SCOPE) / INDEX
@@ -134,7 +131,7 @@ async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, harm: str) ->
         with sqlite3.connect(index) as database:
             database.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
         database.close()
-    async with scene(tmp_path) as home:
+    async with scene(tmp_path, records) as home:
         assert any("zeppelin" in text for text in await home.texts("safe"))
 
 
@@ -144,7 +141,8 @@ async def test_an_index_that_is_removed_while_it_is_open_is_not_searched_any_mor
         home.say(*talk(3, said="the safe opens with zeppelin"))
         assert await home.texts("zeppelin")
         folder = scope_folder(tmp_path, SCOPE)
-        for path in [*folder.glob(f"{INDEX}*"), *(folder / "sessions").iterdir()]:
+        await home.records.transcripts.remove(SCOPE)
+        for path in folder.glob(f"{INDEX}*"):
             path.unlink()
         assert await home.texts("zeppelin") == []
 

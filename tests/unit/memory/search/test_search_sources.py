@@ -9,54 +9,57 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, lines_around
-from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.storage.transcript_lines import forgotten_line
+from gateway.events import SessionKey
 from gateway.ports import TurnRecord
-from tests.fakes.memory import SCOPE, CountingDisk, FakeRecords, exchange, talk
+from tests.fakes.memory import ANN, SCOPE, START, CountingTranscripts, FakeRecords, exchange, talk
+
+THREAD = SessionKey("telegram", "42/7")
 
 
 class SourceScope:
-    """A scope on a disk, and the index's side of it: what was read up to where."""
+    """A scope, and the index's side of it: what was read up to where."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
         self.folder = scope_folder(home, SCOPE)
-        self.disk = CountingDisk()
-        self.records = FakeRecords()
         self.known: dict[UnitSource, str] = {}
         self.units: dict[str, list[SearchUnit]] = {}
+        self.records = FakeRecords()
+        self.turns = CountingTranscripts(self.records)
         self.sources = self.opened()
 
-    def opened(self) -> ScopeSource:
+    def opened(self, records: FakeRecords | None = None) -> ScopeSource:
         """Return the sources as after a start."""
-        return ScopeSource(self.folder, zone=lambda: "Europe/Berlin", disk=self.disk)
+        self.records = records or self.records
+        self.turns = CountingTranscripts(self.records)
+        return ScopeSource(self.folder, zone=lambda: "Europe/Berlin", transcripts=TranscriptSource(SCOPE, self.turns))
 
-    async def commit(self, *records: TurnRecord) -> None:
-        """Have turns, and their lines on the disk."""
+    def commit(self, *records: TurnRecord) -> None:
+        """Have turns."""
         for record in records:
             self.records.commit(record)
-        await SessionFileWriter(self.home, self.records, self.records.transcripts).close()
 
-    def sync(self) -> dict[str, SourceReading | None]:
+    async def sync(self) -> dict[str, SourceReading | None]:
         """Do as the index does; return what was read of what changed, None for what is gone."""
-        marks = self.sources.marks()
+        marks = await self.sources.marks()
         found: dict[str, SourceReading | None] = {}
         for source in self.known.keys() - marks:
             del self.known[source], self.units[source.name]
             found[source.name] = None
         for source, mark in marks.items():
-            if mark == self.known.get(source):
+            if mark == self.known.get(source, "").partition("#")[0]:
                 continue
-            reading = self.sources.read(source, self.known.get(source, ""))
+            reading = await self.sources.read(source, self.known.get(source, ""))
             self.known[source] = reading.mark
             before = self.units.get(source.name, []) if reading.is_more else []
             self.units[source.name] = [*before, *reading.units]
             found[source.name] = reading
         return found
 
-    def one(self) -> SourceReading:
+    async def one(self) -> SourceReading:
         """Do as the index does; return the one thing that was read."""
-        (reading,) = self.sync().values()
+        (reading,) = (await self.sync()).values()
         assert reading is not None
         return reading
 
@@ -66,57 +69,88 @@ class SourceScope:
         (name,) = [name for name in self.units if name.startswith(SESSIONS)]
         return self.units[name]
 
+    @property
+    def texts(self) -> list[str]:
+        """What people said, in every conversation."""
+        return sorted(unit.text for units in self.units.values() for unit in units if unit.role == "user")
+
 
 async def test_a_conversation_is_read_once_and_then_what_is_new(tmp_path: Path) -> None:
     """People's messages and answers, each once; a look without news reads nothing, and a turn costs a turn."""
-    list_sources = SourceScope(tmp_path)
-    await list_sources.commit(*talk(300))
-    list_sources.one()
-    assert [unit.line for unit in list_sources.talk] == list(range(1, 601))
-    assert {unit.role for unit in list_sources.talk} == {"user", "assistant"}
-    assert list_sources.sync() == {}
-    list_sources.disk.bytes_read = 0
-    await list_sources.commit(exchange(300, 600, said="what is new"))
-    reading = list_sources.one()
+    scope = SourceScope(tmp_path)
+    scope.commit(*talk(300))
+    await scope.one()
+    assert [unit.line for unit in scope.talk] == list(range(1, 601))
+    assert {unit.role for unit in scope.talk} == {"user", "assistant"}
+    scope.turns.bytes_read = 0
+    assert await scope.sync() == {}
+    assert scope.turns.bytes_read == 0
+    scope.commit(exchange(300, 600, said="what is new"))
+    reading = await scope.one()
     assert reading.is_more
     assert [unit.text for unit in reading.units] == ["what is new", "answer 300"]
-    assert list_sources.disk.bytes_read < 5_000
+    assert scope.turns.bytes_read < 1_000
 
 
 async def test_after_a_start_a_conversation_is_read_on_and_not_again(tmp_path: Path) -> None:
     """What the index's mark says is enough; nobody has to have read the beginning in this life."""
-    list_sources = SourceScope(tmp_path)
-    await list_sources.commit(*talk(300))
-    list_sources.sync()
-    list_sources.sources = list_sources.opened()
-    list_sources.disk.bytes_read = 0
-    await list_sources.commit(exchange(300, 600, said="what is new"))
-    assert list_sources.one().is_more
-    assert len(list_sources.talk) == 602
-    assert list_sources.disk.bytes_read < 5_000
-    assert list_sources.sync() == {}
+    scope = SourceScope(tmp_path)
+    scope.commit(*talk(300))
+    await scope.sync()
+    scope.sources = scope.opened()
+    assert await scope.sync() == {}
+    scope.commit(exchange(300, 600, said="what is new"))
+    assert (await scope.one()).is_more
+    assert len(scope.talk) == 602
+    assert scope.turns.bytes_read < 1_000
 
 
 async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
-    """The file was written anew, so the index's source is; the words are in no unit."""
-    list_sources = SourceScope(tmp_path)
-    await list_sources.commit(*talk(3, said="the safe opens with zeppelin"))
-    list_sources.sync()
-    await list_sources.commit(exchange(3, 6, before=[forgotten_line("m1")], said="thanks"))
-    assert not list_sources.one().is_more
-    said = [unit.text for unit in list_sources.talk if unit.role == "user"]
+    """The turn was changed, so the whole conversation is read; the words are in no unit."""
+    scope = SourceScope(tmp_path)
+    scope.commit(*talk(3, said="the safe opens with zeppelin"))
+    await scope.sync()
+    scope.commit(exchange(3, 6, before=[forgotten_line("m1")], said="thanks"))
+    assert not (await scope.one()).is_more
+    said = [unit.text for unit in scope.talk if unit.role == "user"]
     assert said == ["the safe opens with zeppelin", "the safe opens with zeppelin", "thanks"]
 
 
-async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_path: Path) -> None:
-    """/new renames the file; nothing of the old one is read again."""
-    list_sources = SourceScope(tmp_path)
-    await list_sources.commit(*talk(2))
-    list_sources.sync()
-    await list_sources.commit(
-        exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2", said="a fresh start")
-    )
-    found = list_sources.sync()
+async def test_erased_lines_leave_their_conversation_and_no_other_is_read(tmp_path: Path) -> None:
+    """Also where another gateway has erased them, whose file nobody sees."""
+    scope = SourceScope(tmp_path)
+    scope.commit(*talk(2, said="zeppelin"), exchange(2, 0, key=THREAD, transcript="t2", said="tea"))
+    await scope.sync()
+    await scope.records.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"zeppelin", b"-"))
+    assert [reading is not None for reading in (await scope.sync()).values()] == [True]
+    assert scope.texts == ["-", "-", "tea"]
+
+
+async def test_removed_conversations_leave_the_index(tmp_path: Path) -> None:
+    """One of a session, all of a session, and turns that age has removed from one that goes on."""
+    scope = SourceScope(tmp_path)
+    scope.commit(exchange(0, 0, new_transcript="t2", said="old"), exchange(1, 0, transcript="t2", said="new"))
+    scope.commit(exchange(2, 0, key=THREAD, transcript="t3", said="tea"))
+    await scope.sync()
+    assert scope.texts == ["new", "old", "tea"]
+    await scope.records.mark_written([each.seq for each in scope.records.stored])
+    await scope.records.transcripts.lapse(SCOPE, START.replace(second=30), lambda raw: raw)
+    await scope.sync()
+    assert scope.texts == ["new", "tea"]
+    await scope.records.transcripts.remove(SCOPE, keys={THREAD})
+    await scope.sync()
+    assert scope.texts == ["new"]
+    await scope.records.transcripts.remove(SCOPE)
+    assert list((await scope.sync()).values()) == [None]
+
+
+async def test_a_new_conversation_is_another_source_and_the_old_one_stays(tmp_path: Path) -> None:
+    """Nothing of the old one is read again after /new, and its last turn is."""
+    scope = SourceScope(tmp_path)
+    scope.commit(*talk(2))
+    await scope.sync()
+    scope.commit(exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2", said="a fresh start"))
+    found = await scope.sync()
     fresh = found.pop(f"{SESSIONS}t2")
     (old,) = found.values()
     assert fresh is not None
@@ -124,63 +158,70 @@ async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_pa
     assert old.is_more
     assert len(old.units) == 2
     assert fresh.units[0].text == "a fresh start"
-    assert list_sources.sync() == {}
+    assert await scope.sync() == {}
 
 
-async def test_files_that_were_rewritten_into_each_others_inodes_are_all_read(tmp_path: Path) -> None:
-    """An erasure rewrites every conversation, and the file system gives the number of one file to another."""
+async def test_turns_of_another_store_are_all_read(tmp_path: Path) -> None:
+    """A store that was lost and filled again has the same numbers for other turns, or others for the same."""
     scope = SourceScope(tmp_path)
-    await scope.commit(*talk(2), exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2"))
-    scope.sync()
-    before = {name: [unit.text for unit in units] for name, units in scope.units.items()}
-    assert len(before) == 2
-    first, second = sorted((scope.folder / "sessions").glob("*.jsonl"))
-    texts = first.read_bytes(), second.read_bytes()
-    (spare := first.with_suffix(".new")).write_bytes(texts[0])
-    first.rename(freed := first.with_suffix(".old"))
-    spare.rename(first)
-    freed.write_bytes(texts[1])
-    freed.rename(second)
-    scope.sync()
-    assert {name: [unit.text for unit in units] for name, units in scope.units.items()} == before
+    scope.commit(*talk(4))
+    await scope.sync()
+    others = FakeRecords(exchange(9, 0, key=THREAD, transcript="t9", said="another"), *talk(3, said="other words"))
+    others.commit(exchange(7, 6, said="later"))
+    scope.sources = scope.opened(others)
+    await scope.sync()
+    assert scope.texts == ["another", "later", "other words", "other words", "other words"]
+
+
+async def test_a_turn_that_comes_while_another_is_read_is_read_once(tmp_path: Path) -> None:
+    """Between the look and the reading: it is read with the others, and not again at the next look."""
+    scope = SourceScope(tmp_path)
+    scope.commit(*talk(2))
+    (source,) = await scope.sources.marks()
+    scope.commit(exchange(2, 4, said="in between"))
+    reading = await scope.sources.read(source, "")
+    assert [unit.line for unit in reading.units] == [1, 2, 3, 4, 5, 6]
+    assert (await scope.sources.marks())[source] == reading.mark.partition("#")[0]
+    await scope.records.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"between", b"-"), keys={ANN})
+    assert (await scope.sources.marks())[source] != reading.mark.partition("#")[0]
 
 
 async def test_a_long_silence_begins_another_sitting(tmp_path: Path) -> None:
     """What was said hours before is no context, also when it was read at another time."""
-    list_sources = SourceScope(tmp_path)
-    await list_sources.commit(exchange(0, 0), exchange(60, 2))  # minutes
-    list_sources.sync()
-    await list_sources.commit(exchange(120, 4), exchange(120 + 361, 6))
-    list_sources.sync()
-    assert [unit.group for unit in list_sources.talk] == ["1"] * 6 + ["7"] * 2
+    scope = SourceScope(tmp_path)
+    scope.commit(exchange(0, 0), exchange(60, 2))  # minutes
+    await scope.sync()
+    scope.commit(exchange(120, 4), exchange(120 + 361, 6))
+    await scope.sync()
+    assert [unit.group for unit in scope.talk] == ["1"] * 6 + ["7"] * 2
 
 
-def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
+async def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
     """MEMORY.md, USER.md, notes and history, with their dates; what is ours alone is none of them."""
-    list_sources = SourceScope(tmp_path)
-    memory = list_sources.folder / "memory"
+    scope = SourceScope(tmp_path)
+    memory = scope.folder / "memory"
     memory.mkdir(parents=True)
     (memory / "MEMORY.md").write_text("# Likes\n- green tea\n")
     (memory / "2026-03-25-api.md").write_text("- chose REST\n")
     (memory / ".flushed.json").write_text("{}")
-    (list_sources.folder / "USER.md").write_text("Ann, a gardener\n")
+    (scope.folder / "USER.md").write_text("Ann, a gardener\n")
     HistoryLog(memory).append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST.\n\nThen tea."))
-    assert sorted(list_sources.sync()) == [
+    assert sorted(await scope.sync()) == [
         "USER.md",
         "memory/2026-03-25-api.md",
         "memory/MEMORY.md",
         "memory/history.jsonl",
     ]
-    entry = list_sources.units["memory/history.jsonl"]
+    entry = scope.units["memory/history.jsonl"]
     assert [(unit.line, unit.text) for unit in entry] == [(1, "They chose REST."), (1, "Then tea.")]
     assert entry[0].at == datetime(2026, 3, 25, 13, 30, tzinfo=UTC)
-    assert list_sources.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
-    assert list_sources.sync() == {}
+    assert scope.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
+    assert await scope.sync() == {}
     (memory / "MEMORY.md").write_text("# Likes\n- black tea\n")
     (memory / "2026-03-25-api.md").unlink()
-    found = list_sources.sync()
+    found = await scope.sync()
     assert found.pop("memory/2026-03-25-api.md") is None
-    assert [unit.text for unit in list_sources.units["memory/MEMORY.md"]] == ["- black tea"]
+    assert [unit.text for unit in scope.units["memory/MEMORY.md"]] == ["- black tea"]
     assert list(found) == ["memory/MEMORY.md"]
 
 
