@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -173,10 +173,12 @@ def write_commit(
     by: str,
     at: datetime,
     instead: bytes | None = None,
+    trailers: Sequence[str] = (),
 ) -> str:
     """Commit a version after *parent*: the newest one, or the one before *instead*, which this version replaces.
 
-    The caller holds the scope's lock. Raises OSError when the disk refuses it, or another process writes there.
+    *trailers* are lines that end its message. The caller holds the scope's lock. Raises OSError when the disk refuses
+    it, or another process writes there.
     """
     from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
     from dulwich.refs import Ref
@@ -202,7 +204,8 @@ def write_commit(
     commit.author_timezone = commit.commit_timezone = 0
     commit.encoding = b"UTF-8"
     cause = " ".join(why.split()) or "changed"
-    commit.message = (f"{cause}\n\n{_BY}{by}\n" if by else f"{cause}\n").encode("utf-8", "replace")
+    ending = [*([f"{_BY}{by}"] if by else []), *trailers]
+    commit.message = "\n".join([cause, *(["", *ending] if ending else []), ""]).encode("utf-8", "replace")
     put(commit)
     newest = instead or parent
     before = ObjectID(newest) if newest else None
@@ -256,6 +259,11 @@ def read_version(repo: Repo, commit: bytes) -> DocumentVersion:
         by=by,
         names=tuple(name for name in TRACKED if before.get(name) != after.get(name)),
     )
+
+
+def read_message(repo: Repo, commit: bytes) -> str:
+    """Return the message of *commit*."""
+    return _read(repo, commit).message.decode("utf-8", "replace")
 
 
 def resolve(repo: Repo, sha: str) -> bytes | None:

@@ -71,6 +71,23 @@ def three_way(base: str, mine: str, theirs: str) -> ThreeWayResult:
     return ThreeWayResult(text, tuple(conflicts))
 
 
+def merge_both(base: str, mine: str, theirs: str) -> str:
+    """Return `three_way` with both entries where both changed one: mine behind theirs. No new line of mine is lost."""
+    result = three_way(base, mine, theirs)
+    entries = parse(result.text)
+    for conflict in result.conflicts:
+        known = {_key(each) for each in (*entries, *parse(conflict.base))}
+        ours = [each for each in parse(conflict.mine) if _key(each) not in known]
+        beside = {_key(each) for each in parse(conflict.theirs)}
+        place = max((n + 1 for n, each in enumerate(entries) if _key(each) in beside), default=len(entries))
+        entries[place:place] = ours
+    text = render(entries) if result.conflicts else result.text
+    # Side by side, entries can be parsed as one, or be parts of one that is there.
+    kept = _lines(base) | _lines(text)
+    lost = [line for line in mine.splitlines() if line.strip() and line.rstrip() not in kept]
+    return "\n".join([text.rstrip("\n"), "", *lost, ""]) if lost else text
+
+
 def revert_change(before: str, after: str, now: str) -> str | None:
     """Return *now* without what changed from *before* to *after*; None when later changes stand on it."""
     old, new = _lines(before), _lines(after)

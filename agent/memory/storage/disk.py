@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import ctypes
+import errno
 import fcntl
 import glob
 import os
@@ -29,6 +31,8 @@ T = TypeVar("T")
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # <linux/fs.h>
+_NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _RUN = secrets.token_hex(4)  # in the names of this process's temporary files
 _appended: dict[int, Path] = {}  # files that are open for appending, by descriptor
 
@@ -131,6 +135,27 @@ class Disk:
             old.rename(new)
         self.sync_folder(new.parent)
 
+    def exchange(self, beside: Path, path: Path) -> None:
+        """Let two files of one file system have each other's name, durably; no moment is without either of them.
+
+        Where the file system cannot do that, it is three renames, between which a save can be lost. A kill in between
+        is mended by `mend_exchange`.
+        """
+        with note_writes(beside, path):
+            if not _exchange(beside, path):
+                half = _half_exchanged(beside)
+                self.rename(path, half)
+                self.rename(beside, path)
+                self.rename(half, beside)
+        for folder in {beside.parent, path.parent}:
+            self.sync_folder(folder)
+
+    def mend_exchange(self, beside: Path, path: Path) -> None:
+        """Complete, or take back, an `exchange` that was killed between its renames."""
+        half = _half_exchanged(beside)
+        if self.size(half) is not None:
+            self.rename(half, beside if self.size(path) is not None else path)
+
     def replace(self, path: Path, data: bytes) -> None:
         """Write *data* to *path* atomically: readers see the old bytes or the new ones, also after a crash."""
         self._put(path, data, lambda: True)
@@ -221,6 +246,23 @@ async def wait_for_thread(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+def _half_exchanged(beside: Path) -> Path:
+    return beside.with_name(f"{beside.name}.half")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names atomically; return False if this system or file system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if not renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        return True
+    code = ctypes.get_errno()
+    if code in _NOT_SUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
 def _note_append(fd: int) -> AbstractContextManager[None]:
     path = _appended.get(fd)
     return contextlib.nullcontext() if path is None else note_writes(path, is_append=True)
@@ -247,15 +289,20 @@ def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
 
 
 def read_text(data: bytes) -> str:
+    """Do what `decode_text` does, with a replacement character for bytes that mean nothing. Never fails."""
+    return decode_text(data, errors="replace")
+
+
+def decode_text(data: bytes, *, errors: str = "strict") -> str:
     """Decode a text file as UTF-16 if it has a byte order mark, else as UTF-8, else as Windows-1252.
 
-    Line ends become line feeds. Never fails.
+    Line ends become line feeds. Raises UnicodeDecodeError.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = data.decode("utf-16", "replace")
+        text = data.decode("utf-16", errors)
     else:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            text = data.decode("cp1252", "replace")
+            text = data.decode("cp1252", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,456 @@
+"""Write MEMORY.md, USER.md and SOUL.md of every scope behind their changes, and take over what a person edits there.
+
+The rows of the store are true, and the files a mirror that no turn reads. A file is written beside and exchanged: what
+comes out is looked at, so that a save at the same moment is not lost. For each document, `memory/.mirror/` has the text
+that its file had when it was looked at last, and the text that is being exchanged for it. So after a kill, our own text
+is not taken for an edit, nor an edit for ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+from cachetools import LRUCache
+
+from agent.locks import KeyLocks
+from agent.memory.documents.document_commits import DocumentCommits
+from agent.memory.documents.file_documents import DocumentBusy
+from agent.memory.documents.version_store import BY_HAND, TRACKED
+from agent.memory.editing.three_way_merge import merge_both
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk, decode_text, wait_for_thread
+from agent.memory.storage.transcript_lines import decode
+from gateway.errors import StoreUnavailable
+from gateway.ports.documents import DocumentChangeStore, DocumentState, StalePath, document_file, rev_of
+
+log = structlog.get_logger(__name__)
+
+LONGEST_EDIT = 1_000_000  # bytes of a file that are taken over
+_REPOSITORY = "memory/.git"
+_FILES = {document_file(name): name for name in TRACKED}
+_PASS = 0.25  # seconds between two looks at what is stale
+_LOOK_AROUND = 5.0  # seconds between two looks for edits in scopes that nobody talks to
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a file that cannot be written is tried again
+_SAVING = 0.1  # seconds that an editor may take between two writes of a save
+_EMPTYING = 1.0  # and between emptying or removing a file and writing it
+_LINGERING = 0.5  # and may write into a file that was exchanged, for it had opened it before
+_COARSE = 2.5  # seconds; a file that was changed so recently can be changed again without a new time
+_LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
+_KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
+_TRIES = 5  # of a compare-and-set
+_ALL = 1_000_000  # changes
+_COMMITTED = 32  # changes in one visit of a thread
+
+_Signatures: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _FileState:
+    """What a document's file had when it was looked at last, and the text that is being exchanged for it."""
+
+    was: str
+    about: str | None = None
+
+    @property
+    def base(self) -> str:
+        """The text that the file has, unless a person has changed it since."""
+        return self.was if self.about is None else self.about
+
+    def with_base(self, text: str) -> _FileState:
+        """Return the state of a file with *text*."""
+        return _FileState(text) if self.about is None else _FileState(self.was, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The paths of a document: its file, what is beside it or came out of it, and its state."""
+
+    path: Path
+    aside: Path
+    state: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sight:
+    """What a look at a document's file has found."""
+
+    state: _FileState  # once the edits are taken over
+    edits: Sequence[tuple[str, str]] = ()  # texts before and after each, the oldest first
+    has_news: bool = False  # `state` is to be kept, or what came out is to be removed
+    is_busy: bool = False  # somebody may be writing; look again
+
+
+class DocumentFileWriter:
+    """Writes the documents of every scope. `run` must run in one task; any task may call the other methods."""
+
+    def __init__(
+        self,
+        home: Path,
+        documents: DocumentChangeStore,
+        *,
+        has_git: bool = True,
+        disk: Disk | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """With *has_git*, each change is a commit. *now* is the clock of the files' times."""
+        self._home = home
+        self._documents = documents
+        self._has_git = has_git
+        self._disk = disk or Disk()
+        self._commits = DocumentCommits(home, self._disk)
+        self._now = now
+        self._locks, self._commit_locks = KeyLocks(), KeyLocks()
+        self._seen: LRUCache[str, _Signatures] = LRUCache(_KNOWN_SCOPES)  # of files without edits
+        self._missing: dict[Path, float] = {}  # since when
+        self._unsettled: set[str] = set()  # scopes with files that somebody may be writing
+        self._failing: dict[str, str] = {}  # errors by scope
+        self._is_store_down = False
+
+    async def run(self) -> None:
+        """Write until cancelled, beginning with what the last run left."""
+        pause, waited = 0.0, 0.0
+        while True:
+            is_clean = await self.flush()
+            pause = _PASS if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            waited += pause
+            if waited >= _LOOK_AROUND:
+                waited = 0.0
+                for scope in await wait_for_thread(asyncio.to_thread(self._changed, dict(self._seen))):
+                    await self.notice(scope)
+            await asyncio.sleep(pause)
+
+    async def notice(self, scope: str) -> None:
+        """Take over what a person has changed in the documents of *scope*. Cheap without a change; never fails.
+
+        Call it before the documents are read for a turn or a command. A file that is being saved is taken over later.
+        """
+        seen = self._seen.get(scope)
+        if seen is not None and seen == await asyncio.to_thread(self._signatures, scope):
+            return
+        try:
+            async with self._locks.hold(scope):
+                await self._look_at(scope)
+        except (OSError, ValueError) as error:
+            self._log_outages(self._failing | {scope: _reason(error)})
+        except StoreUnavailable:
+            log.warning("document_files.store_down", scope=scope)
+
+    async def flush(self, scope: str | None = None) -> bool:
+        """Write what is stale of *scope*, or of all; return False if a file could not be written.
+
+        Files that somebody may be writing are left for the next flush.
+        """
+        try:
+            stale = [each for each in await self._documents.stale_paths(scope) if _is_ours(each)]
+            waiting = self._unsettled if scope is None else self._unsettled & {scope}
+            failed: dict[str, str] = {}
+            for each in dict.fromkeys([*(file.scope for file in stale), *sorted(waiting)]):
+                try:
+                    await self._write_scope(each, [file for file in stale if file.scope == each])
+                except (OSError, ValueError) as error:
+                    failed[each] = _reason(error)
+        except StoreUnavailable:
+            if not self._is_store_down:
+                log.warning("document_files.store_down")
+            self._is_store_down = True
+            return False
+        self._is_store_down = False
+        others = {each: why for each, why in self._failing.items() if scope is not None and each != scope}
+        self._log_outages(others | failed)
+        return not failed
+
+    async def settle(self, scope: str) -> None:
+        """Return when edits of *scope* are taken over, and its files and commits are those of the store.
+
+        Nothing in its folder has an earlier text then, beside what a person has put there. Raises OSError when a file
+        cannot be written, or is changed all the time, and StoreUnavailable.
+        """
+        self._unsettled.add(scope)
+        try:
+            async with asyncio.timeout(_LONGEST_SETTLE):
+                while True:
+                    if not await self._is_behind(scope):
+                        return
+                    await asyncio.sleep(_SETTLE_POLL)
+        except TimeoutError:
+            raise OSError("the files of the memory are being changed all the time") from None
+
+    async def _is_behind(self, scope: str) -> bool:
+        """Write what is stale of *scope*; return True if more is left."""
+        if not await self.flush(scope):
+            if scope not in self._failing:
+                raise StoreUnavailable("the store cannot be read")
+            raise OSError(f"the files of the memory cannot be written: {self._failing[scope]}")
+        return scope in self._unsettled or any(map(_is_ours, await self._documents.stale_paths(scope)))
+
+    async def rebuild(self, scope: str) -> None:
+        """Write all of *scope* again, whatever its files have lost. Raises OSError as `settle`."""
+        async with self._locks.hold(scope):
+            await wait_for_thread(asyncio.to_thread(self._forget_missing, scope))
+        async with self._commit_locks.hold(scope):
+            await self._commit(scope, is_anew=True)
+        await self.settle(scope)
+
+    async def remove(self, scope: str) -> None:
+        """Remove the documents' files of *scope*, their commits and what is kept beside them. Raises OSError."""
+        async with self._locks.hold(scope), self._commit_locks.hold(scope):
+            self._seen.pop(scope, None)
+            self._unsettled.discard(scope)
+            await wait_for_thread(asyncio.to_thread(self._remove, scope))
+
+    async def close(self) -> None:
+        """Write what is stale."""
+        await self.flush()
+
+    # -- a scope -----------------------------------------------------------------------------------
+
+    async def _write_scope(self, scope: str, stale: Sequence[StalePath]) -> None:
+        async with self._locks.hold(scope):
+            self._unsettled.discard(scope)
+            sights = await self._look_at(scope)
+            head = (await self._documents.heads([scope]))[scope]
+            behind = [name for name, each in sights.items() if rev_of(each.state.base) != head.revs.get(name, "")]
+            texts = await self._documents.texts(scope) if behind else {}
+            for name in behind:
+                self._unsettled.add(scope)
+                if not sights[name].is_busy:
+                    place, text = self._place(scope, name), texts.get(name, "")
+                    await wait_for_thread(asyncio.to_thread(self._exchange, place, sights[name].state.base, text))
+        if scope in self._unsettled or not stale:
+            return
+        async with self._commit_locks.hold(scope):
+            is_anew = any(each.path == _REPOSITORY for each in stale)
+            if is_anew:
+                await wait_for_thread(asyncio.to_thread(self._remove_unreadable, scope))
+            await self._commit(scope, is_anew=is_anew)
+        for each in stale:
+            await self._documents.drop_stale_path(each)
+
+    async def _look_at(self, scope: str) -> Mapping[str, _Sight]:
+        """Look at the documents' files, and take over what was edited."""
+        signatures, now = await asyncio.to_thread(self._signatures, scope), self._now()
+        sights = {}
+        for name in TRACKED:
+            place = self._place(scope, name)
+            sight = sights[name] = await wait_for_thread(asyncio.to_thread(self._look, place))
+            for before, after in sight.edits:
+                await self._take_over(scope, name, before, after)
+            if sight.has_news:
+                await wait_for_thread(asyncio.to_thread(self._keep, place, sight.state))
+        if any(each.is_busy for each in sights.values()):
+            self._unsettled.add(scope)
+        elif all(each is None or not 0 <= now - each[0] / 1e9 < _COARSE for each in signatures):
+            self._seen[scope] = signatures
+        return sights
+
+    async def _take_over(self, scope: str, name: str, before: str, after: str) -> None:
+        """Make a person's edit a change. Where the store has moved on, both are kept."""
+        for _ in range(_TRIES):
+            now = await self._documents.read(scope, name)
+            text = await asyncio.to_thread(merge_both, before, after, now.text)
+            if text == now.text:
+                return
+            if await self._documents.write(scope, name, text, was=now.rev, why=BY_HAND) is not None:
+                log.info("document_files.edited_by_hand", scope=scope, name=name)
+                return
+        raise DocumentBusy(f"{name} is being written to all the time")
+
+    async def _commit(self, scope: str, *, is_anew: bool) -> None:
+        """Commit the changes that are not committed; with *is_anew*, all of them, into a new repository."""
+        if is_anew:
+            await wait_for_thread(asyncio.to_thread(self._commits.remove, scope))
+        if not self._has_git:
+            return
+        newest, number = await wait_for_thread(asyncio.to_thread(self._commits.newest, scope))
+        if newest and ((change := await self._documents.find(scope, newest)) is None or change.number != number):
+            # The store is an older one, or all changes were replaced: what the commits have may be nowhere else.
+            await wait_for_thread(asyncio.to_thread(self._commits.set_aside, scope))
+            number = 0
+        changes = (await self._documents.log(scope, limit=_ALL, since=number))[::-1]
+        for start in range(0, len(changes), _COMMITTED):
+            states = [
+                DocumentState(change=each, texts=await self._documents.texts(scope, each.number))
+                for each in changes[start : start + _COMMITTED]
+            ]
+            await wait_for_thread(asyncio.to_thread(self._commits.add, scope, states))
+
+    def _log_outages(self, failing: dict[str, str]) -> None:
+        """Log each outage once when it begins and once when it is over."""
+        for scope in failing.keys() - self._failing.keys():
+            log.error("document_files.cannot_write", scope=scope, error=failing[scope])
+        for scope in self._failing.keys() - failing.keys():
+            log.info("document_files.writes_again", scope=scope)
+        self._failing = failing
+
+    # -- in the thread -----------------------------------------------------------------------------
+
+    def _place(self, scope: str, name: str) -> _Place:
+        folder = scope_folder(self._home, scope)
+        beside = folder / "memory" / ".mirror"
+        return _Place(folder / document_file(name), beside / f"{name}.aside", beside / f"{name}.json")
+
+    def _signatures(self, scope: str) -> _Signatures:
+        """Return the change time, size, inode and modification time of each document's file."""
+        found: list[tuple[int, int, int, int] | None] = []
+        for name in TRACKED:
+            try:
+                stat = self._place(scope, name).path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                found.append(None)
+            else:
+                found.append((stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_mtime_ns))
+        return tuple(found)
+
+    def _changed(self, seen: Mapping[str, _Signatures]) -> list[str]:
+        return [scope for scope, signatures in seen.items() if self._signatures(scope) != signatures]
+
+    def _look(self, place: _Place) -> _Sight:
+        """Return what was edited, in the file and in what came out of it."""
+        self._disk.mend_exchange(place.aside, place.path)
+        known = self._load_state(place)
+        edits: list[tuple[str, str]] = []
+        has_aside = self._disk.size(place.aside) is not None
+        state, is_lingering = self._look_aside(place, known, edits)
+        state, is_saving = self._look_file(place, state, edits)
+        has_news = state != (known or _FileState("")) or (has_aside and state.about is None)
+        return _Sight(state=state, edits=edits, has_news=has_news, is_busy=is_lingering or is_saving)
+
+    def _look_aside(
+        self, place: _Place, known: _FileState | None, edits: list[tuple[str, str]]
+    ) -> tuple[_FileState, bool]:
+        """Look at what came out of an exchange; return the state without it, and True if it may still be written to."""
+        state = known or _FileState("")
+        out = self._disk.load(place.aside)
+        if out is None:
+            return _FileState(state.was), False  # a kill came before the exchange
+        if known is not None and state.about is None:
+            return state, False  # a kill came before it was removed
+        if state.about is not None and out == state.about.encode() and self._disk.load(place.path) != out:
+            return _FileState(state.was), False  # a kill came right before the exchange
+        if self._is_fresh(place.aside, _LINGERING):
+            return state, True
+        if not _is_text(out, state.was):
+            if (text := _decode(out)) is None:
+                self._set_aside(place.aside, place.path)
+            else:
+                edits.append((state.was, text))
+        return _FileState(state.base), False
+
+    def _look_file(self, place: _Place, state: _FileState, edits: list[tuple[str, str]]) -> tuple[_FileState, bool]:
+        """Look at a document's file; return the state with its text, and True if it may be half saved."""
+        data = self._load(place.path, state.base)
+        if data is None:
+            if state.base and self._now() - self._missing.setdefault(place.path, self._now()) < _EMPTYING:
+                return state, True
+            text: str | None = ""
+        else:
+            self._missing.pop(place.path, None)
+            if _is_text(data, state.base):
+                return state, False
+            if self._is_fresh(place.path, _SAVING if data else _EMPTYING):
+                return state, True
+            text = _decode(data)
+        if text is None:
+            state = state.with_base("")
+            self._save_state(place, state)  # first, or the file would be taken for one that was deleted
+            self._set_aside(place.path, place.path)
+        elif text != state.base:
+            edits.append((state.base, text))
+            state = state.with_base(text)
+        return state, False
+
+    def _exchange(self, place: _Place, before: str, text: str) -> None:
+        """Write *text* into a file that has *before*. What comes out is looked at later."""
+        self._save_state(place, _FileState(before, text))
+        self._disk.replace(place.aside, text.encode())
+        self._disk.close(self._disk.open_append(place.path))  # an empty file, if it is missing
+        self._disk.exchange(place.aside, place.path)
+
+    def _keep(self, place: _Place, state: _FileState) -> None:
+        self._save_state(place, state)
+        if state.about is None:
+            self._disk.remove(place.aside)
+
+    def _save_state(self, place: _Place, state: _FileState) -> None:
+        if state != self._load_state(place):
+            body = {"was": state.was} if state.about is None else {"was": state.was, "about": state.about}
+            self._disk.replace(place.state, json.dumps(body, ensure_ascii=False).encode())
+
+    def _load_state(self, place: _Place) -> _FileState | None:
+        found = decode(self._disk.load(place.state) or b"") or {}
+        was, about = found.get("was"), found.get("about")
+        return _FileState(was, about if isinstance(about, str) else None) if isinstance(was, str) else None
+
+    def _load(self, path: Path, base: str) -> bytes | None:
+        """Return a file's bytes, of a longer one than can be taken over only the first; None if it is missing."""
+        if self._disk.size(path) is None:
+            return None
+        return self._disk.read(path, 0, max(LONGEST_EDIT, len(base.encode())) + 1)
+
+    def _is_fresh(self, path: Path, seconds: float) -> bool:
+        try:
+            return 0 <= self._now() - path.stat().st_ctime < seconds
+        except FileNotFoundError:  # just now
+            return True
+
+    def _set_aside(self, file: Path, path: Path) -> None:
+        """Give a file that is no text, or that is too long, a name beside the document; nothing of it is lost."""
+        aside = path.with_name(f"{path.name}.unreadable-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+        self._disk.rename(file, aside)
+        log.error("document_files.unreadable", file=aside.name)
+
+    def _forget_missing(self, scope: str) -> None:
+        for name in TRACKED:
+            place = self._place(scope, name)
+            if self._disk.size(place.path) is None:
+                self._keep(place, _FileState(""))
+
+    def _remove_unreadable(self, scope: str) -> None:
+        """Remove what was set aside: nobody can tell whether it has words that were erased."""
+        for name in TRACKED:
+            path = self._place(scope, name).path
+            for aside in sorted(path.parent.glob(f"{name}.unreadable-*")):
+                self._disk.remove(aside)
+
+    def _remove(self, scope: str) -> None:
+        self._remove_unreadable(scope)
+        for name in TRACKED:
+            self._disk.remove(self._place(scope, name).path)
+        beside = self._place(scope, TRACKED[0]).state.parent
+        if beside.exists():
+            self._disk.remove_folder(beside)
+        self._commits.remove(scope)
+
+
+def _is_ours(file: StalePath) -> bool:
+    return file.path in _FILES or file.path == _REPOSITORY
+
+
+def _is_text(data: bytes, text: str) -> bool:
+    return data == text.encode() or _decode(data) == text
+
+
+def _decode(data: bytes) -> str | None:
+    """Return the text that a person saved; None for what is none, and for what is too long."""
+    if len(data) > LONGEST_EDIT:
+        return None
+    try:
+        text = decode_text(data)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return an error message without paths or user text."""
+    if not isinstance(error, OSError):
+        return type(error).__name__
+    return error.strerror or type(error).__name__
