@@ -401,6 +401,12 @@ class DyingDisk(FaultyDisk):
         super().replace(path, data)
         self.step(str(path))
 
+    def exchange(self, beside: Path, path: Path) -> None:
+        """Exchange, or die before or after it."""
+        self.step(str(path))
+        super().exchange(beside, path)
+        self.step(str(path))
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename, or die before or after it."""
         super().rename(old, new)

@@ -263,7 +263,8 @@ def read_version(repo: Repo, commit: bytes) -> DocumentVersion:
 
 def read_message(repo: Repo, commit: bytes) -> str:
     """Return the message of *commit*."""
-    return _read(repo, commit).message.decode("utf-8", "replace")
+    message: bytes = _read(repo, commit).message
+    return message.decode("utf-8", "replace")
 
 
 def resolve(repo: Repo, sha: str) -> bytes | None:

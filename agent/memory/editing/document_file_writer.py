@@ -137,7 +137,9 @@ class DocumentFileWriter:
             return
         try:
             async with self._locks.hold(scope):
-                await self._look_at(scope)
+                sights = await self._look_at(scope)
+                if await self._behind(scope, sights):
+                    self._unsettled.add(scope)  # also where files were lost without a word
         except (OSError, ValueError) as error:
             self._log_outages(self._failing | {scope: _reason(error)})
         except StoreUnavailable:
@@ -216,8 +218,7 @@ class DocumentFileWriter:
         async with self._locks.hold(scope):
             self._unsettled.discard(scope)
             sights = await self._look_at(scope)
-            head = (await self._documents.heads([scope]))[scope]
-            behind = [name for name, each in sights.items() if rev_of(each.state.base) != head.revs.get(name, "")]
+            behind = await self._behind(scope, sights)
             texts = await self._documents.texts(scope) if behind else {}
             for name in behind:
                 self._unsettled.add(scope)
@@ -250,6 +251,11 @@ class DocumentFileWriter:
         elif all(each is None or not 0 <= now - each[0] / 1e9 < _COARSE for each in signatures):
             self._seen[scope] = signatures
         return sights
+
+    async def _behind(self, scope: str, sights: Mapping[str, _Sight]) -> Sequence[str]:
+        """Return the documents whose files have not the text of the store."""
+        head = (await self._documents.heads([scope]))[scope]
+        return [name for name, each in sights.items() if rev_of(each.state.base) != head.revs.get(name, "")]
 
     async def _take_over(self, scope: str, name: str, before: str, after: str) -> None:
         """Make a person's edit a change. Where the store has moved on, both are kept."""

@@ -1,0 +1,537 @@
+"""From the store to MEMORY.md, USER.md and SOUL.md, and back from what a person saves there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from dulwich.objects import Commit
+from dulwich.repo import Repo
+
+from agent.memory.documents.version_store import BY_HAND, TRACKED
+from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFileWriter
+from agent.memory.storage import disk as disk_module
+from agent.memory.storage.disk import Disk
+from gateway.ports.documents import DocumentChangeStore, DocumentState, document_file
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory import SCOPE, CountingDisk, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
+
+BOBS_SCOPE = "people/telegram%3a43"
+TEA, DOG = "- likes tea\n", "- has a dog\n"
+
+
+class Later:
+    """A clock of files' times that a test moves on."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self.moved = 0.0
+
+    def __call__(self) -> float:
+        """Return seconds since 1970."""
+        return time.time() + self.moved
+
+
+@dataclass
+class Scene:
+    """A home, its store, and the writer between them, as processes one after the other have it."""
+
+    home: Path
+    records: FakeRecords = field(default_factory=FakeRecords)
+    later: Later = field(default_factory=Later)
+    has_git: bool = True
+
+    def __post_init__(self) -> None:
+        """Begin with the first process."""
+        self.restart()
+
+    @property
+    def documents(self) -> DocumentChangeStore:
+        """What is true."""
+        return self.records.documents
+
+    def restart(self, disk: Disk | None = None) -> None:
+        """Have the next process, on a disk of its own."""
+        self.writer = DocumentFileWriter(self.home, self.documents, has_git=self.has_git, disk=disk, now=self.later)
+
+    def path(self, name: str = "MEMORY.md", scope: str = SCOPE) -> Path:
+        """Return where a document's file is."""
+        return self.home / scope / document_file(name)
+
+    async def change(self, text: str, name: str = "MEMORY.md", scope: str = SCOPE, why: str = "t1") -> None:
+        """Change a document in the store."""
+        now = await self.documents.read(scope, name)
+        assert await self.documents.write(scope, name, text, was=now.rev, why=why, by="ann") is not None
+
+    async def text(self, name: str = "MEMORY.md") -> str:
+        """Return a document as the store has it."""
+        return (await self.documents.read(SCOPE, name)).text
+
+    async def passes(self, count: int = 3) -> None:
+        """Flush, with time between, until nothing lingers."""
+        for _ in range(count):
+            await self.writer.flush()
+            self.later.moved += 3
+
+    async def notice(self) -> None:
+        """Come to a turn, some time after the last save."""
+        self.later.moved += 3
+        await self.writer.notice(SCOPE)
+
+    async def rebuild(self) -> None:
+        """Rebuild, while time passes."""
+        task = asyncio.create_task(self.writer.rebuild(SCOPE))
+        while not task.done():
+            self.later.moved += 1
+            await asyncio.sleep(0.01)
+        await task
+
+    async def causes(self) -> list[str]:
+        """Return the causes of all changes, the oldest first."""
+        return [each.why for each in await self.documents.log(SCOPE, limit=100)][::-1]
+
+    def edit(self, text: str | bytes, name: str = "MEMORY.md") -> None:
+        """Save a file as an editor does that writes in place."""
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+    def found(self) -> bytes:
+        """Return all bytes below the scope's folder, those that git has compressed as they are."""
+        paths = [path for path in sorted((self.home / SCOPE).rglob("*")) if path.is_file()]
+        inflated = [text for path in self.repositories() for text in objects(path)]
+        return b"\n".join([*(path.read_bytes() for path in paths), *inflated])
+
+    def repositories(self) -> list[Path]:
+        """Return the scope's repositories, those that were set aside too."""
+        return sorted((self.home / SCOPE / "memory").glob(".git*"))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """An empty home."""
+    return Scene(tmp_path)
+
+
+def objects(repository: Path) -> Iterator[bytes]:
+    """Yield the content of every object in a repository."""
+    with Repo(str(repository)) as repo:
+        for sha in repo.object_store:
+            yield repo[sha].as_raw_string()
+
+
+def commits(scene: Scene) -> list[tuple[str, str, dict[str, str]]]:
+    """Return the message's first line, its last line but one, and the documents of each commit, the oldest first."""
+    found: list[tuple[str, str, dict[str, str]]] = []
+    with Repo(str(scene.home / SCOPE / "memory" / ".git")) as repo:
+        for entry in repo.get_walker():
+            commit = entry.commit
+            assert isinstance(commit, Commit)
+            lines = commit.message.decode().splitlines()
+            tree = repo[commit.tree]
+            texts = {each.path.decode(): repo[each.sha].as_raw_string().decode() for each in tree.items()}  # type: ignore[attr-defined]
+            found.append((lines[0], next(each for each in lines if each.startswith("Change: ")), texts))
+    return found[::-1]
+
+
+# -- changes reach their files -------------------------------------------------------------------------
+
+
+async def test_a_change_reaches_its_file_and_its_repository(scene: Scene) -> None:
+    """The bytes of the store, private; a commit that names the change; nothing is left to write or lies beside."""
+    await scene.change(TEA)
+    await scene.change("friendly\n", "SOUL.md")
+    await scene.passes()
+    assert scene.path().read_text() == TEA
+    assert scene.path("SOUL.md").read_text() == "friendly\n"
+    assert not scene.path("USER.md").exists()
+    assert scene.path().stat().st_mode & 0o777 == 0o600
+    assert scene.path().parent.stat().st_mode & 0o777 == 0o700
+    log = (await scene.documents.log(SCOPE, limit=5))[::-1]
+    assert commits(scene) == [
+        ("t1", f"Change: {log[0].id}", {"MEMORY.md": TEA}),
+        ("t1", f"Change: {log[1].id}", {"MEMORY.md": TEA, "SOUL.md": "friendly\n"}),
+    ]
+    assert not await scene.documents.stale_paths()
+    assert sorted(each.name for each in (scene.path().parent / ".mirror").iterdir()) == [
+        "MEMORY.md.json",
+        "SOUL.md.json",
+    ]
+
+
+async def test_several_changes_between_two_passes_are_several_commits(scene: Scene) -> None:
+    """Each has the text that it made, and the file has the last."""
+    for n in range(40):
+        await scene.change(TEA * (n + 1), why=f"t{n}")
+    await scene.passes()
+    assert [(why, texts["MEMORY.md"]) for why, _, texts in commits(scene)] == [
+        (f"t{n}", TEA * (n + 1)) for n in range(40)
+    ]
+    await scene.change(DOG)
+    scene.restart()
+    await scene.passes()
+    assert len(commits(scene)) == 41
+    assert scene.path().read_text() == DOG
+
+
+async def test_without_git_there_is_no_repository(tmp_path: Path) -> None:
+    """The files are written all the same."""
+    scene = Scene(tmp_path, has_git=False)
+    await scene.change(TEA)
+    await scene.passes()
+    assert scene.path().read_text() == TEA
+    assert not scene.repositories()
+    assert not await scene.documents.stale_paths()
+
+
+async def test_an_emptied_document_is_an_empty_file(scene: Scene) -> None:
+    """A text that was removed in the store is in no file."""
+    await scene.change(TEA)
+    await scene.passes()
+    await scene.change("")
+    await scene.passes()
+    assert scene.path().read_text() == ""
+    assert await scene.text() == ""
+    assert len(await scene.causes()) == 2
+
+
+async def test_only_scopes_with_debts_are_touched(tmp_path: Path) -> None:
+    """A start and a pass read and write nothing of scopes whose files are written."""
+    disk = CountingDisk()
+    scene = Scene(tmp_path)
+    await scene.change(TEA)
+    await scene.passes()
+    scene.restart(disk)
+    await scene.change(DOG, scope=BOBS_SCOPE)
+    await scene.passes()
+    touched = disk.calls.total()
+    scene.restart(disk)
+    disk.reset()
+    await scene.passes()
+    assert not disk.calls
+    assert touched
+    assert scene.path(scope=BOBS_SCOPE).read_text() == DOG
+
+
+async def test_deleted_and_rebuilt_it_has_the_same_bytes(scene: Scene) -> None:
+    """The files, and every commit under its name."""
+    await scene.change(TEA + "\r\n\x0c- ü€😀\u2028no end")
+    await scene.change("friendly\n", "SOUL.md")
+    await scene.change(TEA + DOG)
+    await scene.passes()
+    before = {name: scene.path(name).read_bytes() for name in ("MEMORY.md", "SOUL.md")}
+    with Repo(str(scene.home / SCOPE / "memory" / ".git")) as repo:
+        head = repo.head()
+    shutil.rmtree(scene.home / SCOPE)
+    scene.restart()
+    await scene.rebuild()
+    assert {name: scene.path(name).read_bytes() for name in before} == before
+    with Repo(str(scene.home / SCOPE / "memory" / ".git")) as repo:
+        assert repo.head() == head
+    assert len(await scene.causes()) == 3
+
+
+# -- edits by hand -------------------------------------------------------------------------------------
+
+
+async def test_an_edit_by_hand_is_a_change(scene: Scene) -> None:
+    """It is noticed at the next turn; lines that it left alone keep their source; the file stays as it is."""
+    await scene.change(TEA, why="said")
+    await scene.passes()
+    scene.edit(TEA + DOG)
+    await scene.notice()
+    assert await scene.text() == TEA + DOG
+    assert await scene.causes() == ["said", BY_HAND]
+    assert [(await scene.documents.source(SCOPE, "MEMORY.md", line)).why for line in (TEA, DOG)] == ["said", BY_HAND]  # type: ignore[union-attr]
+    inode = scene.path().stat().st_ino
+    await scene.passes()
+    assert scene.path().stat().st_ino == inode
+    assert [why for why, *_ in commits(scene)] == ["said", BY_HAND]
+    assert not await scene.documents.stale_paths()
+
+
+async def test_files_that_were_there_first_are_taken_over(scene: Scene) -> None:
+    """An operator's SOUL.md, written before the first start; what the store has already is not lost either."""
+    await scene.change(DOG)
+    scene.edit("friendly\n", "SOUL.md")
+    scene.edit(TEA)
+    await scene.notice()
+    assert await scene.text("SOUL.md") == "friendly\n"
+    assert set((await scene.text()).splitlines()) == {"- likes tea", "- has a dog"}
+
+
+async def test_nothing_is_read_where_nothing_changed(tmp_path: Path) -> None:
+    """A turn costs a few calls of `stat`, also in a scope without a folder."""
+    disk = CountingDisk()
+    scene = Scene(tmp_path)
+    await scene.change(TEA)
+    await scene.passes()
+    scene.restart(disk)
+    await scene.notice()
+    await scene.writer.notice(BOBS_SCOPE)
+    disk.reset()
+    for _ in range(10):
+        await scene.notice()
+        await scene.writer.notice(BOBS_SCOPE)
+    assert not disk.calls
+    assert not (tmp_path / BOBS_SCOPE).exists()
+
+
+async def test_an_edit_of_the_same_size_in_the_same_moment_is_noticed(scene: Scene) -> None:
+    """A file's time does not tell two writes of one moment apart."""
+    await scene.change(TEA)
+    await scene.passes()
+    for n in range(5):
+        scene.edit(f"- likes te{n}\n")
+        scene.later.moved += 0.2
+        await scene.writer.notice(SCOPE)
+        assert await scene.text() == f"- likes te{n}\n"
+
+
+async def test_where_both_changed_both_are_kept(scene: Scene) -> None:
+    """The store has moved on since the file was written: other lines are merged, and of one line both stay."""
+    await scene.change("- likes tea\n- has a dog\n- lives in Rome\n")
+    await scene.passes()
+    await scene.change("- likes green tea\n- has a dog\n- lives in Rome\n- plays chess\n")
+    scene.edit("- likes black tea\n- has a dog and a cat\n- lives in Rome\n")
+    await scene.notice()
+    await scene.passes()
+    expected = "- likes green tea\n- likes black tea\n- has a dog and a cat\n- lives in Rome\n- plays chess\n"
+    assert await scene.text() == expected == scene.path().read_text()
+
+
+async def test_an_edit_that_waits_for_its_merge_is_the_base_of_the_next(scene: Scene) -> None:
+    """A second save, before the file was written, does not take away what the store has and the file never had."""
+    await scene.change(TEA)
+    await scene.passes()
+    await scene.change(TEA + "- plays chess\n")
+    scene.edit(DOG + TEA)
+    await scene.notice()
+    scene.edit(DOG)
+    await scene.notice()
+    await scene.passes()
+    assert await scene.text() == DOG + "- plays chess\n" == scene.path().read_text()
+
+
+async def test_a_file_that_is_being_saved_is_read_again(scene: Scene) -> None:
+    """An editor empties a file, writes half and then the rest: nothing but the whole is taken over."""
+    await scene.change(TEA)
+    await scene.passes()
+    later = scene.later.moved = 0
+    scene.edit("")
+    await scene.writer.notice(SCOPE)
+    scene.edit(DOG[:5])
+    await scene.writer.notice(SCOPE)
+    await scene.writer.flush()
+    assert await scene.text() == TEA
+    scene.edit(DOG)
+    scene.later.moved = later + 0.3
+    await scene.writer.flush()
+    assert await scene.text() == DOG
+    assert await scene.causes() == ["t1", BY_HAND]
+
+
+async def test_a_document_that_a_person_deletes_is_forgotten(scene: Scene) -> None:
+    """As before; but only once it stays away, since some editors remove a file before they write it."""
+    await scene.change(TEA)
+    await scene.passes()
+    scene.path().unlink()
+    scene.later.moved += 3
+    await scene.writer.notice(SCOPE)
+    assert await scene.text() == TEA
+    scene.later.moved += 3
+    await scene.writer.flush()
+    assert await scene.text() == ""
+    assert await scene.causes() == ["t1", BY_HAND]
+    await scene.passes()
+    assert not scene.path().exists()
+    await scene.change(DOG)
+    await scene.passes()
+    assert scene.path().read_text() == DOG
+
+
+CODINGS = (
+    "- ça va\n".encode("utf-16"),
+    "- ça va\n".encode("cp1252"),
+    "\ufeff- ça va\n".encode(),
+    "- ça va\r\n".encode(),
+)
+
+
+@pytest.mark.parametrize("data", CODINGS, ids=("utf-16", "cp1252", "bom", "crlf"))
+async def test_what_other_editors_save_is_converted(scene: Scene, data: bytes) -> None:
+    """UTF-16 with a mark, Windows-1252, a mark of UTF-8 and other line ends; the file stays until it is written."""
+    await scene.change(TEA)
+    await scene.passes()
+    scene.edit(data)
+    await scene.notice()
+    assert await scene.text() == "- ça va\n"
+    await scene.passes()
+    assert scene.path().read_bytes() == data
+    assert await scene.causes() == ["t1", BY_HAND]
+    await scene.change("- ça va\n" + DOG)
+    await scene.passes()
+    assert scene.path().read_bytes() == ("- ça va\n" + DOG).encode()
+
+
+@pytest.mark.parametrize("data", (b"\x89PNG\x00\x81\x8d", b"- a\x00b\n", b"- \x81\n", b"x" * (LONGEST_EDIT + 1)))
+async def test_what_is_no_text_is_set_aside(scene: Scene, capsys: pytest.CaptureFixture[str], data: bytes) -> None:
+    """Bytes of no text, or too many: the file lies beside the document, which is written again; the log says so."""
+    await scene.change(TEA)
+    await scene.passes()
+    scene.edit(data)
+    await scene.notice()
+    await scene.passes()
+    assert await scene.text() == TEA == scene.path().read_text()
+    [aside] = scene.path().parent.glob("MEMORY.md.unreadable-*")
+    assert aside.read_bytes() == data
+    assert capsys.readouterr().out.count("document_files.unreadable") == 1
+
+
+async def test_the_longest_edit_is_taken_over(scene: Scene) -> None:
+    """At the limit, and not above it."""
+    scene.edit("x" * (LONGEST_EDIT - 1) + "\n")
+    await scene.notice()
+    assert len(await scene.text()) == LONGEST_EDIT
+
+
+class EditingDisk(Disk):
+    """A disk on which a person saves right before files are exchanged."""
+
+    save: Callable[[], None] | None = None
+
+    def exchange(self, beside: Path, path: Path) -> None:
+        """Save, and exchange."""
+        save, self.save = self.save, None
+        if save is not None:
+            save()
+        super().exchange(beside, path)
+
+
+def save_in_place(path: Path, text: str) -> None:
+    """Empty a file and write it."""
+    path.write_text(text)
+
+
+def save_by_rename(path: Path, text: str) -> None:
+    """Write beside a file, and rename."""
+    beside = path.with_name("MEMORY.md~")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+SAVES = (save_in_place, save_by_rename)
+
+
+@pytest.fixture(params=(True, False), ids=("exchange", "renames"))
+def can_exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A file system that can exchange two names, and one that cannot."""
+    if not request.param:
+        monkeypatch.setattr(disk_module, "_exchange", lambda *_: False)
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("save", SAVES)
+async def test_a_save_between_a_look_and_the_write_is_not_lost(
+    scene: Scene, save: Callable[[Path, str], None], can_exchange: bool
+) -> None:
+    """What comes out of the exchange is looked at, and taken over when it is not what was there."""
+    await scene.change(TEA)
+    await scene.passes()
+    disk = EditingDisk()
+    scene.restart(disk)
+    disk.save = lambda: save(scene.path(), TEA + DOG)
+    await scene.change("- plays chess\n" + TEA)
+    await scene.passes()
+    assert await scene.text() == "- plays chess\n" + TEA + DOG == scene.path().read_text()
+    assert not await scene.documents.stale_paths()
+
+
+async def test_an_editor_that_opened_the_file_before_the_exchange_writes_after_it(scene: Scene) -> None:
+    """Its bytes reach a file that has no name any more; they are not lost."""
+    await scene.change(TEA)
+    await scene.passes()
+    with scene.path().open("a") as file:
+        await scene.change("- plays chess\n" + TEA)
+        await scene.writer.flush()
+        assert scene.path().read_text() == "- plays chess\n" + TEA
+        file.write(DOG)
+    await scene.passes()
+    assert await scene.text() == "- plays chess\n" + TEA + DOG == scene.path().read_text()
+
+
+# -- kills ---------------------------------------------------------------------------------------------
+
+
+async def first_write(scene: Scene) -> None:
+    """Have a document that is in no file yet."""
+    await scene.change(TEA)
+
+
+async def next_write(scene: Scene) -> None:
+    """Have a file to exchange."""
+    await first_write(scene)
+    await scene.passes()
+    await scene.change(TEA + "- plays chess\n")
+
+
+async def edit_beside_write(scene: Scene) -> None:
+    """Have an edit and a change."""
+    await next_write(scene)
+    scene.edit(DOG + TEA)
+
+
+async def erase(scene: Scene) -> None:
+    """Have all versions replaced by others."""
+    await edit_beside_write(scene)
+    await scene.passes()
+    states = await scene.documents.states(SCOPE)
+    new = [
+        DocumentState(change=each.change, texts={k: v.replace("tea", "…") for k, v in each.texts.items()})
+        for each in states
+    ]
+    assert await scene.documents.replace({SCOPE: new}, was={SCOPE: states[-1].change.number})
+
+
+@pytest.mark.parametrize("prepare", (first_write, next_write, edit_beside_write, erase))
+@pytest.mark.parametrize("is_edited", (False, True), ids=("", "edited after the kill"))
+async def test_killed_anywhere_nothing_is_lost_or_taken_for_an_edit(
+    tmp_path: Path, prepare: Callable[[Scene], Awaitable[None]], is_edited: bool, can_exchange: bool
+) -> None:
+    """At each write, rename, exchange and removal: the next process has the same document, file and causes."""
+    points, expected = 0, None
+    for at in range(200):
+        scene = Scene(tmp_path / str(at))
+        await prepare(scene)
+        scene.later.moved += 3
+        scene.restart(DyingDisk(at=at, error=ProcessCrash()))
+        with suppress(ProcessCrash):
+            await scene.passes()
+        is_killed = scene.writer._disk.count > at  # type: ignore[attr-defined]
+        scene.restart()
+        if is_edited:
+            scene.later.moved += 3
+            if not can_exchange:
+                await scene.writer.flush()  # a person may have found no file, and made one
+            old = scene.path().read_text() if scene.path().exists() else ""
+            scene.edit(old + "- sings\n")
+            await scene.notice()
+        await scene.passes(4)
+        found = (scene.path().read_text(), await scene.text(), await scene.causes())
+        assert not await scene.documents.stale_paths()
+        assert found[0] == found[1]
+        assert commits(scene)[-1][2] == {"MEMORY.md": found[1]}
+        assert not list((scene.path().parent / ".mirror").glob("*.aside*"))
+        lines = sorted(found[1].splitlines())
+        expected = expected or (lines, found[2])
+        assert (lines, found[2]) == expected, at
+        points += 1
+        if not is_killed:
+            break
+    assert points > 8
