@@ -13,6 +13,7 @@ from gateway.logs import configure_logs
 from tests.benchmarks import (
     attacks,
     flood,
+    hand_edits,
     over_http,
     page_speed,
     reminders,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "start-many": start.start_of_many,
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
+    "hand-edits": lambda: asyncio.run(hand_edits.measure()),
     "tools-start": start.compare_tools,
     "reminders": lambda: asyncio.run(reminders.due_at_once()),
     "telegram": lambda: asyncio.run(telegram_front.measured()),

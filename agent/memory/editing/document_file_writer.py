@@ -37,7 +37,7 @@ LONGEST_EDIT = 1_000_000  # bytes of a file that are taken over
 _REPOSITORY = "memory/.git"
 _FILES = {document_file(name): name for name in TRACKED}
 _PASS = 0.25  # seconds between two looks at what is stale
-_LOOK_AROUND = 5.0  # seconds between two looks for edits in scopes that nobody talks to
+_LOOK_AROUND = 20  # passes between two looks for edits in scopes that nobody talks to
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a file that cannot be written is tried again
 _SAVING = 0.1  # seconds that an editor may take between two writes of a save
 _EMPTYING = 1.0  # and between emptying or removing a file and writing it
@@ -45,7 +45,7 @@ _LINGERING = 0.5  # and may write into a file that was exchanged, for it had ope
 _COARSE = 2.5  # seconds; a file that was changed so recently can be changed again without a new time
 _LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
 _KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
-_TRIES = 5  # of a compare-and-set
+_TRIES = 20  # of a compare-and-set
 _ALL = 1_000_000  # changes
 _COMMITTED = 32  # changes in one visit of a thread
 
@@ -64,9 +64,28 @@ class _FileState:
         """The text that the file has, unless a person has changed it since."""
         return self.was if self.about is None else self.about
 
+    def base_of(self, text: str) -> str:
+        """Return what a person has made *text* from: an editor may read a file before it is exchanged, and save after.
+
+        That is only so for a moment. Later, a person who removes what was just written there means it.
+        """
+        if self.about is None:
+            return self.was
+        was, about, now = (set(each.split("\n")) for each in (self.was, self.about, text))
+        return self.was if (about - was).isdisjoint(now) and was - about <= now else self.about
+
     def with_base(self, text: str) -> _FileState:
         """Return the state of a file with *text*."""
         return _FileState(text) if self.about is None else _FileState(self.was, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outage:
+    """A scope whose files cannot be written, and when it is tried again."""
+
+    reason: str
+    pause: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +130,19 @@ class DocumentFileWriter:
         self._seen: LRUCache[str, _Signatures] = LRUCache(_KNOWN_SCOPES)  # of files without edits
         self._missing: dict[Path, float] = {}  # since when
         self._unsettled: set[str] = set()  # scopes with files that somebody may be writing
-        self._failing: dict[str, str] = {}  # errors by scope
+        self._failing: dict[str, _Outage] = {}  # by scope
         self._is_store_down = False
 
     async def run(self) -> None:
         """Write until cancelled, beginning with what the last run left."""
-        pause, waited = 0.0, 0.0
+        passes = 0
         while True:
-            is_clean = await self.flush()
-            pause = _PASS if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
-            waited += pause
-            if waited >= _LOOK_AROUND:
-                waited = 0.0
+            await self.flush()
+            passes += 1
+            if passes % _LOOK_AROUND == 0:
                 for scope in await wait_for_thread(asyncio.to_thread(self._changed, dict(self._seen))):
                     await self.notice(scope)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_PASS)
 
     async def notice(self, scope: str) -> None:
         """Take over what a person has changed in the documents of *scope*. Cheap without a change; never fails.
@@ -141,33 +158,37 @@ class DocumentFileWriter:
                 if await self._behind(scope, sights):
                     self._unsettled.add(scope)  # also where files were lost without a word
         except (OSError, ValueError) as error:
-            self._log_outages(self._failing | {scope: _reason(error)})
+            self._note_outage(scope, error)
         except StoreUnavailable:
             log.warning("document_files.store_down", scope=scope)
 
     async def flush(self, scope: str | None = None) -> bool:
-        """Write what is stale of *scope*, or of all; return False if a file could not be written.
+        """Write what is stale of *scope*, or of all; return False if files could not be written.
 
-        Files that somebody may be writing are left for the next flush.
+        Files that somebody may be writing are left for the next flush, and scopes whose files could not be written for
+        a later one, unless *scope* is given.
         """
+        now = asyncio.get_running_loop().time()
         try:
             stale = [each for each in await self._documents.stale_paths(scope) if _is_ours(each)]
             waiting = self._unsettled if scope is None else self._unsettled & {scope}
-            failed: dict[str, str] = {}
             for each in dict.fromkeys([*(file.scope for file in stale), *sorted(waiting)]):
+                outage = self._failing.get(each)
+                if scope is None and outage is not None and now < outage.until:
+                    continue
                 try:
                     await self._write_scope(each, [file for file in stale if file.scope == each])
                 except (OSError, ValueError) as error:
-                    failed[each] = _reason(error)
+                    self._note_outage(each, error)
+                else:
+                    self._note_success(each)
         except StoreUnavailable:
             if not self._is_store_down:
                 log.warning("document_files.store_down")
             self._is_store_down = True
             return False
         self._is_store_down = False
-        others = {each: why for each, why in self._failing.items() if scope is not None and each != scope}
-        self._log_outages(others | failed)
-        return not failed
+        return not self._failing if scope is None else scope not in self._failing
 
     async def settle(self, scope: str) -> None:
         """Return when edits of *scope* are taken over, and its files and commits are those of the store.
@@ -188,9 +209,9 @@ class DocumentFileWriter:
     async def _is_behind(self, scope: str) -> bool:
         """Write what is stale of *scope*; return True if more is left."""
         if not await self.flush(scope):
-            if scope not in self._failing:
+            if self._is_store_down:
                 raise StoreUnavailable("the store cannot be read")
-            raise OSError(f"the files of the memory cannot be written: {self._failing[scope]}")
+            raise OSError(f"the files of the memory cannot be written: {self._failing[scope].reason}")
         return scope in self._unsettled or any(map(_is_ours, await self._documents.stale_paths(scope)))
 
     async def rebuild(self, scope: str) -> None:
@@ -216,16 +237,19 @@ class DocumentFileWriter:
 
     async def _write_scope(self, scope: str, stale: Sequence[StalePath]) -> None:
         async with self._locks.hold(scope):
-            self._unsettled.discard(scope)
             sights = await self._look_at(scope)
             behind = await self._behind(scope, sights)
             texts = await self._documents.texts(scope) if behind else {}
             for name in behind:
-                self._unsettled.add(scope)
                 if not sights[name].is_busy:
                     place, text = self._place(scope, name), texts.get(name, "")
                     await wait_for_thread(asyncio.to_thread(self._exchange, place, sights[name].state.base, text))
-        if scope in self._unsettled or not stale:
+            is_settled = not behind and not any(each.is_busy for each in sights.values())
+            if is_settled:
+                self._unsettled.discard(scope)
+            else:
+                self._unsettled.add(scope)
+        if not is_settled or not stale:
             return
         async with self._commit_locks.hold(scope):
             is_anew = any(each.path == _REPOSITORY for each in stale)
@@ -288,13 +312,18 @@ class DocumentFileWriter:
             ]
             await wait_for_thread(asyncio.to_thread(self._commits.add, scope, states))
 
-    def _log_outages(self, failing: dict[str, str]) -> None:
-        """Log each outage once when it begins and once when it is over."""
-        for scope in failing.keys() - self._failing.keys():
-            log.error("document_files.cannot_write", scope=scope, error=failing[scope])
-        for scope in self._failing.keys() - failing.keys():
+    def _note_outage(self, scope: str, error: OSError | ValueError) -> None:
+        """Try the scope again later and later; an outage is logged once when it begins."""
+        outage, reason = self._failing.get(scope), _reason(error)
+        if outage is None:
+            log.error("document_files.cannot_write", scope=scope, error=reason)
+        pause = _FIRST_PAUSE if outage is None else min(outage.pause * 2, _LONGEST_PAUSE)
+        self._failing[scope] = _Outage(reason, pause, asyncio.get_running_loop().time() + pause)
+        self._unsettled.add(scope)
+
+    def _note_success(self, scope: str) -> None:
+        if self._failing.pop(scope, None) is not None:
             log.info("document_files.writes_again", scope=scope)
-        self._failing = failing
 
     # -- in the thread -----------------------------------------------------------------------------
 
@@ -341,7 +370,7 @@ class DocumentFileWriter:
             return state, False  # a kill came before it was removed
         if state.about is not None and out == state.about.encode() and self._disk.load(place.path) != out:
             return _FileState(state.was), False  # a kill came right before the exchange
-        if self._is_fresh(place.aside, _LINGERING):
+        if self._is_fresh(place.aside, _LINGERING) or self._is_fresh(place.path, _SAVING):
             return state, True
         if not _is_text(out, state.was):
             if (text := _decode(out)) is None:
@@ -369,7 +398,7 @@ class DocumentFileWriter:
             self._save_state(place, state)  # first, or the file would be taken for one that was deleted
             self._set_aside(place.path, place.path)
         elif text != state.base:
-            edits.append((state.base, text))
+            edits.append((state.base_of(text), text))
             state = state.with_base(text)
         return state, False
 

@@ -23,7 +23,7 @@ from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation
 from agent.memory.editing.entry_matching import is_same, replaces
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.editing.text_operations import changed_texts
-from agent.memory.editing.three_way_merge import ThreeWayResult, revert_change, three_way
+from agent.memory.editing.three_way_merge import ThreeWayResult, merge_both, revert_change, three_way
 from agent.memory.editing.whole_text import NOTHING_YET, edits_of_text
 from agent.memory.model_calls import UnusableAnswer
 
@@ -256,3 +256,17 @@ def test_no_message_falls_through(current: str, responses: list[SimpleNamespace]
         after = parse(MemoryStore(workspace).read_long_term())
         for old in stated(current):
             assert any(replaces(new, old) for new in after), old.raw
+
+
+@given(base=memories(), mine=memories(), theirs=memories())
+def test_an_edit_by_hand_loses_no_line_of_its_own(base: str, mine: str, theirs: str) -> None:
+    """Whatever was changed meanwhile, each new line of the edit is in the text; a second time, it changes nothing."""
+
+    def lines(text: str) -> set[str]:
+        return {line.rstrip() for line in text.split("\n") if line.strip()}
+
+    merged = merge_both(base, mine, theirs)
+    assert lines(mine) - lines(base) <= lines(merged)
+    assert lines(merge_both(base, mine, merged)) == lines(merged)
+    assert merge_both(base, mine, base) == mine
+    assert merge_both(base, base, theirs) == theirs

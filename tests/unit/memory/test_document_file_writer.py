@@ -6,22 +6,26 @@ import asyncio
 import errno
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dulwich.objects import Commit
 from dulwich.repo import Repo
 
-from agent.memory.documents.version_store import BY_HAND, TRACKED
+from agent.memory.documents.git_repository import open_repo, write_commit
+from agent.memory.documents.version_store import BY_HAND
 from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFileWriter
 from agent.memory.storage import disk as disk_module
 from agent.memory.storage.disk import Disk
+from gateway.errors import StoreUnavailable
 from gateway.ports.documents import DocumentChangeStore, DocumentState, document_file
 from tests.fakes.clock import VirtualClock
-from tests.fakes.memory import SCOPE, CountingDisk, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
+from tests.fakes.hand_edits import save_by_rename, save_in_place, saves_beside_changes
+from tests.fakes.memory import SCOPE, START, CountingDisk, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
 
 BOBS_SCOPE = "people/telegram%3a43"
 TEA, DOG = "- likes tea\n", "- has a dog\n"
@@ -85,9 +89,9 @@ class Scene:
         self.later.moved += 3
         await self.writer.notice(SCOPE)
 
-    async def rebuild(self) -> None:
-        """Rebuild, while time passes."""
-        task = asyncio.create_task(self.writer.rebuild(SCOPE))
+    async def passing(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do *work* while time passes."""
+        task = asyncio.create_task(work)
         while not task.done():
             self.later.moved += 1
             await asyncio.sleep(0.01)
@@ -230,7 +234,7 @@ async def test_deleted_and_rebuilt_it_has_the_same_bytes(scene: Scene) -> None:
         head = repo.head()
     shutil.rmtree(scene.home / SCOPE)
     scene.restart()
-    await scene.rebuild()
+    await scene.passing(scene.writer.rebuild(SCOPE))
     assert {name: scene.path(name).read_bytes() for name in before} == before
     with Repo(str(scene.home / SCOPE / "memory" / ".git")) as repo:
         assert repo.head() == head
@@ -380,7 +384,7 @@ async def test_what_other_editors_save_is_converted(scene: Scene, data: bytes) -
     assert scene.path().read_bytes() == ("- ça va\n" + DOG).encode()
 
 
-@pytest.mark.parametrize("data", (b"\x89PNG\x00\x81\x8d", b"- a\x00b\n", b"- \x81\n", b"x" * (LONGEST_EDIT + 1)))
+@pytest.mark.parametrize("data", [b"\x89PNG\x00\x81\x8d", b"- a\x00b\n", b"- \x81\n", b"x" * (LONGEST_EDIT + 1)])
 async def test_what_is_no_text_is_set_aside(scene: Scene, capsys: pytest.CaptureFixture[str], data: bytes) -> None:
     """Bytes of no text, or too many: the file lies beside the document, which is written again; the log says so."""
     await scene.change(TEA)
@@ -412,18 +416,6 @@ class EditingDisk(Disk):
         if save is not None:
             save()
         super().exchange(beside, path)
-
-
-def save_in_place(path: Path, text: str) -> None:
-    """Empty a file and write it."""
-    path.write_text(text)
-
-
-def save_by_rename(path: Path, text: str) -> None:
-    """Write beside a file, and rename."""
-    beside = path.with_name("MEMORY.md~")
-    beside.write_text(text)
-    beside.replace(path)
 
 
 SAVES = (save_in_place, save_by_rename)
@@ -469,6 +461,16 @@ async def test_an_editor_that_opened_the_file_before_the_exchange_writes_after_i
 # -- kills ---------------------------------------------------------------------------------------------
 
 
+async def redact(scene: Scene, word: str) -> None:
+    """Take a word from every version, as an erasure does."""
+    states = await scene.documents.states(SCOPE)
+    new = [
+        DocumentState(change=each.change, texts={name: text.replace(word, "…") for name, text in each.texts.items()})
+        for each in states
+    ]
+    assert await scene.documents.replace({SCOPE: new}, was={SCOPE: states[-1].change.number})
+
+
 async def first_write(scene: Scene) -> None:
     """Have a document that is in no file yet."""
     await scene.change(TEA)
@@ -491,16 +493,11 @@ async def erase(scene: Scene) -> None:
     """Have all versions replaced by others."""
     await edit_beside_write(scene)
     await scene.passes()
-    states = await scene.documents.states(SCOPE)
-    new = [
-        DocumentState(change=each.change, texts={k: v.replace("tea", "…") for k, v in each.texts.items()})
-        for each in states
-    ]
-    assert await scene.documents.replace({SCOPE: new}, was={SCOPE: states[-1].change.number})
+    await redact(scene, "tea")
 
 
-@pytest.mark.parametrize("prepare", (first_write, next_write, edit_beside_write, erase))
-@pytest.mark.parametrize("is_edited", (False, True), ids=("", "edited after the kill"))
+@pytest.mark.parametrize("prepare", [first_write, next_write, edit_beside_write, erase])
+@pytest.mark.parametrize("is_edited", [False, True], ids=("", "edited after the kill"))
 async def test_killed_anywhere_nothing_is_lost_or_taken_for_an_edit(
     tmp_path: Path, prepare: Callable[[Scene], Awaitable[None]], is_edited: bool, can_exchange: bool
 ) -> None:
@@ -535,3 +532,215 @@ async def test_killed_anywhere_nothing_is_lost_or_taken_for_an_edit(
         if not is_killed:
             break
     assert points > 8
+
+
+# -- erasure -------------------------------------------------------------------------------------------
+
+
+async def settled(scene: Scene) -> None:
+    """Settle, while time passes."""
+    await scene.passing(scene.writer.settle(SCOPE))
+
+
+async def test_what_is_erased_is_in_no_file_and_no_commit(scene: Scene) -> None:
+    """In the files, beside them, in set-aside ones and in git: no byte; each change is a commit as before."""
+    await scene.change("- likes tea and secrets\n")
+    await scene.passes()
+    scene.edit(b"secret \x81")
+    await scene.notice()
+    await scene.change("- likes tea and secrets\n" + DOG)
+    await scene.passes()
+    assert b"secret" in scene.found()
+    await redact(scene, "secret")
+    await settled(scene)
+    assert b"secret" not in scene.found()
+    assert not await scene.documents.stale_paths()
+    assert [texts["MEMORY.md"] for *_, texts in commits(scene)] == [
+        "- likes tea and …s\n",
+        "- likes tea and …s\n" + DOG,
+    ]
+    assert scene.path().read_text() == "- likes tea and …s\n" + DOG
+
+
+async def test_settle_takes_over_a_pending_edit(scene: Scene) -> None:
+    """Before an erasure begins, so that it finds the words."""
+    await scene.change(TEA)
+    await scene.passes()
+    scene.edit(TEA + DOG)
+    await settled(scene)
+    assert await scene.text() == TEA + DOG
+
+
+async def test_settle_says_that_a_file_cannot_be_written(tmp_path: Path) -> None:
+    """An erasure is not done until its files are written."""
+    scene = Scene(tmp_path)
+    await scene.change(TEA)
+    scene.restart(FaultyDisk(at=0))
+    with pytest.raises(OSError, match="No space left"):
+        await settled(scene)
+    scene.records.is_down = True
+    with pytest.raises(StoreUnavailable):
+        await settled(scene)
+    scene.records.is_down = False
+    await settled(scene)
+    assert scene.path().read_text() == TEA
+
+
+async def test_removed_files_leave_nothing(scene: Scene) -> None:
+    """Documents, what is beside them, commits."""
+    await scene.change(TEA)
+    await scene.change("friendly\n", "SOUL.md")
+    await scene.passes()
+    scene.edit(b"\x81")
+    await scene.notice()
+    await scene.writer.remove(SCOPE)
+    assert [path for path in (scene.home / SCOPE).rglob("*") if path.is_file()] == []
+
+
+# -- outages -------------------------------------------------------------------------------------------
+
+
+class FullDisk(Disk):
+    """A disk without room for one scope."""
+
+    is_full = True
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Write, if there is room."""
+        if self.is_full and "%3a42" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        super().replace(path, data)
+
+
+async def test_a_full_disk_delays_the_files_and_no_turn(
+    tmp_path: Path, clock: VirtualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is logged once and its end too, without a text; another scope is written meanwhile; edits are taken over."""
+    scene = Scene(tmp_path)
+    await scene.change(TEA)
+    await scene.passes()
+    disk = FullDisk()
+    scene.restart(disk)
+    await scene.change(TEA + DOG)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.writer.run())
+        for _ in range(20):
+            await scene.notice()
+            await asyncio.sleep(1)
+        await scene.change("- Bob\n", scope=BOBS_SCOPE)
+        await asyncio.sleep(0.5)
+        assert scene.path(scope=BOBS_SCOPE).read_text() == "- Bob\n"
+        assert scene.path().read_text() == TEA
+        disk.is_full = False
+        for _ in range(20):
+            scene.later.moved += 3
+            await asyncio.sleep(3)
+        assert scene.path().read_text() == TEA + DOG
+        running.cancel()
+    said = capsys.readouterr().out
+    assert said.count("document_files.cannot_write") == 1
+    assert said.count("document_files.writes_again") == 1
+    assert "likes tea" not in said
+    assert str(tmp_path) not in said
+
+
+async def test_calm_it_is_behind_by_less_than_a_second(scene: Scene, clock: VirtualClock) -> None:
+    """After a change, and after another right behind it."""
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.writer.run())
+        for n in range(3):
+            await asyncio.sleep(30)
+            await scene.change(TEA * (n + 1))
+            await asyncio.sleep(0.5)
+            scene.later.moved += 0.5
+            assert scene.path().read_text() == TEA * (n + 1)
+            await scene.change(DOG * (n + 1))
+            await asyncio.sleep(1)
+            scene.later.moved += 1
+            assert scene.path().read_text() == DOG * (n + 1)
+        running.cancel()
+    assert not scene.records.is_down
+
+
+async def test_run_finds_edits_where_nobody_talks(scene: Scene, clock: VirtualClock) -> None:
+    """A scope that this process has seen is looked at every few seconds."""
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.writer.run())
+        await scene.change(TEA)
+        await asyncio.sleep(1)
+        scene.later.moved += 10
+        await asyncio.sleep(1)
+        await scene.notice()
+        scene.edit(TEA + DOG)
+        scene.later.moved += 10
+        await asyncio.sleep(10)
+        assert await scene.text() == TEA + DOG
+        running.cancel()
+
+
+async def test_a_store_that_is_down_is_waited_for(scene: Scene, clock: VirtualClock) -> None:
+    """Neither a turn nor the loop fails, and nothing is lost."""
+    await scene.change(TEA)
+    await scene.passes()
+    await scene.change(DOG)
+    async with asyncio.TaskGroup() as tasks:
+        scene.records.is_down = True
+        running = tasks.create_task(scene.writer.run())
+        await asyncio.sleep(10)
+        scene.edit(TEA + "- sings\n")
+        await scene.notice()
+        scene.records.is_down = False
+        for _ in range(4):
+            scene.later.moved += 3
+            await asyncio.sleep(1)
+        running.cancel()
+    assert await scene.text() == DOG + "- sings\n" == scene.path().read_text()
+
+
+# -- repositories --------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_repository_is_set_aside_and_made_again(scene: Scene) -> None:
+    """Every change is a commit again, under the name that it had."""
+    await scene.change(TEA)
+    await scene.change(TEA + DOG)
+    await scene.passes()
+    before = commits(scene)
+    repository = scene.home / SCOPE / "memory" / ".git"
+    with Repo(str(repository)) as repo:
+        head = repo.head().decode()
+    path = repository / "objects" / head[:2] / head[2:]
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+    await scene.change(DOG)
+    await scene.passes()
+    assert commits(scene)[:2] == before
+    assert len(commits(scene)) == 3
+    assert [each.name[:13] for each in scene.repositories()] == [".git", ".git.corrupt-"]
+
+
+@pytest.mark.parametrize("cause", ["older store", "others' commits"])
+async def test_a_repository_of_unknown_commits_is_kept(tmp_path: Path, cause: str) -> None:
+    """What its commits have may be nowhere else: it gets another name."""
+    scene = Scene(tmp_path)
+    if cause == "older store":
+        await scene.change("- lost\n")
+        await scene.passes()
+    else:
+        with open_repo(tmp_path / SCOPE / "memory" / ".git", make=True) as repo:
+            write_commit(repo, {"MEMORY.md": b"- lost\n"}, None, why="x", by="", at=START)
+    scene.records = FakeRecords()
+    scene.restart()
+    await scene.change(TEA)
+    await scene.passes()
+    assert scene.path().read_text() == await scene.text() == TEA
+    [_, aside] = scene.repositories()
+    assert b"- lost\n" in list(objects(aside))
+
+
+# -- editors beside the model --------------------------------------------------------------------------
+
+
+async def test_no_line_is_lost_between_editors_and_the_model(scene: Scene) -> None:
+    """Saves in place, by rename and in two steps, beside changes of the store: each line of both is there at last."""
+    await saves_beside_changes(scene.home, scene.documents, saves=60, changes=60, every=0.01)
