@@ -1,7 +1,7 @@
 """The git repository of a scope's documents, ``memory/.git``: a mirror of their changes, for people and other programs.
 
-Each change is a commit that names it in its message. What is committed depends on the changes alone, so a repository
-that is made again has the same commits. Written with dulwich, so no git is needed. Methods block.
+Each change is a commit that names it in its message. A commit depends on the changes alone, so a repository that is
+made again has the same commits. Written with dulwich, so no git is needed. Methods block.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DocumentCommits:
         self._disk = disk or Disk()
 
     def newest(self, scope: str) -> tuple[str, int]:
-        """Return id and number of the newest change that is committed; an empty id if there is none.
+        """Return id and number of the newest change that is committed; an empty id before the first one.
 
         A repository of other commits is set aside, and so is one that cannot be read.
         """

@@ -1,9 +1,9 @@
 """Write MEMORY.md, USER.md and SOUL.md of every scope behind their changes, and take over what a person edits there.
 
-The rows of the store are true, and the files a mirror that no turn reads. A file is written beside and exchanged: what
-comes out is looked at, so that a save at the same moment is not lost. For each document, `memory/.mirror/` has the text
-that its file had when it was looked at last, and the text that is being exchanged for it. So after a kill, our own text
-is not taken for an edit, nor an edit for ours.
+The rows of the store are true, and the files a mirror that no turn reads. A file is written beside and exchanged. The
+old file is looked at afterwards, so that a save at the same moment is not lost. For each document, `memory/.mirror/`
+has the text that its file had at the last look, and the text that is being exchanged for it. So after a kill, our own
+text is not taken for an edit, nor an edit for ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -22,19 +22,17 @@ from cachetools import LRUCache
 
 from agent.locks import KeyLocks
 from agent.memory.documents.document_commits import DocumentCommits
-from agent.memory.documents.file_documents import DocumentBusy
 from agent.memory.documents.version_store import BY_HAND, TRACKED
 from agent.memory.editing.three_way_merge import merge_both
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, decode_text, wait_for_thread
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import DocumentChangeStore, DocumentState, StalePath, document_file, rev_of
+from gateway.ports.documents import REPOSITORY, DocumentChangeStore, DocumentState, StalePath, document_file, rev_of
 
 log = structlog.get_logger(__name__)
 
 LONGEST_EDIT = 1_000_000  # bytes of a file that are taken over
-_REPOSITORY = "memory/.git"
 _FILES = {document_file(name): name for name in TRACKED}
 _PASS = 0.25  # seconds between two looks at what is stale
 _LOOK_AROUND = 20  # passes between two looks for edits in scopes that nobody talks to
@@ -54,7 +52,7 @@ _Signatures: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class _FileState:
-    """What a document's file had when it was looked at last, and the text that is being exchanged for it."""
+    """The text that a document's file had at the last look, and the one that is being exchanged for it."""
 
     was: str
     about: str | None = None
@@ -65,9 +63,9 @@ class _FileState:
         return self.was if self.about is None else self.about
 
     def base_of(self, text: str) -> str:
-        """Return what a person has made *text* from: an editor may read a file before it is exchanged, and save after.
+        """Return the text that *text* was made from: an editor may read a file before the exchange, and save after it.
 
-        That is only so for a moment. Later, a person who removes what was just written there means it.
+        That is only so for a moment. Later, a person who removes the newest lines means it.
         """
         if self.about is None:
             return self.was
@@ -80,7 +78,7 @@ class _FileState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outage:
+class _WriteOutage:
     """A scope whose files cannot be written, and when it is tried again."""
 
     reason: str
@@ -89,7 +87,7 @@ class _Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _DocumentPaths:
     """The paths of a document: its file, what is beside it or came out of it, and its state."""
 
     path: Path
@@ -98,8 +96,8 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sight:
-    """What a look at a document's file has found."""
+class _FileLook:
+    """The result of a look at a document's file."""
 
     state: _FileState  # once the edits are taken over
     edits: Sequence[tuple[str, str]] = ()  # texts before and after each, the oldest first
@@ -130,7 +128,7 @@ class DocumentFileWriter:
         self._seen: LRUCache[str, _Signatures] = LRUCache(_KNOWN_SCOPES)  # of files without edits
         self._missing: dict[Path, float] = {}  # since when
         self._unsettled: set[str] = set()  # scopes with files that somebody may be writing
-        self._failing: dict[str, _Outage] = {}  # by scope
+        self._failing: dict[str, _WriteOutage] = {}  # by scope
         self._is_store_down = False
 
     async def run(self) -> None:
@@ -155,7 +153,7 @@ class DocumentFileWriter:
         try:
             async with self._locks.hold(scope):
                 sights = await self._look_at(scope)
-                if await self._behind(scope, sights):
+                if await self._stale_names(scope, sights):
                     self._unsettled.add(scope)  # also where files were lost without a word
         except (OSError, ValueError) as error:
             self._note_outage(scope, error)
@@ -165,7 +163,7 @@ class DocumentFileWriter:
     async def flush(self, scope: str | None = None) -> bool:
         """Write what is stale of *scope*, or of all; return False if files could not be written.
 
-        Files that somebody may be writing are left for the next flush, and scopes whose files could not be written for
+        Files that are being saved are left for the next flush, and scopes whose files could not be written for
         a later one, unless *scope* is given.
         """
         now = asyncio.get_running_loop().time()
@@ -197,14 +195,12 @@ class DocumentFileWriter:
         cannot be written, or is changed all the time, and StoreUnavailable.
         """
         self._unsettled.add(scope)
-        try:
-            async with asyncio.timeout(_LONGEST_SETTLE):
-                while True:
-                    if not await self._is_behind(scope):
-                        return
-                    await asyncio.sleep(_SETTLE_POLL)
-        except TimeoutError:
-            raise OSError("the files of the memory are being changed all the time") from None
+        clock = asyncio.get_running_loop()
+        latest = clock.time() + _LONGEST_SETTLE
+        while await self._is_behind(scope):
+            if clock.time() > latest:
+                raise OSError("the files of the memory are being changed all the time")
+            await asyncio.sleep(_SETTLE_POLL)
 
     async def _is_behind(self, scope: str) -> bool:
         """Write what is stale of *scope*; return True if more is left."""
@@ -238,7 +234,7 @@ class DocumentFileWriter:
     async def _write_scope(self, scope: str, stale: Sequence[StalePath]) -> None:
         async with self._locks.hold(scope):
             sights = await self._look_at(scope)
-            behind = await self._behind(scope, sights)
+            behind = await self._stale_names(scope, sights)
             texts = await self._documents.texts(scope) if behind else {}
             for name in behind:
                 if not sights[name].is_busy:
@@ -249,17 +245,18 @@ class DocumentFileWriter:
                 self._unsettled.discard(scope)
             else:
                 self._unsettled.add(scope)
-        if not is_settled or not stale:
+        if not stale:
             return
         async with self._commit_locks.hold(scope):
-            is_anew = any(each.path == _REPOSITORY for each in stale)
+            is_anew = is_settled and any(each.path == REPOSITORY for each in stale)
             if is_anew:
                 await wait_for_thread(asyncio.to_thread(self._remove_unreadable, scope))
             await self._commit(scope, is_anew=is_anew)
-        for each in stale:
-            await self._documents.drop_stale_path(each)
+        if is_settled:
+            for file in stale:
+                await self._documents.drop_stale_path(file)
 
-    async def _look_at(self, scope: str) -> Mapping[str, _Sight]:
+    async def _look_at(self, scope: str) -> Mapping[str, _FileLook]:
         """Look at the documents' files, and take over what was edited."""
         signatures, now = await asyncio.to_thread(self._signatures, scope), self._now()
         sights = {}
@@ -267,7 +264,9 @@ class DocumentFileWriter:
             place = self._place(scope, name)
             sight = sights[name] = await wait_for_thread(asyncio.to_thread(self._look, place))
             for before, after in sight.edits:
-                await self._take_over(scope, name, before, after)
+                if not await self._take_over(scope, name, before, after):
+                    sight = sights[name] = replace(sight, has_news=False, is_busy=True)
+                    break
             if sight.has_news:
                 await wait_for_thread(asyncio.to_thread(self._keep, place, sight.state))
         if any(each.is_busy for each in sights.values()):
@@ -276,22 +275,25 @@ class DocumentFileWriter:
             self._seen[scope] = signatures
         return sights
 
-    async def _behind(self, scope: str, sights: Mapping[str, _Sight]) -> Sequence[str]:
+    async def _stale_names(self, scope: str, sights: Mapping[str, _FileLook]) -> Sequence[str]:
         """Return the documents whose files have not the text of the store."""
         head = (await self._documents.heads([scope]))[scope]
         return [name for name, each in sights.items() if rev_of(each.state.base) != head.revs.get(name, "")]
 
-    async def _take_over(self, scope: str, name: str, before: str, after: str) -> None:
-        """Make a person's edit a change. Where the store has moved on, both are kept."""
+    async def _take_over(self, scope: str, name: str, before: str, after: str) -> bool:
+        """Make a person's edit a change. Where the store has moved on, both are kept.
+
+        Return False if other changes were faster every time.
+        """
         for _ in range(_TRIES):
             now = await self._documents.read(scope, name)
             text = await asyncio.to_thread(merge_both, before, after, now.text)
             if text == now.text:
-                return
+                return True
             if await self._documents.write(scope, name, text, was=now.rev, why=BY_HAND) is not None:
                 log.info("document_files.edited_by_hand", scope=scope, name=name)
-                return
-        raise DocumentBusy(f"{name} is being written to all the time")
+                return True
+        return False
 
     async def _commit(self, scope: str, *, is_anew: bool) -> None:
         """Commit the changes that are not committed; with *is_anew*, all of them, into a new repository."""
@@ -318,7 +320,7 @@ class DocumentFileWriter:
         if outage is None:
             log.error("document_files.cannot_write", scope=scope, error=reason)
         pause = _FIRST_PAUSE if outage is None else min(outage.pause * 2, _LONGEST_PAUSE)
-        self._failing[scope] = _Outage(reason, pause, asyncio.get_running_loop().time() + pause)
+        self._failing[scope] = _WriteOutage(reason, pause, asyncio.get_running_loop().time() + pause)
         self._unsettled.add(scope)
 
     def _note_success(self, scope: str) -> None:
@@ -327,10 +329,10 @@ class DocumentFileWriter:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def _place(self, scope: str, name: str) -> _Place:
+    def _place(self, scope: str, name: str) -> _DocumentPaths:
         folder = scope_folder(self._home, scope)
         beside = folder / "memory" / ".mirror"
-        return _Place(folder / document_file(name), beside / f"{name}.aside", beside / f"{name}.json")
+        return _DocumentPaths(folder / document_file(name), beside / f"{name}.aside", beside / f"{name}.json")
 
     def _signatures(self, scope: str) -> _Signatures:
         """Return the change time, size, inode and modification time of each document's file."""
@@ -344,29 +346,29 @@ class DocumentFileWriter:
                 found.append((stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_mtime_ns))
         return tuple(found)
 
-    def _changed(self, seen: Mapping[str, _Signatures]) -> list[str]:
-        return [scope for scope, signatures in seen.items() if self._signatures(scope) != signatures]
+    def _changed(self, signatures_of: Mapping[str, _Signatures]) -> list[str]:
+        return [scope for scope, signatures in signatures_of.items() if self._signatures(scope) != signatures]
 
-    def _look(self, place: _Place) -> _Sight:
-        """Return what was edited, in the file and in what came out of it."""
-        self._disk.mend_exchange(place.aside, place.path)
+    def _look(self, place: _DocumentPaths) -> _FileLook:
+        """Return the edits of the file, and of the old one that came out of the last exchange."""
+        self._disk.repair_exchange(place.aside, place.path)
         known = self._load_state(place)
         edits: list[tuple[str, str]] = []
         has_aside = self._disk.size(place.aside) is not None
         state, is_lingering = self._look_aside(place, known, edits)
         state, is_saving = self._look_file(place, state, edits)
         has_news = state != (known or _FileState("")) or (has_aside and state.about is None)
-        return _Sight(state=state, edits=edits, has_news=has_news, is_busy=is_lingering or is_saving)
+        return _FileLook(state=state, edits=edits, has_news=has_news, is_busy=is_lingering or is_saving)
 
     def _look_aside(
-        self, place: _Place, known: _FileState | None, edits: list[tuple[str, str]]
+        self, place: _DocumentPaths, last: _FileState | None, edits: list[tuple[str, str]]
     ) -> tuple[_FileState, bool]:
         """Look at what came out of an exchange; return the state without it, and True if it may still be written to."""
-        state = known or _FileState("")
+        state = last or _FileState("")
         out = self._disk.load(place.aside)
         if out is None:
             return _FileState(state.was), False  # a kill came before the exchange
-        if known is not None and state.about is None:
+        if last is not None and state.about is None:
             return state, False  # a kill came before it was removed
         if state.about is not None and out == state.about.encode() and self._disk.load(place.path) != out:
             return _FileState(state.was), False  # a kill came right before the exchange
@@ -379,7 +381,9 @@ class DocumentFileWriter:
                 edits.append((state.was, text))
         return _FileState(state.base), False
 
-    def _look_file(self, place: _Place, state: _FileState, edits: list[tuple[str, str]]) -> tuple[_FileState, bool]:
+    def _look_file(
+        self, place: _DocumentPaths, state: _FileState, edits: list[tuple[str, str]]
+    ) -> tuple[_FileState, bool]:
         """Look at a document's file; return the state with its text, and True if it may be half saved."""
         data = self._load(place.path, state.base)
         if data is None:
@@ -402,24 +406,24 @@ class DocumentFileWriter:
             state = state.with_base(text)
         return state, False
 
-    def _exchange(self, place: _Place, before: str, text: str) -> None:
-        """Write *text* into a file that has *before*. What comes out is looked at later."""
+    def _exchange(self, place: _DocumentPaths, before: str, text: str) -> None:
+        """Write *text* into a file that has *before*. The file that comes out is looked at later."""
         self._save_state(place, _FileState(before, text))
         self._disk.replace(place.aside, text.encode())
         self._disk.close(self._disk.open_append(place.path))  # an empty file, if it is missing
         self._disk.exchange(place.aside, place.path)
 
-    def _keep(self, place: _Place, state: _FileState) -> None:
+    def _keep(self, place: _DocumentPaths, state: _FileState) -> None:
         self._save_state(place, state)
         if state.about is None:
             self._disk.remove(place.aside)
 
-    def _save_state(self, place: _Place, state: _FileState) -> None:
+    def _save_state(self, place: _DocumentPaths, state: _FileState) -> None:
         if state != self._load_state(place):
             body = {"was": state.was} if state.about is None else {"was": state.was, "about": state.about}
             self._disk.replace(place.state, json.dumps(body, ensure_ascii=False).encode())
 
-    def _load_state(self, place: _Place) -> _FileState | None:
+    def _load_state(self, place: _DocumentPaths) -> _FileState | None:
         found = decode(self._disk.load(place.state) or b"") or {}
         was, about = found.get("was"), found.get("about")
         return _FileState(was, about if isinstance(about, str) else None) if isinstance(was, str) else None
@@ -437,7 +441,7 @@ class DocumentFileWriter:
             return True
 
     def _set_aside(self, file: Path, path: Path) -> None:
-        """Give a file that is no text, or that is too long, a name beside the document; nothing of it is lost."""
+        """Give a file that cannot be read as text, or is too long, a name beside the document."""
         aside = path.with_name(f"{path.name}.unreadable-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
         self._disk.rename(file, aside)
         log.error("document_files.unreadable", file=aside.name)
@@ -449,7 +453,7 @@ class DocumentFileWriter:
                 self._keep(place, _FileState(""))
 
     def _remove_unreadable(self, scope: str) -> None:
-        """Remove what was set aside: nobody can tell whether it has words that were erased."""
+        """Remove the files that were set aside, since they cannot be searched for words that are erased."""
         for name in TRACKED:
             path = self._place(scope, name).path
             for aside in sorted(path.parent.glob(f"{name}.unreadable-*")):
@@ -466,7 +470,7 @@ class DocumentFileWriter:
 
 
 def _is_ours(file: StalePath) -> bool:
-    return file.path in _FILES or file.path == _REPOSITORY
+    return file.path in _FILES or file.path == REPOSITORY
 
 
 def _is_text(data: bytes, text: str) -> bool:
@@ -474,7 +478,7 @@ def _is_text(data: bytes, text: str) -> bool:
 
 
 def _decode(data: bytes) -> str | None:
-    """Return the text that a person saved; None for what is none, and for what is too long."""
+    """Return the text that a person saved; None for bytes of no text, and for too many."""
     if len(data) > LONGEST_EDIT:
         return None
     try:

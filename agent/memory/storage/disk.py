@@ -139,7 +139,7 @@ class Disk:
         """Let two files of one file system have each other's name, durably; no moment is without either of them.
 
         Where the file system cannot do that, it is three renames, between which a save can be lost. A kill in between
-        is mended by `mend_exchange`.
+        is repaired by `repair_exchange`.
         """
         with note_writes(beside, path):
             if not _exchange(beside, path):
@@ -150,7 +150,7 @@ class Disk:
         for folder in {beside.parent, path.parent}:
             self.sync_folder(folder)
 
-    def mend_exchange(self, beside: Path, path: Path) -> None:
+    def repair_exchange(self, beside: Path, path: Path) -> None:
         """Complete, or take back, an `exchange` that was killed between its renames."""
         half = _half_exchanged(beside)
         if self.size(half) is not None:

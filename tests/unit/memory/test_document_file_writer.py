@@ -31,7 +31,7 @@ BOBS_SCOPE = "people/telegram%3a43"
 TEA, DOG = "- likes tea\n", "- has a dog\n"
 
 
-class Later:
+class FileClock:
     """A clock of files' times that a test moves on."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Later:
 
 
 @dataclass
-class Scene:
+class MirrorScene:
     """A home, its store, and the writer between them, as processes one after the other have it."""
 
     home: Path
     records: FakeRecords = field(default_factory=FakeRecords)
-    later: Later = field(default_factory=Later)
+    later: FileClock = field(default_factory=FileClock)
     has_git: bool = True
 
     def __post_init__(self) -> None:
@@ -118,9 +118,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def scene(tmp_path: Path) -> MirrorScene:
     """An empty home."""
-    return Scene(tmp_path)
+    return MirrorScene(tmp_path)
 
 
 def objects(repository: Path) -> Iterator[bytes]:
@@ -130,7 +130,7 @@ def objects(repository: Path) -> Iterator[bytes]:
             yield repo[sha].as_raw_string()
 
 
-def commits(scene: Scene) -> list[tuple[str, str, dict[str, str]]]:
+def commits(scene: MirrorScene) -> list[tuple[str, str, dict[str, str]]]:
     """Return the message's first line, its last line but one, and the documents of each commit, the oldest first."""
     found: list[tuple[str, str, dict[str, str]]] = []
     with Repo(str(scene.home / SCOPE / "memory" / ".git")) as repo:
@@ -147,7 +147,7 @@ def commits(scene: Scene) -> list[tuple[str, str, dict[str, str]]]:
 # -- changes reach their files -------------------------------------------------------------------------
 
 
-async def test_a_change_reaches_its_file_and_its_repository(scene: Scene) -> None:
+async def test_a_change_reaches_its_file_and_its_repository(scene: MirrorScene) -> None:
     """The bytes of the store, private; a commit that names the change; nothing is left to write or lies beside."""
     await scene.change(TEA)
     await scene.change("friendly\n", "SOUL.md")
@@ -169,7 +169,7 @@ async def test_a_change_reaches_its_file_and_its_repository(scene: Scene) -> Non
     ]
 
 
-async def test_several_changes_between_two_passes_are_several_commits(scene: Scene) -> None:
+async def test_several_changes_between_two_passes_are_several_commits(scene: MirrorScene) -> None:
     """Each has the text that it made, and the file has the last."""
     for n in range(40):
         await scene.change(TEA * (n + 1), why=f"t{n}")
@@ -186,7 +186,7 @@ async def test_several_changes_between_two_passes_are_several_commits(scene: Sce
 
 async def test_without_git_there_is_no_repository(tmp_path: Path) -> None:
     """The files are written all the same."""
-    scene = Scene(tmp_path, has_git=False)
+    scene = MirrorScene(tmp_path, has_git=False)
     await scene.change(TEA)
     await scene.passes()
     assert scene.path().read_text() == TEA
@@ -194,7 +194,7 @@ async def test_without_git_there_is_no_repository(tmp_path: Path) -> None:
     assert not await scene.documents.stale_paths()
 
 
-async def test_an_emptied_document_is_an_empty_file(scene: Scene) -> None:
+async def test_an_emptied_document_is_an_empty_file(scene: MirrorScene) -> None:
     """A text that was removed in the store is in no file."""
     await scene.change(TEA)
     await scene.passes()
@@ -208,7 +208,7 @@ async def test_an_emptied_document_is_an_empty_file(scene: Scene) -> None:
 async def test_only_scopes_with_debts_are_touched(tmp_path: Path) -> None:
     """A start and a pass read and write nothing of scopes whose files are written."""
     disk = CountingDisk()
-    scene = Scene(tmp_path)
+    scene = MirrorScene(tmp_path)
     await scene.change(TEA)
     await scene.passes()
     scene.restart(disk)
@@ -223,7 +223,7 @@ async def test_only_scopes_with_debts_are_touched(tmp_path: Path) -> None:
     assert scene.path(scope=BOBS_SCOPE).read_text() == DOG
 
 
-async def test_deleted_and_rebuilt_it_has_the_same_bytes(scene: Scene) -> None:
+async def test_deleted_and_rebuilt_it_has_the_same_bytes(scene: MirrorScene) -> None:
     """The files, and every commit under its name."""
     await scene.change(TEA + "\r\n\x0c- ü€😀\u2028no end")
     await scene.change("friendly\n", "SOUL.md")
@@ -244,7 +244,7 @@ async def test_deleted_and_rebuilt_it_has_the_same_bytes(scene: Scene) -> None:
 # -- edits by hand -------------------------------------------------------------------------------------
 
 
-async def test_an_edit_by_hand_is_a_change(scene: Scene) -> None:
+async def test_an_edit_by_hand_is_a_change(scene: MirrorScene) -> None:
     """It is noticed at the next turn; lines that it left alone keep their source; the file stays as it is."""
     await scene.change(TEA, why="said")
     await scene.passes()
@@ -260,7 +260,7 @@ async def test_an_edit_by_hand_is_a_change(scene: Scene) -> None:
     assert not await scene.documents.stale_paths()
 
 
-async def test_files_that_were_there_first_are_taken_over(scene: Scene) -> None:
+async def test_files_that_were_there_first_are_taken_over(scene: MirrorScene) -> None:
     """An operator's SOUL.md, written before the first start; what the store has already is not lost either."""
     await scene.change(DOG)
     scene.edit("friendly\n", "SOUL.md")
@@ -273,7 +273,7 @@ async def test_files_that_were_there_first_are_taken_over(scene: Scene) -> None:
 async def test_nothing_is_read_where_nothing_changed(tmp_path: Path) -> None:
     """A turn costs a few calls of `stat`, also in a scope without a folder."""
     disk = CountingDisk()
-    scene = Scene(tmp_path)
+    scene = MirrorScene(tmp_path)
     await scene.change(TEA)
     await scene.passes()
     scene.restart(disk)
@@ -287,7 +287,7 @@ async def test_nothing_is_read_where_nothing_changed(tmp_path: Path) -> None:
     assert not (tmp_path / BOBS_SCOPE).exists()
 
 
-async def test_an_edit_of_the_same_size_in_the_same_moment_is_noticed(scene: Scene) -> None:
+async def test_an_edit_of_the_same_size_in_the_same_moment_is_noticed(scene: MirrorScene) -> None:
     """A file's time does not tell two writes of one moment apart."""
     await scene.change(TEA)
     await scene.passes()
@@ -298,7 +298,7 @@ async def test_an_edit_of_the_same_size_in_the_same_moment_is_noticed(scene: Sce
         assert await scene.text() == f"- likes te{n}\n"
 
 
-async def test_where_both_changed_both_are_kept(scene: Scene) -> None:
+async def test_where_both_changed_both_are_kept(scene: MirrorScene) -> None:
     """The store has moved on since the file was written: other lines are merged, and of one line both stay."""
     await scene.change("- likes tea\n- has a dog\n- lives in Rome\n")
     await scene.passes()
@@ -310,7 +310,7 @@ async def test_where_both_changed_both_are_kept(scene: Scene) -> None:
     assert await scene.text() == expected == scene.path().read_text()
 
 
-async def test_an_edit_that_waits_for_its_merge_is_the_base_of_the_next(scene: Scene) -> None:
+async def test_an_edit_that_waits_for_its_merge_is_the_base_of_the_next(scene: MirrorScene) -> None:
     """A second save, before the file was written, does not take away what the store has and the file never had."""
     await scene.change(TEA)
     await scene.passes()
@@ -323,7 +323,7 @@ async def test_an_edit_that_waits_for_its_merge_is_the_base_of_the_next(scene: S
     assert await scene.text() == DOG + "- plays chess\n" == scene.path().read_text()
 
 
-async def test_a_file_that_is_being_saved_is_read_again(scene: Scene) -> None:
+async def test_a_file_that_is_being_saved_is_read_again(scene: MirrorScene) -> None:
     """An editor empties a file, writes half and then the rest: nothing but the whole is taken over."""
     await scene.change(TEA)
     await scene.passes()
@@ -341,7 +341,7 @@ async def test_a_file_that_is_being_saved_is_read_again(scene: Scene) -> None:
     assert await scene.causes() == ["t1", BY_HAND]
 
 
-async def test_a_document_that_a_person_deletes_is_forgotten(scene: Scene) -> None:
+async def test_a_document_that_a_person_deletes_is_forgotten(scene: MirrorScene) -> None:
     """As before; but only once it stays away, since some editors remove a file before they write it."""
     await scene.change(TEA)
     await scene.passes()
@@ -369,7 +369,7 @@ CODINGS = (
 
 
 @pytest.mark.parametrize("data", CODINGS, ids=("utf-16", "cp1252", "bom", "crlf"))
-async def test_what_other_editors_save_is_converted(scene: Scene, data: bytes) -> None:
+async def test_what_other_editors_save_is_converted(scene: MirrorScene, data: bytes) -> None:
     """UTF-16 with a mark, Windows-1252, a mark of UTF-8 and other line ends; the file stays until it is written."""
     await scene.change(TEA)
     await scene.passes()
@@ -385,7 +385,9 @@ async def test_what_other_editors_save_is_converted(scene: Scene, data: bytes) -
 
 
 @pytest.mark.parametrize("data", [b"\x89PNG\x00\x81\x8d", b"- a\x00b\n", b"- \x81\n", b"x" * (LONGEST_EDIT + 1)])
-async def test_what_is_no_text_is_set_aside(scene: Scene, capsys: pytest.CaptureFixture[str], data: bytes) -> None:
+async def test_what_is_no_text_is_set_aside(
+    scene: MirrorScene, capsys: pytest.CaptureFixture[str], data: bytes
+) -> None:
     """Bytes of no text, or too many: the file lies beside the document, which is written again; the log says so."""
     await scene.change(TEA)
     await scene.passes()
@@ -398,7 +400,7 @@ async def test_what_is_no_text_is_set_aside(scene: Scene, capsys: pytest.Capture
     assert capsys.readouterr().out.count("document_files.unreadable") == 1
 
 
-async def test_the_longest_edit_is_taken_over(scene: Scene) -> None:
+async def test_the_longest_edit_is_taken_over(scene: MirrorScene) -> None:
     """At the limit, and not above it."""
     scene.edit("x" * (LONGEST_EDIT - 1) + "\n")
     await scene.notice()
@@ -431,7 +433,7 @@ def can_exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("save", SAVES)
 async def test_a_save_between_a_look_and_the_write_is_not_lost(
-    scene: Scene, save: Callable[[Path, str], None], can_exchange: bool
+    scene: MirrorScene, save: Callable[[Path, str], None], can_exchange: bool
 ) -> None:
     """What comes out of the exchange is looked at, and taken over when it is not what was there."""
     await scene.change(TEA)
@@ -445,7 +447,7 @@ async def test_a_save_between_a_look_and_the_write_is_not_lost(
     assert not await scene.documents.stale_paths()
 
 
-async def test_an_editor_that_opened_the_file_before_the_exchange_writes_after_it(scene: Scene) -> None:
+async def test_an_editor_that_opened_the_file_before_the_exchange_writes_after_it(scene: MirrorScene) -> None:
     """Its bytes reach a file that has no name any more; they are not lost."""
     await scene.change(TEA)
     await scene.passes()
@@ -461,7 +463,7 @@ async def test_an_editor_that_opened_the_file_before_the_exchange_writes_after_i
 # -- kills ---------------------------------------------------------------------------------------------
 
 
-async def redact(scene: Scene, word: str) -> None:
+async def redact(scene: MirrorScene, word: str) -> None:
     """Take a word from every version, as an erasure does."""
     states = await scene.documents.states(SCOPE)
     new = [
@@ -471,25 +473,25 @@ async def redact(scene: Scene, word: str) -> None:
     assert await scene.documents.replace({SCOPE: new}, was={SCOPE: states[-1].change.number})
 
 
-async def first_write(scene: Scene) -> None:
+async def first_write(scene: MirrorScene) -> None:
     """Have a document that is in no file yet."""
     await scene.change(TEA)
 
 
-async def next_write(scene: Scene) -> None:
+async def next_write(scene: MirrorScene) -> None:
     """Have a file to exchange."""
     await first_write(scene)
     await scene.passes()
     await scene.change(TEA + "- plays chess\n")
 
 
-async def edit_beside_write(scene: Scene) -> None:
+async def edit_beside_write(scene: MirrorScene) -> None:
     """Have an edit and a change."""
     await next_write(scene)
     scene.edit(DOG + TEA)
 
 
-async def erase(scene: Scene) -> None:
+async def erase(scene: MirrorScene) -> None:
     """Have all versions replaced by others."""
     await edit_beside_write(scene)
     await scene.passes()
@@ -499,12 +501,12 @@ async def erase(scene: Scene) -> None:
 @pytest.mark.parametrize("prepare", [first_write, next_write, edit_beside_write, erase])
 @pytest.mark.parametrize("is_edited", [False, True], ids=("", "edited after the kill"))
 async def test_killed_anywhere_nothing_is_lost_or_taken_for_an_edit(
-    tmp_path: Path, prepare: Callable[[Scene], Awaitable[None]], is_edited: bool, can_exchange: bool
+    tmp_path: Path, prepare: Callable[[MirrorScene], Awaitable[None]], is_edited: bool, can_exchange: bool
 ) -> None:
     """At each write, rename, exchange and removal: the next process has the same document, file and causes."""
     points, expected = 0, None
     for at in range(200):
-        scene = Scene(tmp_path / str(at))
+        scene = MirrorScene(tmp_path / str(at))
         await prepare(scene)
         scene.later.moved += 3
         scene.restart(DyingDisk(at=at, error=ProcessCrash()))
@@ -537,12 +539,12 @@ async def test_killed_anywhere_nothing_is_lost_or_taken_for_an_edit(
 # -- erasure -------------------------------------------------------------------------------------------
 
 
-async def settled(scene: Scene) -> None:
+async def settled(scene: MirrorScene) -> None:
     """Settle, while time passes."""
     await scene.passing(scene.writer.settle(SCOPE))
 
 
-async def test_what_is_erased_is_in_no_file_and_no_commit(scene: Scene) -> None:
+async def test_what_is_erased_is_in_no_file_and_no_commit(scene: MirrorScene) -> None:
     """In the files, beside them, in set-aside ones and in git: no byte; each change is a commit as before."""
     await scene.change("- likes tea and secrets\n")
     await scene.passes()
@@ -562,7 +564,7 @@ async def test_what_is_erased_is_in_no_file_and_no_commit(scene: Scene) -> None:
     assert scene.path().read_text() == "- likes tea and …s\n" + DOG
 
 
-async def test_settle_takes_over_a_pending_edit(scene: Scene) -> None:
+async def test_settle_takes_over_a_pending_edit(scene: MirrorScene) -> None:
     """Before an erasure begins, so that it finds the words."""
     await scene.change(TEA)
     await scene.passes()
@@ -573,7 +575,7 @@ async def test_settle_takes_over_a_pending_edit(scene: Scene) -> None:
 
 async def test_settle_says_that_a_file_cannot_be_written(tmp_path: Path) -> None:
     """An erasure is not done until its files are written."""
-    scene = Scene(tmp_path)
+    scene = MirrorScene(tmp_path)
     await scene.change(TEA)
     scene.restart(FaultyDisk(at=0))
     with pytest.raises(OSError, match="No space left"):
@@ -586,7 +588,7 @@ async def test_settle_says_that_a_file_cannot_be_written(tmp_path: Path) -> None
     assert scene.path().read_text() == TEA
 
 
-async def test_removed_files_leave_nothing(scene: Scene) -> None:
+async def test_removed_files_leave_nothing(scene: MirrorScene) -> None:
     """Documents, what is beside them, commits."""
     await scene.change(TEA)
     await scene.change("friendly\n", "SOUL.md")
@@ -616,7 +618,7 @@ async def test_a_full_disk_delays_the_files_and_no_turn(
     tmp_path: Path, clock: VirtualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is logged once and its end too, without a text; another scope is written meanwhile; edits are taken over."""
-    scene = Scene(tmp_path)
+    scene = MirrorScene(tmp_path)
     await scene.change(TEA)
     await scene.passes()
     disk = FullDisk()
@@ -644,7 +646,7 @@ async def test_a_full_disk_delays_the_files_and_no_turn(
     assert str(tmp_path) not in said
 
 
-async def test_calm_it_is_behind_by_less_than_a_second(scene: Scene, clock: VirtualClock) -> None:
+async def test_calm_it_is_behind_by_less_than_a_second(scene: MirrorScene, clock: VirtualClock) -> None:
     """After a change, and after another right behind it."""
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(scene.writer.run())
@@ -662,7 +664,7 @@ async def test_calm_it_is_behind_by_less_than_a_second(scene: Scene, clock: Virt
     assert not scene.records.is_down
 
 
-async def test_run_finds_edits_where_nobody_talks(scene: Scene, clock: VirtualClock) -> None:
+async def test_run_finds_edits_where_nobody_talks(scene: MirrorScene, clock: VirtualClock) -> None:
     """A scope that this process has seen is looked at every few seconds."""
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(scene.writer.run())
@@ -678,7 +680,7 @@ async def test_run_finds_edits_where_nobody_talks(scene: Scene, clock: VirtualCl
         running.cancel()
 
 
-async def test_a_store_that_is_down_is_waited_for(scene: Scene, clock: VirtualClock) -> None:
+async def test_a_store_that_is_down_is_waited_for(scene: MirrorScene, clock: VirtualClock) -> None:
     """Neither a turn nor the loop fails, and nothing is lost."""
     await scene.change(TEA)
     await scene.passes()
@@ -700,7 +702,7 @@ async def test_a_store_that_is_down_is_waited_for(scene: Scene, clock: VirtualCl
 # -- repositories --------------------------------------------------------------------------------------
 
 
-async def test_a_damaged_repository_is_set_aside_and_made_again(scene: Scene) -> None:
+async def test_a_damaged_repository_is_set_aside_and_made_again(scene: MirrorScene) -> None:
     """Every change is a commit again, under the name that it had."""
     await scene.change(TEA)
     await scene.change(TEA + DOG)
@@ -722,7 +724,7 @@ async def test_a_damaged_repository_is_set_aside_and_made_again(scene: Scene) ->
 @pytest.mark.parametrize("cause", ["older store", "others' commits"])
 async def test_a_repository_of_unknown_commits_is_kept(tmp_path: Path, cause: str) -> None:
     """What its commits have may be nowhere else: it gets another name."""
-    scene = Scene(tmp_path)
+    scene = MirrorScene(tmp_path)
     if cause == "older store":
         await scene.change("- lost\n")
         await scene.passes()
@@ -741,6 +743,6 @@ async def test_a_repository_of_unknown_commits_is_kept(tmp_path: Path, cause: st
 # -- editors beside the model --------------------------------------------------------------------------
 
 
-async def test_no_line_is_lost_between_editors_and_the_model(scene: Scene) -> None:
+async def test_no_line_is_lost_between_editors_and_the_model(scene: MirrorScene) -> None:
     """Saves in place, by rename and in two steps, beside changes of the store: each line of both is there at last."""
     await saves_beside_changes(scene.home, scene.documents, saves=60, changes=60, every=0.01)
