@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from agent.commands import erasures
@@ -10,26 +11,29 @@ from agent.commands.command import CommandContext, CommandNeed, CommandReply, co
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
 from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.staged_changes import MEMORY, StagedChange
-from agent.memory.editing.text_operations import ReplaceLines
+from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, StagedChange
+from agent.memory.editing.text_operations import PATH, RemoveLines, ReplaceLines
 from agent.memory.jobs.approval_questions import (
     buttons,
     describe_operations,
     erasure_question,
     select_shown,
+    short,
     short_name,
 )
 from agent.memory.jobs.chat_edits import ChatEditRequest
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
 from agent.memory.versioning.memory_service import LineOrigin, UndoResult
+from agent.one_line import show_code
 from agent.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
-from gateway.events import InboundKind, Role
+from gateway.events import InboundKind, MessageButton, Role, short_id
 from gateway.i18n.formats import format_moment
 
-_DECISION_WORDS = ("pending", "approve", "reject")  # about staged changes, which have buttons
+_DECISION_WORDS = ("pending", "approve", "reject", "remove")  # of buttons
 _LEAST = 8  # characters that identify a name
+_SHORTEST_PART = 3  # characters of a line that `/memory drop` takes
 _LOOK_BACK = timedelta(days=30)
 _LONGEST_SHOWN = 6_000  # characters of memory that one answer shows
 Act = Callable[[CommandContext, str], Awaitable[str | CommandReply]]
@@ -144,7 +148,12 @@ _DECIDE = CommandNeed(shared=Role.ADMIN, unless=_is_about_own)
 @command(
     "memory",
     control_words=_DECISION_WORDS,
-    words={"undo": _UNDO, "correct": CommandNeed(single=Role.OWNER), "approve": _DECIDE, "reject": _DECIDE},
+    words={
+        "undo": _UNDO,
+        "approve": _DECIDE,
+        "reject": _DECIDE,
+        **dict.fromkeys(("correct", "drop", "remove"), CommandNeed(single=Role.OWNER)),
+    },
 )
 async def memory(context: CommandContext) -> CommandReply:
     """Show what is remembered here, the changes and the origin of a line, or undo a change."""
@@ -218,20 +227,101 @@ async def _correct(context: CommandContext, rest: str) -> str:
         return context.translate("memory.correct_what")
     if len(new) > LONGEST_FACT:
         return context.translate("memory.too_long", most=LONGEST_FACT)
-    request = ChatEditRequest(
-        scope=context.scope,
-        account=context.account.name,
-        turn=context.turn.id,
-        call="correct",
-        may_all=may_edit_all(context.turn),
-    )
     for name in (MEMORY, "USER.md"):
+        edits = [DocumentEdit(name, ReplaceLines(old, new))]
         try:
-            await context.services.memory.editor.edit(request, [DocumentEdit(name, ReplaceLines(old, new))])
+            await context.services.memory.editor.edit(_edit_request(context, "correct"), edits)
         except ToolFailed:  # the line is not there, or is not theirs to change; its text is for a model
             continue
         return context.translate("memory.corrected")
     return context.translate("memory.not_corrected")
+
+
+def _edit_request(context: CommandContext, call: str) -> ChatEditRequest:
+    return ChatEditRequest(
+        scope=context.scope,
+        account=context.account.name,
+        turn=context.turn.id,
+        call=call,
+        may_all=may_edit_all(context.turn),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RememberedLine:
+    """A line of a document, and the heading that tells it from equal ones."""
+
+    document: str
+    line: str
+    heading: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name of the line in a button's command."""
+        return f"={short_id(f'{self.document}.{self.heading}.{self.line}')}"
+
+
+async def _drop(context: CommandContext, words: str) -> CommandReply:
+    """Remove the one remembered line that *words* are of, or ask which; messages and summaries stay as they are."""
+    editor, request = context.services.memory.editor, _edit_request(context, "drop")
+    if len(words) < _SHORTEST_PART:
+        return context.private_reply("memory.drop_what")
+    await context.services.memory.erasure.settle(context.scope)  # a press does not wait in the session queue
+    done = await editor.earlier_result(request)
+    if done is None:
+        texts = await context.services.memory.documents.displayed_documents(context.scope)
+        found = _find_lines(texts, words)
+        if not found:
+            return CommandReply(text=context.translate("memory.no_such_line"), is_private=True, settles=True)
+        if len(found) > 1:
+            return _ask_which(context, found)
+        edit = DocumentEdit(found[0].document, RemoveLines(found[0].line, under=found[0].heading))
+        try:
+            done = await editor.edit(request, [edit])
+        except ToolFailed:  # another person's, or changed at the same time; its text is for a model
+            return context.private_reply("memory.not_dropped")
+    lines = [context.translate("memory.dropped", line=show_code(each.old.strip())) for each in done.changes]
+    lines += [context.translate("memory.drop_undo", change=each) for each in done.versions]
+    return CommandReply(text="\n".join(lines), is_private=True, settles=True)
+
+
+def _find_lines(texts: Mapping[str, str], words: str) -> list[_RememberedLine]:
+    """Return the lines that are *words*, or otherwise those that contain them; or the one that a button names."""
+    lines: list[_RememberedLine] = []
+    for name, text in texts.items():
+        headings: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("#"):
+                level = len(line) - len(line.lstrip("#"))
+                headings = [*headings[: level - 1], line.lstrip("# ")]
+            elif line.strip():
+                is_unique = text.splitlines().count(line) == 1
+                lines.append(_RememberedLine(name, line, "" if is_unique else PATH.join(headings[-2:])))
+    wanted = _plain_words(words)
+    equal = [each for each in lines if words == each.id or _plain_words(each.line) == wanted]
+    found = equal or [each for each in lines if wanted in _plain_words(each.line)]
+    return list(dict.fromkeys(found))
+
+
+def _plain_words(line: str) -> str:
+    text = " ".join(line.casefold().split())
+    return text[2:] if text[:2] in ("- ", "* ") else text
+
+
+def _ask_which(context: CommandContext, candidates: Sequence[_RememberedLine]) -> CommandReply:
+    """List lines that one of is meant, each with a button."""
+    shown = candidates[:MOST_ASKED]
+    lines = [f"{n}. {short(_plain(each.line))}" for n, each in enumerate(shown, 1)]
+    if len(candidates) > len(shown):
+        lines.append(context.translate("memory.drop_more", count=len(candidates) - len(shown)))
+    label = context.translate("memory.drop_button")
+    buttons = tuple(MessageButton(f"{label} ({n})", f"/memory remove {each.id}", n) for n, each in enumerate(shown, 1))
+    text = "\n".join([context.translate("memory.drop_which"), *lines])
+    return CommandReply(text=text, is_private=True, choices=buttons)
+
+
+def _plain(line: str) -> str:
+    return line.strip().removeprefix("- ")
 
 
 async def _usage(context: CommandContext, _: str) -> str:
@@ -249,6 +339,8 @@ _ACTS: Mapping[str, Act] = {
     "why": _why,
     "undo": _undo,
     "correct": _correct,
+    "drop": _drop,
+    "remove": _drop,
     "pending": _pending,
     "approve": _approve,
     "reject": _reject,

@@ -224,8 +224,8 @@ class MemoryEditOperation(BaseModel):
 
 
 @tool(
-    "Correct or forget lines of your memory when a person asks or corrects you; say how to undo it. `erase`: words to"
-    " erase from messages too, once the person confirms.",
+    "Correct or forget lines of your memory when a person asks or corrects you; say how to undo it. Messages keep the"
+    " words. `erase`: words a person wants gone from messages too, once they confirm.",
     kind=ToolKind.KEEP,
     gives=["memory"],
 )

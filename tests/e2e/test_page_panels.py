@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -29,7 +30,7 @@ def button(within: Page | Locator, key: str) -> Locator:
 
 
 async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium: Browser) -> None:
-    """A line as it was said, its source, the corrected line, the undone change, and the question of forgetting."""
+    """A line as it was said, its source, corrected, undone and removed, and the question of forgetting."""
     async with gateway(model=HeldScriptModel()) as up:
         page = await open_chat(chromium, up.app.web.url)
         panel = page.locator("#memory")
@@ -63,11 +64,25 @@ async def test_what_is_remembered_is_explained_corrected_and_taken_back(chromium
         await button(line, "memory_correct").click()
         await line.locator("input").press("Escape")
         await expect(line.locator("input")).to_have_count(0)
+        await page.set_viewport_size({"width": 1000, "height": 740})
+        # Removed alone: the panel says how that differs from forgetting, and the messages stay.
+        await expect(panel.locator("#memory-help")).to_have_text(translate("web.memory_help"))
+        await button(line, "memory_drop").click()
+        await expect(panel.locator(".empty")).to_have_text(translate("web.memory_empty"))
+        await button(panel, "close").click()
+        answer = page.locator(".line.notice").last
+        await expect(answer).to_contain_text(translate("memory.drop_undo", change="").partition("`")[0].strip())
+        await expect(page.locator(".line.user").filter(has_text=f"/remember {LINE}")).to_have_count(1)
+        undo = re.search(r"/memory undo [0-9a-f]+", await answer.inner_text())
+        assert undo is not None
+        await send_text(page, undo[0])
+        await button(page, "memory").click()
+        await expect(line.locator("p").first).to_have_text(LINE)
+        # Forgotten everywhere: only after a question, and with the messages.
         await button(line, "memory_forget").click()
         await expect(panel).to_be_hidden()
         await page.locator(".buttons .choice").first.click()
         await up.idle()
-        await page.locator("#sidebar-toggle").click()
         await button(page, "memory").click()
         await expect(panel.locator(".empty")).to_have_text(translate("web.memory_empty"))
 

@@ -134,6 +134,12 @@ class ChatMemoryEditor:
             await asyncio.to_thread(add_keys, self._folder(request.scope), self._disk, keys_of_lines(edits))
             return await asyncio.to_thread(self._report, request, written)
 
+    async def earlier_result(self, request: ChatEditRequest) -> ChatEditResult | None:
+        """Return the result of *request* if an earlier attempt of its turn has applied it."""
+        async with self._writing:
+            done = await asyncio.to_thread(self._report, request, ())
+        return done if done.versions else None
+
     async def _find_archived(self, scope: str, edits: Sequence[DocumentEdit]) -> list[ArchivedLine]:
         """Return the lines that the edits replace or remove and that an archive has."""
         lines = [line for each in edits if each.document == MEMORY for line in _old(each.operation).splitlines()]

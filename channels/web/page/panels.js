@@ -56,6 +56,7 @@ export class Panels {
     const item = this.item(line, [
       why,
       this.button(this.words.memory_correct, () => this.ask(item, line, "text", (text) => this.say(`/memory correct ${line}\n${text}`))),
+      this.button(this.words.memory_drop, () => this.say(`/memory drop ${line}`)),
       this.button(this.words.memory_forget, () => {
         this.close(); // the question stands in the conversation
         this.onSay(`/forget ${line}`);

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
-from tests.fakes.staged_changes import change
+from tests.fakes.staged_changes import change, memory
 
 SCOPE = "people/pocket%3aann"
 
@@ -195,3 +202,98 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
         assert max(map(len, (first, second, last))) < 2_000
         assert "No conversation" in await parlour.channel.ask("bob", "/memory history", sender="bob")
         assert "No notes" in await parlour.channel.ask("bob", "/memory notes", sender="bob")
+
+
+async def test_one_line_is_dropped_and_nothing_else() -> None:
+    """The messages keep the words, the answer shows the line and its change, and an undo brings the line back."""
+    async with gateway(model=SummaryModel()) as parlour:
+        await say(parlour, "/remember I like green tea", "/remember my dog is Bello", "is green tea healthy?")
+        dropped, shown = await say(parlour, "/memory drop GREEN  tea", "/memory")
+        assert dropped.startswith("Removed from memory: `- I like green tea`.")
+        assert "`/forget <words>` erases them everywhere" in dropped
+        assert memory(parlour, SCOPE) == "- my dog is Bello\n"
+        assert "green tea" not in shown
+        await parlour.app.session_files.flush()
+        assert "is green tea healthy?" in (parlour.home / SCOPE / "sessions/pocket%3aann.jsonl").read_text()
+        undo = re.findall(r"/memory undo [0-9a-f]+", dropped)
+        [undone] = await say(parlour, *undo)
+        assert undone.startswith("Undone")
+        assert "- I like green tea\n" in memory(parlour, SCOPE)
+
+
+async def test_of_several_lines_one_is_chosen() -> None:
+    """By a button, or by the whole line; the same line under another heading, and in USER.md, is another one."""
+    document = "# Home\n\n- likes tea\n- tea at five\n\n## Work\n\n- likes tea\n"
+    async with gateway(model=SummaryModel()) as parlour:
+        await say(parlour, "hello")
+        write_by_hand(parlour, "MEMORY.md", document)
+        write_by_hand(parlour, "USER.md", "- Likes tea a lot\n")
+        [question] = await say(parlour, "/memory drop tea")
+        assert question.startswith("Several remembered lines contain these words.")
+        commands = re.findall(r"/memory remove (=[a-z2-7]+)", question)
+        assert len(set(commands)) == 4
+        assert memory(parlour, SCOPE) == document
+        [exact] = await say(parlour, "/memory drop tea AT five")
+        assert "`- tea at five`" in exact
+        [question] = await say(parlour, "/memory drop likes tea")
+        first, second = re.findall(r"/memory remove (=[a-z2-7]+)", question)
+        [dropped] = await say(parlour, f"/memory remove {second}")
+        assert "`- likes tea`" in dropped
+        assert memory(parlour, SCOPE) == "# Home\n\n- likes tea\n\n## Work\n"
+        [gone] = await say(parlour, f"/memory remove {second}")
+        assert gone.startswith("Nothing I remember contains")
+        assert first not in gone
+        assert document_path(parlour.home, SCOPE, "USER.md").read_text() == "- Likes tea a lot\n"
+
+
+async def test_many_lines_are_listed_in_part() -> None:
+    """Five have a button; more words are asked for."""
+    async with gateway() as parlour:
+        await say(parlour, "hello")
+        write_by_hand(parlour, "MEMORY.md", "".join(f"- tea number {n}\n" for n in range(9)))
+        [question] = await say(parlour, "/memory drop tea")
+        assert len(set(re.findall(r"/memory remove (=[a-z2-7]+)", question))) == 5
+        assert "and 4 more" in question
+
+
+async def test_a_member_drops_their_own_lines_only() -> None:
+    """In a group another person's line stays, and an admin removes any."""
+    room = {"group": True}
+    async with gateway(policy=OPEN) as parlour:
+        ask = parlour.channel.ask
+        await ask("room", "/remember ann likes tea", sender="ann", **room)
+        refused = await ask("room", "/memory drop tea", sender="bob", **room)
+        assert "another person added it" in refused
+        assert memory(parlour, "chats/pocket%3aroom") == "- ann likes tea\n"
+        await ask("room", "/memory drop tea", sender="eve", is_admin=True, **room)
+        assert memory(parlour, "chats/pocket%3aroom") == ""
+
+
+async def test_a_drop_that_is_killed_removes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill behind the change the turn runs again: the same line is named, and no other one goes."""
+    async with gateway(home=tmp_path / "home") as parlour:
+        await say(parlour, "hello")
+        write_by_hand(parlour, "MEMORY.md", "- tea\n- tea at five\n")
+        editor = parlour.app.commands.memory.editor
+        edit = editor.edit
+
+        async def edit_and_die(*given: Any) -> Any:
+            done = await edit(*given)
+            parlour.kill(tmp_path / "killed")
+            return done
+
+        monkeypatch.setattr(editor, "edit", edit_and_die)
+        await say(parlour, "/memory drop tea")
+    async with gateway(home=tmp_path / "killed") as parlour:
+        posts = await parlour.channel.posted("ann", 1)
+        assert posts[0].text.startswith("Removed from memory: `- tea`.")
+        assert memory(parlour, SCOPE) == "- tea at five\n"
+
+
+def write_by_hand(parlour: InProcessGateway, name: str, text: str) -> None:
+    """Save a document as a person does, a while ago."""
+    path = document_path(parlour.home, SCOPE, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    before = time.time() - 9
+    os.utime(path, (before, before))

@@ -155,3 +155,16 @@ async def test_several_things_are_one_message_and_each_has_its_row() -> None:
         await server.until(lambda: len(post.buttons) == 1)
         await asyncio.wait_for(parlour.idle(), 10)
         assert len([each for each in server.posts if each.markup]) == 1
+
+
+async def test_one_of_several_remembered_lines_is_removed_by_a_press() -> None:
+    """`/memory drop` lists them with a button each; the pressed one goes, the other stays, and so do the messages."""
+    async with telegram_now() as server, open_gateway(server, InstantModel()) as parlour:
+        for text in ("/remember green tea in the morning", "/remember black tea at five", "/memory drop tea"):
+            server.say(text)
+        post = await asked(server, 42)
+        assert post.buttons == [["Remove (1)"], ["Remove (2)"]]
+        server.buttons.press(post, post.markup["inline_keyboard"][1][0]["callback_data"])
+        await server.until(lambda: any(text.startswith("Removed from memory") for text in server.shown(42)))
+        await server.until(lambda: post.buttons == [["Remove (1)"]])
+        assert memory(parlour, ANN) == "- green tea in the morning\n"

@@ -56,6 +56,8 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "memory pending": (OPEN, OPEN),
     "memory undo abc": (OPEN, ADMIN),
     "memory correct tea => coffee": (OPEN, OPEN),  # the line of another member only by an admin
+    "memory drop tea": (OPEN, OPEN),  # as to correct it
+    "memory remove =abc": (OPEN, OPEN),
     "memory approve abc": (OPEN, ADMIN),
     "memory reject abc": (OPEN, ADMIN),
     "model": (OPEN, OPEN),
