@@ -26,8 +26,11 @@ from gateway.home import SCHEMA, Home, schema_of
 from gateway.journal_file import CACHE, MOVED, STAMP
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import package_version
+from gateway.ports.transcripts import MIRROR
 from gateway.settings.settings_redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES
+from gateway.store.inspection import count_turns
+from gateway.store.sqlite.closed_journal import read_journal
 
 if TYPE_CHECKING:
     import tarfile
@@ -40,9 +43,8 @@ STAYS = frozenset(
     {"secrets", "backups", "downloads", "lock", "control.sock", ".restoring", ".migrating", ".init-answers.json"}
 )
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
-_OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part")  # true of the journal's file here, not of a copy
+_OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part", MIRROR)  # true of the files here, not of copies
 BLOCK = 1024 * 1024
-_END = b'{"kind":"end"'  # begins the last line of a turn in a transcript
 _SMALL = 64 * 1024
 
 
@@ -53,7 +55,7 @@ class BackupResult:
     target: Path
     files: int
     size: int  # bytes of the archive
-    turns: int  # in its transcripts
+    turns: int  # of its journal
     people: int  # with a memory of their own
     left_out: tuple[str, ...]
 
@@ -80,10 +82,9 @@ async def backup(
 
     *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
     *fetch* brings the home up to date with what other gateways write. They do not stop, so it comes behind the journal:
-    each turn of the archive's journal has its lines. Turns that are newer have lines alone, which `restore` allows.
-    *still* is held while the files are linked: inside it the mirror has written what was committed and, like every
-    job, writes no file. Journal commits continue. *list_missing* returns descriptions of
-    data that the home lacks, for the list of what is left out. *progress* is updated after each file.
+    the archive has every file that a turn of its journal refers to. *still* is held while the files are linked: inside
+    it no job writes a file. Journal commits continue. *list_missing* returns descriptions of data that the home lacks,
+    for the list of what is left out. *progress* is updated after each file.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
@@ -154,21 +155,32 @@ def _copy(file: Path, place: Path) -> None:
             left -= len(block)
 
 
-def _files(source: Path) -> Iterator[Path]:
-    """Yield the regular files that belong into an archive, in order."""
+def _files(source: Path, *, without_transcripts: bool = False) -> Iterator[Path]:
+    """Yield the regular files that belong into an archive, in order.
+
+    *without_transcripts*: the conversations are in the journal, and the restored home writes their files again.
+    """
     for folder, folders, names in os.walk(source, followlinks=False):
         here = Path(folder)
         is_top = here == source
         folders[:] = sorted(name for name in folders if not (is_top and _is_left(name)))
         for name in sorted(names):
             file = here / name
-            if is_archived(file.relative_to(source)) and file.is_file() and not file.is_symlink():
+            inside = file.relative_to(source)
+            if without_transcripts and is_transcript(inside):
+                continue
+            if is_archived(inside) and file.is_file() and not file.is_symlink():
                 yield file
 
 
 def is_archived(name: PurePath) -> bool:
     """Return True if a file of this name, relative to its home, belongs into an archive."""
     return not _is_left(name.parts[0]) and (name.name not in _DERIVED or _is_in_workspace(name))
+
+
+def is_transcript(name: PurePath) -> bool:
+    """Return True for the file of a conversation, and not for lines that were set aside beside it."""
+    return name.parent.name == "sessions" and name.suffix == ".jsonl" and not _is_in_workspace(name)
 
 
 def _is_in_workspace(name: PurePath) -> bool:
@@ -196,9 +208,11 @@ def write_archive(
     import tarfile  # a gateway that makes no backup does without it
 
     progress = progress or BackupProgress()
+    turns = read_journal(Home(source).journal, count_turns)
     left_out = [*missing, "secrets/", "the search index (it is rebuilt)"]
+    if turns is not None:
+        left_out.append("the files of conversations (they are in the journal, and written again)")
     listed: dict[str, dict[str, object]] = {}
-    turns = 0
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as out:
@@ -206,16 +220,15 @@ def write_archive(
                 gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6) as packed,
                 tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
             ):
-                files = list(_files(source))
+                files = list(_files(source, without_transcripts=turns is not None))
                 progress.total = len(files)
                 for progress.done, file in enumerate(files, 1):
                     name = file.relative_to(source).as_posix()
                     data = _contents(file, name, (lengths or {}).get(name), left_out)
                     if data is not None:
                         listed[name] = _add(archive, name, data)
-                        turns += data.turns
                 people = len({name.split("/")[1] for name in listed if name.startswith("people/")})
-                _add(archive, MANIFEST, _manifest(listed, left_out, schema, turns, people))
+                _add(archive, MANIFEST, _manifest(listed, left_out, schema, turns or 0, people))
             out.flush()
             os.fsync(out.fileno())
         os.link(temporary, target)  # unlike a rename, it never replaces a file created in the meantime
@@ -228,7 +241,7 @@ def write_archive(
     finally:
         Path(temporary).unlink(missing_ok=True)
     sync_folder(target.parent)
-    return BackupResult(target, len(listed), target.stat().st_size, turns, people, tuple(left_out))
+    return BackupResult(target, len(listed), target.stat().st_size, turns or 0, people, tuple(left_out))
 
 
 def _contents(file: Path, name: str, length: int | None, left_out: list[str]) -> _HashedFile | None:
@@ -245,9 +258,7 @@ def _contents(file: Path, name: str, length: int | None, left_out: list[str]) ->
     size = size if length is None else min(size, length)
     is_ours = name.endswith(".jsonl") and not _is_in_workspace(PurePath(name))
     # A line without its end was being written when the process died; it is not there.
-    if not is_ours:
-        return _HashedFile(source, size)
-    return _HashedFile(source, _whole_lines(source, size), has_turns=file.parent.name == "sessions")
+    return _HashedFile(source, _whole_lines(source, size) if is_ours else size)
 
 
 def _whole_lines(source: IO[bytes], size: int) -> int:
@@ -275,16 +286,13 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | _HashedFile) -> dict
 
 
 class _HashedFile:
-    """The first *size* bytes of a file, hashed as they are read; *has_turns* counts those of a transcript."""
+    """The first *size* bytes of a file, hashed as they are read."""
 
-    def __init__(self, source: IO[bytes], size: int, *, has_turns: bool = False) -> None:
+    def __init__(self, source: IO[bytes], size: int) -> None:
         self.size = size
         self.digest = hashlib.sha256()
-        self.turns = 0
         self._source = source
         self._left = size
-        self._has_turns = has_turns
-        self._tail = b"\n"  # of the last block; the beginning of a line may be in two
 
     def __enter__(self) -> None:
         return None
@@ -297,10 +305,6 @@ class _HashedFile:
         block = self._source.read(self._left if count < 0 else min(count, self._left))
         self._left -= len(block)
         self.digest.update(block)
-        if self._has_turns:
-            text = self._tail + block
-            self.turns += text.count(b"\n" + _END)
-            self._tail = text[-len(_END) :]
         return block
 
 

@@ -128,6 +128,7 @@ async def open_app(
                 await files.fetch_all()
             await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
             await app.commands.memory.staging.adopt_files(await store.links.moves())
+        await app.session_files.begin(is_shared=files is not None)
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
             await join_local_accounts(store, app.linker, now())

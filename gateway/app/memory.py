@@ -278,7 +278,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         outbox=store.outbox,
         usage=store.usage,
         session=store.journal.session,
-        flush=memory.session_files.flush,
+        transcripts=store.transcripts,
         staging=memory.staging,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,

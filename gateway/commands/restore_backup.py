@@ -31,6 +31,7 @@ from gateway.journal_file import (
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import operator_command
 from gateway.ports.journal import SessionRow
+from gateway.ports.transcripts import MIRROR
 from gateway.restore import BackupContents, restore
 from gateway.settings import check_settings, home_of
 from gateway.settings.sources import FILE_NAMES, read_file
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.app.lost_turns import LostTurns
 
 # The cache of what the database has goes with the memory, so that all of it is fetched.
-_MEMORY = ("people", "chats", "shared", "memory", "sessions", "USER.md", CACHE, f"{CACHE}-wal", f"{CACHE}-shm")
+_MEMORY = ("people", "chats", "shared", "memory", "sessions", "USER.md", MIRROR, CACHE, f"{CACHE}-wal", f"{CACHE}-shm")
 _USUAL = {
     "people": "private memory and conversations",
     "chats": "memory and conversations of groups",

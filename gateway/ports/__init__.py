@@ -117,6 +117,7 @@ from gateway.ports.store import BLANK_AFTER as BLANK_AFTER
 from gateway.ports.store import EXPIRES as EXPIRES
 from gateway.ports.store import Store as Store
 from gateway.ports.store import StoreLimits as StoreLimits
+from gateway.ports.transcripts import MIRROR as MIRROR
 from gateway.ports.transcripts import UNINDEX as UNINDEX
 from gateway.ports.transcripts import StaleFile as StaleFile
 from gateway.ports.transcripts import StoredTurn as StoredTurn

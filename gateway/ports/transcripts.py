@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from gateway.events import SessionKey
 
+MIRROR = "mirror.id"  # file of a home that names its mirror, which the store knows
 UNINDEX = "unindex"  # kind of the job that is queued when a commit deletes messages; `files` are digests of theirs
 
 
@@ -111,6 +112,9 @@ class TranscriptStore(Protocol):
         Turns of a session are committed in the order of their seqs, so that no lower one appears later.
         """
 
+    async def count(self, scope: str) -> tuple[int, datetime | None]:
+        """Return the number of transcripts of *scope*, and the time of its oldest turn; None without any."""
+
     async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
         """Return the number of changes and removals of stored turns in each transcript that had any."""
 
@@ -143,6 +147,12 @@ class TranscriptStore(Protocol):
 
     async def drop_stale(self, file: StaleFile) -> None:
         """Note that *file* was written again, unless its transcript was changed since."""
+
+    async def mirror(self) -> str:
+        """Return the name of the home's mirror that the stale files are about; "" before the first."""
+
+    async def begin_mirror(self, name: str, *, is_whole: bool) -> None:
+        """Have the stale files be about the mirror *name*: all of them, or with *is_whole* none."""
 
     async def adopt(self, scope: str, key: SessionKey, turns: Sequence[StoredTurn], *, in_files: bool = False) -> int:
         """Store the turns of *key* that are not stored, or not with their lines; return their number.

@@ -190,6 +190,16 @@ def stale_sessions(database: Database) -> Collection[str]:
     return {unquote(key) for (key,) in found}
 
 
+def count_turns(database: Database) -> int | None:
+    """Return the number of stored turns; None in a store whose turns are in files of an earlier release."""
+    if database.execute("SELECT 1 FROM meta WHERE name = 'adopted_turns'").fetchone() is None:
+        return None
+    (count,) = database.execute(  # of indices, not of the rows with their lines
+        "SELECT (SELECT count(*) FROM record) - (SELECT count(*) FROM record WHERE body IS NULL)"
+    ).fetchone()
+    return int(count)
+
+
 def newest_turn(database: Database) -> str:
     """Return the newest turn that answered messages and is in its file; "" without one."""
     found = database.execute(_NEWEST).fetchone()

@@ -75,11 +75,20 @@ _TRANSCRIPTS = (
 _BEHIND = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND (key, seq) > (?, ?) AND body IS NOT NULL")
 _SCAN = sql(_BEHIND, "ORDER BY key, seq LIMIT ?")
 _SCAN_KEYS = sql(_BEHIND, "AND key", LISTED, "ORDER BY key, seq LIMIT ?")
-_SESSIONS = (  # each by a step in the index, not by all turns
-    "WITH RECURSIVE each (key) AS (SELECT min(key) FROM record WHERE scope = ? UNION ALL "
-    "SELECT (SELECT min(key) FROM record WHERE scope = ? AND key > each.key) FROM each WHERE each.key IS NOT NULL) "
-    "SELECT key, (SELECT max(seq) FROM record WHERE scope = ? AND key = each.key) FROM each WHERE key IS NOT NULL"
+_EACH_SESSION = (  # by a step in the index, not by all turns
+    "WITH RECURSIVE each (key) AS (SELECT min(key) FROM record WHERE scope = ?1 UNION ALL "
+    "SELECT (SELECT min(key) FROM record WHERE scope = ?1 AND key > each.key) FROM each WHERE each.key IS NOT NULL) "
 )
+_SESSIONS = sql(
+    _EACH_SESSION,
+    "SELECT key, (SELECT max(seq) FROM record WHERE scope = ?1 AND key = each.key) FROM each WHERE key IS NOT NULL",
+)
+_OLDEST = sql(
+    _EACH_SESSION,
+    "SELECT min((SELECT at FROM record WHERE scope = ?1 AND key = each.key AND body IS NOT NULL ORDER BY seq LIMIT 1))",
+    "FROM each WHERE key IS NOT NULL",
+)
+_COUNT = "SELECT count(*) FROM (SELECT DISTINCT key, transcript FROM record WHERE scope = ? AND transcript != '') t"
 # Of rows in the index alone; a turn that was removed has no transcript.
 _HEADS = (
     "SELECT transcript, max(seq) FROM record WHERE scope = ? AND key = ? AND seq > ? AND transcript != '' "
@@ -125,6 +134,12 @@ MAKE_STALE = (
     "INSERT INTO stale_file (scope, key, transcript, changes) VALUES (?, ?, ?, 1) "
     "ON CONFLICT (scope, key, transcript) DO UPDATE SET changes = stale_file.changes + 1"
 )
+# Without a change that search would follow.
+_MAKE_ALL_STALE = (
+    "INSERT INTO stale_file (scope, key, transcript, changes, written) "
+    "SELECT DISTINCT scope, key, transcript, 0, -1 FROM record WHERE transcript != '' "
+    "ON CONFLICT (scope, key, transcript) DO UPDATE SET written = -1"
+)
 _EMPTIED = "body = NULL, transcript = '', new_transcript = '', failure = '', anchor = NULL, snapshot = NULL"
 _STALE = "SELECT scope, key, transcript, changes FROM stale_file WHERE changes > written AND key != ''"
 _STALE_OF = "SELECT transcript FROM stale_file WHERE changes > written AND scope = ? AND key = ?"
@@ -142,7 +157,7 @@ _BEGIN_SESSION = (
     "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING"
 )
-_ADOPTED = "adopted_turns"
+_ADOPTED, _MIRROR = "adopted_turns", "mirror"  # rows of `meta`
 _CHANGES = re.compile(rb'"(?:forgotten|rewind)"')  # kinds of lines
 
 
@@ -250,7 +265,7 @@ class SqlTranscripts:
 
         def read(database: Database) -> list[TranscriptHead]:
             found: list[TranscriptHead] = []
-            for key, last in database.execute(_SESSIONS, (column,) * 3).fetchall():
+            for key, last in database.execute(_SESSIONS, (column,)).fetchall():
                 start = known.get(key, -(2**62))
                 if last <= start:
                     continue
@@ -259,6 +274,17 @@ class SqlTranscripts:
                     head = TranscriptHead(key=read_key(key), transcript=transcript, seq=seq, turn=unquote(turn))
                     found.append(head)
             return found
+
+        return await self._engine.writer.submit(read)
+
+    async def count(self, scope: str) -> tuple[int, datetime | None]:
+        """Return the number of transcripts and the time of the oldest turn."""
+        column = quote(scope)
+
+        def read(database: Database) -> tuple[int, datetime | None]:
+            (count,) = database.execute(_COUNT, (column,)).fetchone()
+            (at,) = database.execute(_OLDEST, (column,)).fetchone()
+            return count, moment(at) if at is not None else None
 
         return await self._engine.writer.submit(read)
 
@@ -370,6 +396,24 @@ class SqlTranscripts:
                 database.execute(_SET_WRITTEN, columns).close()
 
         await self._engine.writer.submit(drop)
+
+    async def mirror(self) -> str:
+        """Return the name of the mirror."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT value FROM meta WHERE name = ?", (_MIRROR,)).fetchone()
+        )
+        return str(found[0]) if found is not None else ""
+
+    async def begin_mirror(self, name: str, *, is_whole: bool) -> None:
+        """Begin a mirror."""
+
+        def begin(database: Database) -> None:
+            if not is_whole:
+                database.execute(_MAKE_ALL_STALE).close()
+            database.execute(SET_META, (_MIRROR, name)).close()
+
+        self._engine.may_have_stale = True
+        await self._engine.writer.submit(begin)
 
     async def adopt(self, scope: str, key: SessionKey, turns: Sequence[StoredTurn], *, in_files: bool = False) -> int:
         """Store the turns that are not stored."""

@@ -66,6 +66,7 @@ async def test_a_new_home_has_everybodys_memory(tmp_path: Path, environment: Map
     model = SummaryModel()
     async with gateway(home=second, model=model, environment=environment) as parlour:
         ask = parlour.channel.ask
+        await parlour.app.session_files.flush()
         assert contents(second) == contents(first)
         assert contents(second, "people/pocket%3abob") == contents(first, "people/pocket%3abob")
         assert large in contents(second).values()

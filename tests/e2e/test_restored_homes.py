@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,7 +20,7 @@ from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import open_discord
 from tests.fakes.held_model import HeldModel
-from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, slack_server
@@ -27,6 +28,7 @@ from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import open_telegram
 
 MARK = translate("delivery.may_repeat")
+SCOPE = "people/pocket%3aann"
 NO_REACTION = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
 
 
@@ -137,3 +139,23 @@ async def test_a_restored_home_was_not_killed(tmp_path: Path) -> None:
         assert not [each for each in found if each.name == "stops"]
         async with scene.live(tmp_path / "home", HeldModel(held=False)) as parlour:
             assert (await parlour.app.store.journal.depth())["unclean_stops"] == 0
+
+
+async def test_a_restored_home_has_its_conversations(tmp_path: Path) -> None:
+    """The backup has them in its journal alone: they go on, are found, and their files are written again."""
+    home, other, archive = tmp_path / "home", tmp_path / "other", tmp_path / "b.tar.gz"
+    async with gateway(home=home) as parlour:
+        await parlour.channel.ask("ann", "my boat is called Tern")
+        await parlour.channel.ask("ann", "/new")
+        await parlour.channel.ask("ann", "what is new?")
+        await parlour.idle()
+        made = await parlour.app.backup(archive)
+    assert made.turns == 3
+    with tarfile.open(archive) as packed:
+        assert not [name for name in packed.getnames() if "sessions/" in name]
+    written = {path.name: path.read_bytes() for path in (home / SCOPE / "sessions").glob("*.jsonl")}
+    await asyncio.to_thread(restore, archive, other)
+    async with gateway(home=other) as parlour:
+        assert await parlour.app.recall.search(SCOPE, "boat")
+        await parlour.app.session_files.flush()
+    assert {path.name: path.read_bytes() for path in (other / SCOPE / "sessions").glob("*.jsonl")} == written

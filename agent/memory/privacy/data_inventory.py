@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from agent.files.file_workspace import exported_name
@@ -17,8 +18,6 @@ from agent.memory.history.history_log import HISTORY_JSONL
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import read_head
-from agent.memory.storage.transcript_lines import parse_time
 
 _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
 _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
@@ -63,7 +62,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.STATE, _SCOPE + r"\.move"),
     (
         DataKind.STATE,
-        r"(?:lock|schema|control\.sock|windows\.json|journal\.stamp|\.journal\.stamp\.part|\.restoring|\.migrating)",
+        r"(?:lock|schema|control\.sock|windows\.json|journal\.stamp|mirror\.id|\.journal\.stamp\.part|\.restoring|\.migrating)",
     ),
     (DataKind.STATE, r"memory-cache\.db(?:-wal|-shm)?"),
     (DataKind.JOURNAL, r"journal\.db(?:-wal|-shm|-journal)?"),
@@ -95,17 +94,18 @@ class ScopeInventory:
     notes: int
     waiting: int  # staged changes
     conversations: int
-    since: datetime | None  # creation of the oldest transcript
+    since: datetime | None  # time of the oldest turn
     files: int
     file_bytes: int
 
 
-def count_scope(home: Path, scope: str, *, staged_changes: int = 0) -> ScopeInventory:
-    """Count the data of a scope, *staged_changes* among them. Blocks."""
+def count_scope(
+    home: Path, scope: str, *, staged_changes: int = 0, conversations: int = 0, since: datetime | None = None
+) -> ScopeInventory:
+    """Count the files of a scope, beside what the store counts. Blocks."""
     disk = Disk()
     folder = scope_folder(home, scope)
     memory = folder / "memory"
-    created = [parse_time(read_head(disk, path).get("created")) for path in (folder / "sessions").glob("*.jsonl")]
     files = [path for path in (folder / "attachments").glob("*") if path.is_file()]
     files += [path for path in (folder / "files").rglob("*") if _is_own_file(path, folder / "files")]
     return ScopeInventory(
@@ -113,8 +113,8 @@ def count_scope(home: Path, scope: str, *, staged_changes: int = 0) -> ScopeInve
         summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
         notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
         waiting=staged_changes,
-        conversations=len(created),
-        since=min((at for at in created if at is not None), default=None),
+        conversations=conversations,
+        since=since,
         files=len(files),
         file_bytes=sum(disk.size(path) or 0 for path in files),
     )
@@ -153,6 +153,7 @@ class PrivacyService:
 
     async def count(self, scope: str) -> ScopeInventory:
         """Count the data of *scope*."""
-        await self.exports.flush()
-        count = len(await self.exports.staging.records(scope))
-        return await asyncio.to_thread(count_scope, self._home, scope, staged_changes=count)
+        staged_changes = len(await self.exports.staging.records(scope))
+        conversations, since = await self.exports.transcripts.count(scope)
+        count = partial(count_scope, staged_changes=staged_changes, conversations=conversations, since=since)
+        return await asyncio.to_thread(count, self._home, scope)

@@ -71,13 +71,14 @@ def members(
     scope: str,
     usage: Sequence[Mapping[str, Any]],
     *,
+    conversations: Sequence[ArchiveMember] = (),
     rows: Mapping[str, Sequence[Line]] | None = None,
     zone: str,
     disk: Disk,
 ) -> Iterator[ArchiveMember]:
     """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
 
-    And *rows*, the content of further JSON Lines files by name.
+    *conversations* are the files of its transcripts, and *rows* the content of further JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
@@ -88,16 +89,15 @@ def members(
         for path in sorted((folder / "memory").glob(pattern)):
             name = f"memory/{path.name}"
             if path.name == "raw.jsonl":
-                yield ArchiveMember(name, disk.size(path) or 0, partial(_filter_lines, disk, path))
+                yield ArchiveMember(name, disk.size(path) or 0, partial(_filter_lines, partial(disk.load, path)))
             else:
                 yield from _plain(disk, path, name)
     names: dict[str, str] = {}  # digest -> file name in a conversation
-    for path in sorted((folder / "sessions").glob("*.jsonl")):
-        names |= _file_names(disk, path)
-        size = disk.size(path) or 0
-        yield ArchiveMember(f"conversations/{path.name}", size, partial(_filter_lines, disk, path))
-        text = f"conversations/{path.stem}.md"
-        yield ArchiveMember(text, size, partial(_render_text, disk, path, zone))
+    for each in conversations:
+        names |= _file_names(each.read)
+        yield ArchiveMember(f"conversations/{each.name}", each.size, partial(_filter_lines, each.read))
+        text = f"conversations/{each.name.removesuffix('.jsonl')}.md"
+        yield ArchiveMember(text, each.size, partial(_render_text, each.read, zone))
     for path in sorted((folder / "attachments").glob("*")):
         # Attachments that no conversation refers to are unused, or exports.
         if _DIGEST.match(path.name) and path.name in names:
@@ -170,16 +170,16 @@ def _encoded(name: str, lines: Sequence[Line]) -> Iterator[ArchiveMember]:
         yield ArchiveMember(name, len(data), lambda: data)
 
 
-def _lines(disk: Disk, path: Path) -> Iterator[Line]:
-    for raw in (disk.load(path) or b"").splitlines():
+def _lines(read: Read) -> Iterator[Line]:
+    for raw in (read() or b"").splitlines():
         line = decode(raw)
         if line is not None:
             yield line
 
 
-def _filter_lines(disk: Disk, path: Path) -> bytes:
+def _filter_lines(read: Read) -> bytes:
     """Return a transcript without the excluded fields."""
-    return b"".join(encode(_filter_fields(line)) for line in _lines(disk, path))
+    return b"".join(encode(_filter_fields(line)) for line in _lines(read))
 
 
 def _filter_fields(line: Line) -> Line:
@@ -189,10 +189,10 @@ def _filter_fields(line: Line) -> Line:
     return fields
 
 
-def _render_text(disk: Disk, path: Path, zone: str) -> bytes:
+def _render_text(read: Read, zone: str) -> bytes:
     """Render a transcript as Markdown with speakers and times."""
     sections: list[str] = []
-    for line in _lines(disk, path):
+    for line in _lines(read):
         if kind_of(line) == "head":
             sections.append(f"# {line.get('key', '')}\n\nbegun {moment(line.get('created'), zone)} ({zone})\n")
         at = moment(line.get("timestamp"), zone)
@@ -202,10 +202,10 @@ def _render_text(disk: Disk, path: Path, zone: str) -> bytes:
     return "\n".join(sections).encode("utf-8", "replace")
 
 
-def _file_names(disk: Disk, path: Path) -> dict[str, str]:
+def _file_names(read: Read) -> dict[str, str]:
     """Return the names of a conversation's files by digest."""
     names: dict[str, str] = {}
-    for line in _lines(disk, path):
+    for line in _lines(read):
         for fact in facts_in(line):
             if fact.get(IS_EXPORT):
                 continue

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -30,11 +31,12 @@ from agent.memory.privacy.export_archive import (
 from agent.memory.scopes import attachment_path, scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.session_file_writer import SessionFile, list_session_files, read_session_file
 from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job, JobQueue, Line, Outbox, SessionRow, TurnRecordStore, UsageStore
+from gateway.ports import Job, JobQueue, Line, Outbox, SessionRow, TranscriptStore, TurnRecordStore, UsageStore
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +53,7 @@ _MIN_LIMIT = 64 * 1024  # bytes: channels with smaller files cannot receive expo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportJobs:
-    """Handlers of the jobs. *limit* returns a channel's maximum file size; *flush* projects committed records."""
+    """Handlers of the jobs. *limit* returns a channel's maximum file size."""
 
     home: Path
     jobs: JobQueue
@@ -59,7 +61,7 @@ class ExportJobs:
     outbox: Outbox
     usage: UsageStore
     session: Callable[[SessionKey], Awaitable[SessionRow]]
-    flush: Callable[[], Awaitable[bool]]
+    transcripts: TranscriptStore
     staging: StagedChangeStore
     limit: Callable[[str], int]
     zone: Callable[[str], str]
@@ -132,14 +134,26 @@ class ExportJobs:
 
     async def _members(self, scope: str, person: str) -> Iterator[ArchiveMember]:
         """Return the files of an export, reminders and standing decisions as their jobs hold them among them."""
-        await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=person)
         jobs = await self.jobs.pending_in(scope)
         rows: dict[str, Sequence[Line]] = {
             name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()
         }
         rows["memory/waiting.jsonl"] = await self.staging.records(scope)
-        return members(self.home, scope, usage, rows=rows, zone=self.zone(scope), disk=self.disk)
+        conversations = await self._conversations(scope)
+        return members(
+            self.home, scope, usage, conversations=conversations, rows=rows, zone=self.zone(scope), disk=self.disk
+        )
+
+    async def _conversations(self, scope: str) -> Sequence[ArchiveMember]:
+        """Return the files of the conversations, each of which a thread reads from the store when it is packed."""
+        loop = asyncio.get_running_loop()
+
+        def read(file: SessionFile) -> bytes:
+            return asyncio.run_coroutine_threadsafe(read_session_file(file, self.transcripts), loop).result()
+
+        files = await list_session_files(self.home, scope, self.transcripts)
+        return [ArchiveMember(file.name, file.size, partial(read, file)) for file in files]
 
     def _pack(
         self, scope: str, files: Iterator[ArchiveMember], limit: int, language: str

@@ -11,6 +11,7 @@ import asyncio
 import glob
 import os
 import re
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import TypeAlias
 import structlog
 from cachetools import LRUCache
 
-from agent.memory.scopes import transcript_path
+from agent.memory.scopes import list_scopes, scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
 from agent.memory.storage.segments import archive_of, archive_path, read_head, transcripts_of
@@ -33,6 +34,7 @@ from agent.memory.storage.transcript_lines import encode
 from gateway.errors import ScopeBehind, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import (
+    MIRROR,
     StaleFile,
     StoredRecord,
     StoredTurn,
@@ -97,6 +99,35 @@ class _Append:
     seqs: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFile:
+    """The file of a transcript, as the mirror has it."""
+
+    scope: str
+    key: SessionKey
+    transcript: str
+    name: str
+    size: int  # bytes, about
+
+
+async def list_session_files(home: Path, scope: str, transcripts: TranscriptStore) -> Sequence[SessionFile]:
+    """Return the files that the mirror of *scope* has, by name."""
+    found: list[SessionFile] = []
+    for head in await transcripts.heads(scope, {}):
+        extent = await transcripts.extent(scope, head.key, head.transcript)
+        path = transcript_path(home, scope, str(head.key))
+        name = _archive(path, head.transcript, extent.ended).name if extent.ended else path.name
+        file = SessionFile(scope=scope, key=head.key, transcript=head.transcript, name=name, size=extent.size)
+        found.append(file)
+    return sorted(found, key=lambda file: file.name)
+
+
+async def read_session_file(file: SessionFile, transcripts: TranscriptStore) -> bytes:
+    """Return the content of a file from the store."""
+    turns = await _read_turns(transcripts, file.scope, file.key, file.transcript)
+    return b"".join((_head(file.transcript, file.key, turns), *(turn.body for turn in turns)))
+
+
 class SessionFileWriter:
     """Writes every transcript file of the home. `run` must run in one task; any task may call the other methods."""
 
@@ -121,6 +152,24 @@ class SessionFileWriter:
         self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
         self._fetch: Callable[[str], Awaitable[object]] | None = None
         self._adopt: Callable[[TurnRecord], object] = lambda _: None
+
+    async def begin(self, *, is_shared: bool) -> None:
+        """Have every file written again unless this home has the files of this store. Call it once all is adopted.
+
+        A home that was restored has none. With *is_shared*, other gateways may have changed turns of a store before it
+        knew a mirror.
+        """
+        path = self._home / MIRROR
+        name = (await asyncio.to_thread(self._disk.load, path) or b"").decode("ascii", "replace")
+        before = await self._transcripts.mirror()
+        if name and name == before:
+            return
+        is_whole = not before and not is_shared
+        if not is_whole:
+            await wait_for_thread(asyncio.to_thread(self._remove_mirror))
+        name = secrets.token_hex(8)
+        await wait_for_thread(asyncio.to_thread(self._disk.replace, path, name.encode()))
+        await self._transcripts.begin_mirror(name, is_whole=is_whole)
 
     async def run(self) -> None:
         """Write until cancelled, beginning with the turns that the last run left."""
@@ -428,11 +477,8 @@ class SessionFileWriter:
     async def _rewrite(self, transcript: _Transcript, path: Path, *, is_stale: bool = False) -> _KnownFile:
         """Write the whole file. Lines that are in no row, which a person wrote, are set aside unless it *is_stale*."""
         self._files.pop(path, None)
-        turns: list[StoredTurn] = []
-        last = -(2**62)
-        while page := await self._transcripts.since(transcript.scope, transcript.key, transcript.id, last):
-            turns += page
-            last = page[-1].seq
+        turns = await _read_turns(self._transcripts, transcript.scope, transcript.key, transcript.id)
+        last = turns[-1].seq if turns else -(2**62)
         # Asked behind the rows: what they have lost since the file was written, nobody may set aside.
         stale = () if is_stale else await self._transcripts.stale_files(transcript.scope)
         is_stale = is_stale or transcript in [_Transcript(each.scope, each.key, each.transcript) for each in stale]
@@ -441,10 +487,9 @@ class SessionFileWriter:
         return _KnownFile(transcript.id, size, last)
 
     def _write_file(self, transcript: _Transcript, path: Path, turns: Sequence[StoredTurn], *, is_stale: bool) -> int:
-        begun = turns[0].at if turns else datetime.now(UTC)
         before = self._disk.load(path) or b""
         old_head, _, _ = before.partition(b"\n")
-        head = encode(build.head_line(transcript.id, str(transcript.key), begun))
+        head = _head(transcript.id, transcript.key, turns)
         old = build.decode(old_head) or {}
         if old.get("transcript") == transcript.id and not old.get("segment"):
             head = old_head + b"\n"
@@ -503,6 +548,12 @@ class SessionFileWriter:
         if self._disk.size(path) is not None:
             self._disk.rename(path, archive)
 
+    def _remove_mirror(self) -> None:
+        """Remove the files of all conversations, but not the lines that were set aside beside them."""
+        for scope in ("", *list_scopes(self._home)):
+            for path in sorted((scope_folder(self._home, scope) / "sessions").glob("*.jsonl")):
+                self._disk.remove(path)
+
     def _remove(self, paths: Sequence[Path]) -> None:
         for top in paths:
             if top.is_dir():
@@ -520,6 +571,19 @@ class SessionFileWriter:
         self._remove_segments(path, transcript)
         for aside in sorted(path.parent.glob(f"{glob.escape(transcript)}.*corrupt")):
             self._disk.remove(aside)
+
+
+async def _read_turns(
+    transcripts: TranscriptStore, scope: str, key: SessionKey, transcript: str
+) -> Sequence[StoredTurn]:
+    turns: list[StoredTurn] = []
+    while page := await transcripts.since(scope, key, transcript, turns[-1].seq if turns else -(2**62)):
+        turns += page
+    return turns
+
+
+def _head(transcript: str, key: SessionKey, turns: Sequence[StoredTurn]) -> bytes:
+    return encode(build.head_line(transcript, str(key), turns[0].at if turns else datetime.now(UTC)))
 
 
 def _archive(path: Path, transcript: str, turn: str) -> Path:

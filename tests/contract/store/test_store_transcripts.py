@@ -522,6 +522,34 @@ async def test_every_change_of_stored_turns_is_counted(store: Store) -> None:
     assert await store.transcripts.changes(SCOPE) == {counted: 3}
 
 
+async def test_conversations_are_counted(store: Store) -> None:
+    """With the time of the oldest turn; those that were removed are none."""
+    assert await store.transcripts.count(SCOPE) == (0, None)
+    await commit(store, exchange(1, 0, new_transcript=NEXT), exchange(2, 0, transcript=NEXT))
+    await commit(store, exchange(3, 0, key=THREAD, transcript="b" * 16), exchange(0, 0, key=BOB, scope=OTHER))
+    assert await store.transcripts.count(SCOPE) == (3, START + timedelta(minutes=1))
+    await store.transcripts.remove(SCOPE, keys={ANN})
+    assert await store.transcripts.count(SCOPE) == (1, START + timedelta(minutes=3))
+
+
+async def test_another_mirror_has_every_file_stale(backend: StoreBackend) -> None:
+    """One that is whole has none; neither is a change that search would follow."""
+    store = await backend.open()
+    await commit(store, *talk(2), exchange(2, 0, key=THREAD, transcript="b" * 16))
+    await store.transcripts.rewrite(SCOPE, partial(without, b"answer 1"))
+    assert await store.transcripts.mirror() == ""
+    await store.transcripts.begin_mirror("first", is_whole=True)
+    assert await stale(store) == [TRANSCRIPT]
+    await store.transcripts.begin_mirror("second", is_whole=False)
+    store = await backend.reopen()
+    assert await store.transcripts.mirror() == "second"
+    assert await stale(store) == sorted([TRANSCRIPT, "b" * 16])
+    assert {count for count in (await store.transcripts.changes(SCOPE)).values() if count} == {1}
+    for file in await store.transcripts.stale_files(SCOPE):
+        await store.transcripts.drop_stale(file)
+    assert await stale(store) == []
+
+
 async def test_of_a_conversation_that_is_removed_nothing_is_left_when_its_file_is(store: Store) -> None:
     """Its count names a chat, so it goes with the file."""
     await commit(store, *talk(3))
@@ -717,6 +745,7 @@ READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "stale_files": lambda store: store.stale_files(SCOPE),
     "heads": lambda store: store.heads(SCOPE, {}),
     "changes": lambda store: store.changes(SCOPE),
+    "count": lambda store: store.count(SCOPE),
 }
 WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
@@ -724,7 +753,7 @@ WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "lapse": lambda store: store.lapse(SCOPE, START + timedelta(days=9), as_it_is),
     "adopt": lambda store: store.adopt(SCOPE, ANN, [turn_of(each) for each in talk(9)]),
 }
-NEITHER = {"drop_stale", "is_adopted", "mark_adopted"}
+NEITHER = {"drop_stale", "mirror", "begin_mirror", "is_adopted", "mark_adopted"}
 
 
 async def with_canary(store: Store) -> None:

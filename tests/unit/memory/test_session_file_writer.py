@@ -18,7 +18,12 @@ from agent.memory.scopes import blob_path, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, segment_path, transcript_of_archive
-from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFileWriter
+from agent.memory.storage.session_file_writer import (
+    FileWritePolicy,
+    SessionFileWriter,
+    list_session_files,
+    read_session_file,
+)
 from agent.memory.storage.text_blobs import digest_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.errors import ScopeBehind
@@ -612,6 +617,54 @@ async def test_an_archive_is_found_whatever_its_last_turn_is(tmp_path: Path, las
     await mirror_of(tmp_path, records).close()
     assert [found] == list(path_of(tmp_path).parent.iterdir())
     assert behind_head(found) == await bodies(records)
+
+
+async def test_a_home_that_was_restored_gets_its_files(tmp_path: Path) -> None:
+    """It has the store and no mirror; one that has a mirror of this store keeps it as it is."""
+    records = FakeRecords(*talk(2), exchange(2, 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
+    first, second = tmp_path / "first", tmp_path / "second"
+    mirror = SessionFileWriter(first, records, records.transcripts)
+    await mirror.begin(is_shared=False)
+    await mirror.flush()
+    written = contents(first)
+    await SessionFileWriter(first, records, records.transcripts).begin(is_shared=False)
+    assert not await records.transcripts.stale_files(SCOPE)
+    restored = SessionFileWriter(second, records, records.transcripts)
+    await restored.begin(is_shared=False)
+    await restored.flush()
+    assert contents(second) == written
+    assert len(written) == 2
+
+
+async def test_files_of_another_homes_time_are_written_again(tmp_path: Path) -> None:
+    """Another home may have erased words meanwhile: here they are gone with the start, and lines of a person stay."""
+    records = FakeRecords(*talk(2))
+    for name in ("first", "second"):
+        mirror = SessionFileWriter(tmp_path / name, records, records.transcripts)
+        await mirror.begin(is_shared=True)
+        await mirror.flush()
+    await mirror.remove_turns(SCOPE)
+    path = path_of(tmp_path / "first")
+    aside = path.with_name(f"{path.name}.corrupt")
+    aside.write_bytes(FOREIGN)
+    assert path.exists()
+    await SessionFileWriter(tmp_path / "first", records, records.transcripts).begin(is_shared=True)
+    assert not path.exists()
+    assert aside.exists()
+
+
+async def test_export_and_mirror_have_the_same_files(tmp_path: Path) -> None:
+    """Names and bytes, of archives too, though the export reads the store."""
+    records = FakeRecords(*talk(2), exchange(2, 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
+    await SessionFileWriter(tmp_path, records, records.transcripts).flush()
+    files = await list_session_files(tmp_path, SCOPE, records.transcripts)
+    exported = {file.name: await read_session_file(file, records.transcripts) for file in files}
+    assert exported == contents(tmp_path)
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    """Return the files of Ann's conversations by name."""
+    return {path.name: path.read_bytes() for path in path_of(home).parent.glob("*.jsonl")}
 
 
 async def test_removed_turns_leave_no_file(tmp_path: Path) -> None:

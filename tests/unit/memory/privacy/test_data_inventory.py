@@ -8,6 +8,7 @@ import pytest
 
 from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of
 from tests.fakes.home_files import unknown_files
+from tests.fakes.memory import START
 
 DIGEST = "a" * 64
 
@@ -31,6 +32,7 @@ DIGEST = "a" * 64
         ("people/a/memory/.pending/e1.json", DataKind.MEMORY),
         ("memory/history.jsonl", DataKind.MEMORY),
         ("people/a/memory/.lock", DataKind.STATE),
+        ("mirror.id", DataKind.STATE),
         ("journal.db-shm", DataKind.JOURNAL),
         ("uploads/web/token", DataKind.UPLOADS),
         ("quarantine/1.json", DataKind.QUARANTINE),
@@ -63,7 +65,7 @@ def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
 
 
 def test_counts_are_of_one_scope(tmp_path: Path) -> None:
-    """Lines that say something, summaries, notes, conversations, files: of this folder alone, and of an empty one 0."""
+    """Lines that say something, summaries, notes, files: of this folder alone, and of an empty one 0."""
     mine, other = tmp_path / "people/a", tmp_path / "people/b"
     for folder in (mine, other):
         (folder / "memory").mkdir(parents=True)
@@ -71,12 +73,8 @@ def test_counts_are_of_one_scope(tmp_path: Path) -> None:
     (mine / "USER.md").write_text("Ann\n")
     (mine / "memory/history.jsonl").write_text("{}\n{}\n")
     (mine / "memory/2026-11-22-roof.md").write_text("x")
-    (mine / "sessions").mkdir()
-    (mine / "sessions/k.jsonl").write_text('{"v":1,"kind":"head","created":"2026-11-20T23:30:00Z"}\n')
-    found = count_scope(tmp_path, "people/a", staged_changes=2)
-    assert found.waiting == 2
+    found = count_scope(tmp_path, "people/a", staged_changes=2, conversations=1, since=START)
+    assert (found.waiting, found.since) == (2, START)
     assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
-    assert found.since is not None
-    assert found.since.isoformat() == "2026-11-20T23:30:00+00:00"
     empty = count_scope(tmp_path, "people/nobody")
     assert (empty.remembered, empty.conversations, empty.files, empty.since) == (0, 0, 0, None)

@@ -63,13 +63,13 @@ def test_every_zip_fits_and_every_file_is_somewhere(files: list[tuple[int, bool,
 def test_what_others_said_is_in_no_export(tmp_path: Path) -> None:
     """What a line quotes, in a transcript and in the raw archive, and what a provider keeps: none of it, in no form."""
     folder = tmp_path / SCOPE
-    (folder / "sessions").mkdir(parents=True)
-    (folder / "memory").mkdir()
+    (folder / "memory").mkdir(parents=True)
     line = {"i": 0, "turn": "t", "role": "user", "content": "mine", "timestamp": "2026-11-22T10:00:00Z"}
     foreign = {"quoted": "Bob's secret", "thinking": {"model": "m", "message": "sealed"}}
     head = {"v": 1, "kind": "head", "transcript": "x", "key": "pocket:ann", "created": "2026-11-22T10:00:00Z"}
     raw = {"entry": "e", "session": "pocket:ann", "i": 0, "message": line | foreign}
-    (folder / "sessions/k.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(line | foreign)}\n")
+    transcript = f"{json.dumps(head)}\n{json.dumps(line | foreign)}\n".encode()
+    conversations = [ArchiveMember("k.jsonl", len(transcript), lambda: transcript)]
     (folder / "memory/raw.jsonl").write_text(f"{json.dumps(raw)}\n")
     rows = [
         {
@@ -82,9 +82,8 @@ def test_what_others_said_is_in_no_export(tmp_path: Path) -> None:
             "cost": None,
         }
     ]
-    found = {
-        each.name: each.read() or b"" for each in members(tmp_path, SCOPE, rows, zone="Europe/Berlin", disk=Disk())
-    }
+    exported = members(tmp_path, SCOPE, rows, conversations=conversations, zone="Europe/Berlin", disk=Disk())
+    found = {each.name: each.read() or b"" for each in exported}
     assert sorted(found) == ["conversations/k.jsonl", "conversations/k.md", "memory/raw.jsonl", "usage.csv"]
     assert all(b"mine" in data for name, data in found.items() if name != "usage.csv")
     assert not any(b"secret" in data or b"sealed" in data for data in found.values())

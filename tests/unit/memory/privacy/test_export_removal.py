@@ -42,7 +42,7 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
     )
     outbox = HeldOutbox([PendingDelivery(message=message, parts=(), preview=None)])
     now = START
-    parts: dict[str, Any] = dict.fromkeys(("usage", "session", "flush", "staging", "limit"))  # not asked here
+    parts: dict[str, Any] = dict.fromkeys(("usage", "session", "transcripts", "staging", "limit"))  # not asked here
 
     def clock() -> datetime:
         return now
