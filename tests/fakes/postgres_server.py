@@ -95,10 +95,14 @@ class PostgresServer:
 
     def files_with(self, word: bytes) -> list[Path]:
         """Return the files of tables and indices that hold *word*."""
+        return [file for file, data in self.table_files() if word in data]
+
+    def table_files(self) -> Iterator[tuple[Path, bytes]]:
+        """Yield the files of tables and indices of all databases, with their bytes."""
         assert self._folder is not None
-        return [
-            file for file in (self._folder / "data/base").glob("*/*") if file.is_file() and word in file.read_bytes()
-        ]
+        for file in (self._folder / "data/base").glob("*/*"):
+            if file.is_file():
+                yield file, file.read_bytes()
 
     @property
     def address(self) -> str:
@@ -208,9 +212,9 @@ class PostgresServer:
         if statements:
             self.query(statements)
 
-    def dump(self, file: Path) -> None:
-        """Write a dump of the database, as an operator does."""
-        self._run_tool("pg_dump", "--format=custom", f"--file={file}", f"--dbname={self.url}")
+    def dump(self, file: Path, form: str = "custom") -> None:
+        """Write a dump of the database, as an operator does; the form "plain" is text."""
+        self._run_tool("pg_dump", f"--format={form}", f"--file={file}", f"--dbname={self.url}")
 
     def restore_dump(self, file: Path) -> str:
         """Make a database of a dump, which a later call replaces; return its address."""
