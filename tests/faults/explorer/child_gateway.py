@@ -9,25 +9,29 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, serve
-from gateway.errors import OutcomeUnknown, ParlourError, StoreUnavailable
+from gateway.errors import OutcomeUnknown, ParlourError, StoreUnavailable, WorkerReplaced
 from gateway.events import DeliveryReceipt, InboundKind, MessagePart
 from gateway.logs import configure_logs
 from gateway.ports import Channel, ChannelCapabilities, ChannelContext
 from gateway.settings import load_settings
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessPlugin, _installed
-from tests.faults.explorer.rpc_line import LINE_BYTES, RpcLine
+from tests.faults.explorer.rpc_line import LINE_BYTES, Handler, RpcLine
 
 CHANNEL = "wire"
 _ANYBODY = AdmissionPolicy(
     channel=CHANNEL, entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
 )
+TAKEN_OVER, FAILED = 1, 3  # exit codes
+_DEPTHS = ("queued", "running", "undelivered", "unwritten")
 _SOON = timedelta(minutes=1)  # later jobs are planned, not pending
 
 
@@ -99,7 +103,7 @@ class ChildGateway:
     async def live(self, socket: str, name: str) -> None:
         """Serve until told to stop, or until the store is lost to other gateways."""
         reader, writer = await asyncio.open_unix_connection(socket, limit=LINE_BYTES)
-        handlers = {"receive": self._receive, "pending": self._pending, "stop": self._end}
+        handlers: Mapping[str, Handler] = {"receive": self._receive, "pending": self._pending, "stop": self._end}
         line = RpcLine(reader, writer, handlers)
         serving = asyncio.create_task(line.serve(), name="line")
         self._plugin = WirePlugin(line)
@@ -139,7 +143,7 @@ class ChildGateway:
         store = self._app.store
         try:
             depth = await store.journal.depth()
-            found = [f"{count} {name}" for name in ("queued", "undelivered", "unwritten") if (count := depth[name])]
+            found = [f"{count} {name}" for name in _DEPTHS if (count := depth[name])]
             kinds = {each.kind for each in await store.jobs.count()}
             jobs = [each for kind in sorted(kinds) for each in await store.jobs.pending_of(kind)]
             found += [f"job {each.kind} of {each.scope}" for each in jobs if each.due_at < self._now() + _SOON]
@@ -158,9 +162,12 @@ async def _live(socket: str, name: str, seconds: str) -> int:
     code = 0
     try:
         await ChildGateway(timedelta(seconds=float(seconds))).live(socket, name)
+    except* WorkerReplaced:
+        code = TAKEN_OVER
     except* ParlourError as errors:
         print("ended:", *errors.exceptions, flush=True)
-        code = 1
+        traceback.print_exception(errors)
+        code = FAILED
     return code
 
 

@@ -39,6 +39,7 @@ class People:
         self._gateways = gateways
         self._trace = trace
         self._numbers = count(1)
+        self._left: Sequence[str] = ()  # to do, when a link was last looked at
         self._locks: dict[str, asyncio.Lock] = {}
         self._words: dict[str, list[str]] = {}
         self._sent: dict[str, list[tuple[SentMessage, Fields]]] = {}  # what is no command
@@ -292,7 +293,7 @@ class People:
         if not done:
             return f"{was} -> ? {reply[:60]}"
         if not await eventually(self._are_links_settled, REPLY_SECONDS):
-            self._truth.fail("rest", "an account is still being linked or unlinked after a minute")
+            self._truth.fail("rest", "a minute after a link or unlink this is left:", self._left)
         pair.state, pair.changed_at = becomes, self._truth.tick()
         return f"{was} -> {becomes}"
 
@@ -304,6 +305,7 @@ class People:
                         found = await gateway.line.call("pending")
                 except (TimeoutError, ConnectionError):
                     continue
+                self._left = found
                 return not any(each.startswith(("job link", "job unlink", "accounts", "the store")) for each in found)
         return False
 
