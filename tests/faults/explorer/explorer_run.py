@@ -45,6 +45,7 @@ class ExplorerPlan:
     gateways: int = 3
     steps: int = 150  # of a round; everything is checked between two rounds
     rounds: int = 0  # 0 = as many as begin within *minutes*
+    without: frozenset[str] = frozenset()  # actions that are drawn and not taken
     plants: bool = False  # a word of somebody else is put into a file before the last check
 
 
@@ -114,6 +115,8 @@ class ExplorerRun:
         while rounds < self.plan.rounds or (not self.plan.rounds and self._seconds() < self.plan.minutes * 60):
             rounds += 1
             for step in islice(steps, self.plan.steps):
+                if step.action in self.plan.without:
+                    continue
                 await asyncio.sleep(step.pause)
                 while len(self._tasks) >= _BUSY:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

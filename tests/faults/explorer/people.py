@@ -202,6 +202,10 @@ class People:
         found = _APPROVE.search(preview)
         if found is None:
             return f"{word} -> {preview[:60]}"
+        if erasure is Erasure.FORGOTTEN:  # only a purge reaches what is being answered at that moment
+            for message, _ in self._sent.get(chat, ()):
+                if message.must_answer and not message.is_deleted:
+                    await self._platform.reply(message.number, REPLY_SECONDS)
         self._truth.erase(word, Erasure.ASKED)
         reply = await self._ask(chat, f"/memory approve {found[1]}", step, is_control=True)
         if reply.startswith("Done. Erased"):

@@ -15,6 +15,8 @@ from string import ascii_lowercase
 
 from tests.fakes.isolation_canaries import CANARY
 
+_NEAR = 80  # characters of a text that are shown beside a word
+
 
 class LinkState(StrEnum):
     """Whether two accounts are one person; while it changes, both may be so."""
@@ -141,7 +143,9 @@ class Truth:
             elif not self.may_read(chat, spoken.owner, since):
                 self.fail("crossing", where, "of", chat, "has", word, "of", spoken.owner)
             elif since and spoken.erasure in (Erasure.FORGOTTEN, Erasure.PURGED) and since > spoken.erased_at:
-                self.fail("erased", where, "of", chat, "has", word, "which was", spoken.erasure.value)
+                at = text.index(word)
+                near = text[max(0, at - _NEAR) : at + _NEAR]
+                self.fail("erased", where, "of", chat, "has", word, "which was", spoken.erasure.value, repr(near))
 
     def look_at_bytes(self, where: str, readers: Collection[str] | None, text: str, deleted: bool = False) -> None:
         """Check the words in what is stored for *readers*; None = for everybody. *deleted*: rows that are no rows."""
