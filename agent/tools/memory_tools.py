@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from agent.memory.storage.transcript_lines import indent_lines
 from agent.one_line import one_line
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, SearchHit, SearchHits, SearchOptions
+from gateway.ports import MEMORY, MissingTime, SearchHit, SearchHits, SearchOptions
 
 NOTHING = "No memories found"
 MOST_EDITS = 20  # operations of one call
@@ -148,13 +149,38 @@ def _short(text: str, most: int) -> str:
 
 
 def append_missing(text: str, hits: SearchHits) -> str:
-    """Return *text* with a line for each source that the search had to omit."""
-    lines = [text]
+    """Return *text* with a line for each source that the search had to omit, and each time that holds nothing."""
+    lines = [text, *map(_describe_missing, hits.missing)]
     if hits.is_words_only:
         lines.append("(Found by words alone: what they mean could not be asked. Try other words for the same thing.)")
     if hits.is_building:
         lines.append("(The index is being built: there may be more in a minute.)")
     return "\n".join(lines)
+
+
+def _describe_missing(missing: MissingTime) -> str:
+    """Return what a model is told of a time from which nothing is stored."""
+    if missing.conversations is not None:
+        return f"(There is no such conversation: there have been {missing.conversations}.)"
+    when = _describe_span(missing.start, missing.end)
+    if missing.is_to_come:
+        return f"(Nothing was said {when}: that time is still to come. Only reminders and plans bear on it.)"
+    nearest = ", ".join(dict.fromkeys(_date(at) for at in missing.nearest))
+    return f"(Nothing was said {when}{f'; nearest: {nearest}' if nearest else ''}.)"
+
+
+def _describe_span(start: datetime | None, end: datetime | None) -> str:
+    """Return "on 3 May 2026", or the first and last day of a longer time, with hours where it is part of a day."""
+    if start is None or end is None:
+        return f"since {_date(start)}" if start else f"before {_date(end)}" if end else "at any time"
+    if end - start < timedelta(days=1):
+        return f"on {_date(start)} from {start:%H:%M} to {end:%H:%M}"
+    last = end - timedelta(seconds=1)
+    return f"on {_date(start)}" if start.date() == last.date() else f"from {_date(start)} to {_date(last)}"
+
+
+def _date(at: datetime) -> str:
+    return f"{at.day} {calendar.month_name[at.month]} {at.year}"
 
 
 def _when_and_who(hit: SearchHit) -> str:

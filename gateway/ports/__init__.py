@@ -87,6 +87,7 @@ from gateway.ports.memory import MEMORY as MEMORY
 from gateway.ports.memory import SEARCH_DEFAULTS as SEARCH_DEFAULTS
 from gateway.ports.memory import DisplayedMessage as DisplayedMessage
 from gateway.ports.memory import DisplayedPage as DisplayedPage
+from gateway.ports.memory import MissingTime as MissingTime
 from gateway.ports.memory import SearchHit as SearchHit
 from gateway.ports.memory import SearchHits as SearchHits
 from gateway.ports.memory import SearchIndex as SearchIndex

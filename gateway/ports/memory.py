@@ -92,6 +92,17 @@ class SearchHit:
     similarity: float = 0.0  # cosine of its and the query's vectors minus the mean of the index; 0 without vectors
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingTime:
+    """A time, or a conversation, that a query names and from which nothing is stored; times in the scope's zone."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    is_to_come: bool = False
+    nearest: tuple[datetime, ...] = ()  # of what is stored, the last before and the first after
+    conversations: int | None = None  # how many there were, if the query names one that there was not
+
+
 class SearchHits(list[SearchHit]):
     """Search hits, best first, and the limits of the search."""
 
@@ -103,16 +114,19 @@ class SearchHits(list[SearchHit]):
         is_building: bool = False,
         has_more: bool = False,
         is_seed: bool = False,
+        missing: Sequence[MissingTime] = (),
     ) -> None:
         """*is_words_only*: the embedder was unavailable. *is_building*: the index may have more in a minute.
 
-        *has_more*: the next page is not empty. *is_seed*: they are from the seed profile.
+        *has_more*: the next page is not empty. *is_seed*: they are from the seed profile. *missing*: times that the
+        query names and from which nothing is stored, so that the hits are from others.
         """
         super().__init__(hits)
         self.is_words_only = is_words_only
         self.is_building = is_building
         self.has_more = has_more
         self.is_seed = is_seed
+        self.missing = tuple(missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from agent.memory.search.result_selection import (
     RESULT_TOKENS,
     RecallAnswer,
     SearchResult,
+    find_missing_times,
     rank_candidates,
     select_results,
 )
@@ -41,6 +42,7 @@ from agent.memory.search.scope_index import IndexMatches, ScopeIndex
 from agent.memory.search.search_unit import MEMORY, UnitSource, UnitSources
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ModelFailed
+from gateway.ports import MissingTime
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.embedder import Embedder
@@ -139,7 +141,7 @@ class RecallEngine:
             wanted = tuple(projects)
             moment = now or datetime.now(UTC)
 
-            def find() -> tuple[list[SearchResult], bool, list[int], list[int]]:
+            def find() -> tuple[list[SearchResult], bool, list[int], list[int], tuple[MissingTime, ...]]:
                 question = parse_query(text, now=moment.astimezone(zone), bounds=bounds)
                 matches, broken, cold = self._match(indexes, question, vector, wanted)
                 try:
@@ -148,11 +150,12 @@ class RecallEngine:
                         *select_results(matches, ranked, limit=limit, budget=budget, around=around, page=page),
                         broken,
                         cold,
+                        find_missing_times(matches),
                     )
                 except IndexUnusable:  # one of them is damaged: rebuild all
-                    return [], False, list(range(len(indexes))), []
+                    return [], False, list(range(len(indexes))), [], ()
 
-            found, has_more, broken, cold = await self._files.searching(find)
+            found, has_more, broken, cold, missing = await self._files.searching(find)
             for n in cold:
                 self._warm_soon(scopes[places[n]].path)
                 notes.append("by words alone: what things mean is being read in")
@@ -161,7 +164,8 @@ class RecallEngine:
                 notes.append(BUILDING)
             results = tuple(replace(each, place=places[each.place]) for each in found)
         await self._files.trim()
-        return RecallAnswer(results=results, note="; ".join(dict.fromkeys(notes)), has_more=has_more)
+        note = "; ".join(dict.fromkeys(notes))
+        return RecallAnswer(results=results, note=note, has_more=has_more, missing=missing)
 
     def _match(
         self, indexes: Sequence[ScopeIndex], question: SearchQuery, vector: Floats | None, projects: Sequence[str]

@@ -19,6 +19,7 @@ from agent.memory.search.ranking import (
 )
 from agent.memory.search.scope_index import IndexedPassage, IndexMatches, ScopeIndex
 from agent.memory.search.search_unit import tokens
+from gateway.ports import MissingTime
 
 BUILDING = "building"  # in `RecallAnswer.note`: the index is being built; search again later
 RESULT_TOKENS = 1_500
@@ -53,6 +54,25 @@ class RecallAnswer:
     results: tuple[SearchResult, ...] = ()
     note: str = ""
     has_more: bool = False  # on the next page
+    missing: tuple[MissingTime, ...] = ()  # times that the query names and from which nothing is stored
+
+
+def find_missing_times(matches: Sequence[IndexMatches]) -> tuple[MissingTime, ...]:
+    """Return the times that the query names and from which no index has anything, with what is nearest in any."""
+    held = {time for each in matches for time, missing in each.times.items() if missing is None}
+    missing: dict[object, MissingTime] = {}
+    for each in matches:
+        for time, other in each.times.items():
+            if other is None or time in held:
+                continue
+            one = missing.get(time, other)
+            moments = {*one.nearest, *other.nearest}
+            before = [at for at in moments if one.start is not None and at < one.start]
+            after = [at for at in moments if one.end is not None and at >= one.end]
+            count = None if one.conversations is None else max(one.conversations, other.conversations or 0)
+            nearest = (*([max(before)] if before else []), *([min(after)] if after else []))
+            missing[time] = replace(one, nearest=nearest, conversations=count)
+    return tuple(missing.values())
 
 
 def cost(passage: IndexedPassage) -> int:

@@ -16,8 +16,9 @@ from agent.memory.search.index_schema import REACH, SOURCE_SLOTS, map_sqlite_err
 from agent.memory.search.query import SearchQuery
 from agent.memory.search.ranking import RankedCandidate
 from agent.memory.search.search_unit import MEMORY, UnitSource
-from agent.memory.search.time_spans import TimeSpan
+from agent.memory.search.time_spans import ConversationReference, TimeSpan
 from agent.memory.search.tokenizer import expand_query_word, index_terms, words
+from gateway.ports import MissingTime
 
 if TYPE_CHECKING:
     from agent.memory.search.text_scores import UnitSizes
@@ -51,6 +52,8 @@ class IndexMatches:
     candidates: list[RankedCandidate]
     names: frozenset[str] = field(default_factory=frozenset)
     weights: tuple[tuple[tuple[str, ...], float], ...] = ()  # the query's words, as in `IndexedTerms`
+    # Times that the query names, each None where something is from it, else what is nearest to it.
+    times: Mapping[TimeSpan | ConversationReference, MissingTime | None] = field(default_factory=dict)
 
     def coverage(self, passage: IndexedPassage) -> float:
         """Return the share of the query's words in *passage*, its headings and keys, by weight.
@@ -91,7 +94,9 @@ class ScopeIndex(IndexFile):
             if not own:
                 return IndexMatches(self, [])
             names = question.names(text_query.speakers(self._reader))
-            spans = self._spans(question)
+            times = self._find_times(question, own)
+            spans = [span for span, missing in times.values() if span is not None and missing is None]
+            spans = spans or ([question.bounds] if question.bounds else [])
             unit = self._find_then(question, spans, names, own, top)
             context: dict[int, float] = {}
             blocks: dict[int, float] = {}
@@ -127,7 +132,8 @@ class ScopeIndex(IndexFile):
             each.is_then = _is_within(each, spans)
             if likeness is not None and (like := likeness.of(each.id)) is not None:
                 each.own, each.smooth = like
-        return IndexMatches(self, found, names, query.weights)
+        missing = {named: each for named, (_, each) in times.items()}
+        return IndexMatches(self, found, names, query.weights, missing)
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[None]:
@@ -165,13 +171,33 @@ class ScopeIndex(IndexFile):
                 found |= text_query.find_messages_within(self._reader, span, source_ids, top=top)
         return found
 
-    def _spans(self, question: SearchQuery) -> list[TimeSpan]:
-        """Return the times that the query names, in conversations of this index too, or must keep to."""
-        spans = [*question.spans]
-        if question.now is not None:
-            found = (text_query.conversation_span(self._reader, each, question.now) for each in question.conversations)
-            spans += [span for span in found if span is not None]
-        return spans or ([question.bounds] if question.bounds else [])
+    def _find_times(
+        self, question: SearchQuery, source_ids: Sequence[int]
+    ) -> dict[TimeSpan | ConversationReference, tuple[TimeSpan | None, MissingTime | None]]:
+        """Return the span of each time and conversation that the query names, or the times nearest to an empty one.
+
+        A time that holds nothing is a day longer on both sides, because "four days ago" is often 96 hours.
+        """
+        now, database = question.now, self._reader
+        found: dict[TimeSpan | ConversationReference, tuple[TimeSpan | None, MissingTime | None]] = {}
+        for span in question.spans:
+            is_to_come = now is not None and span.start is not None and span.start >= now
+            tries = (span,) if is_to_come else (span, span.widened())
+            held = next((each for each in tries if text_query.has_messages_within(database, each, source_ids)), None)
+            found[span] = held, None
+            if held is None:
+                nearest = [] if is_to_come else text_query.find_nearest(database, span, source_ids)
+                zone = (span.start or span.end or datetime.now(UTC)).tzinfo
+                at = tuple(datetime.fromtimestamp(each, zone) for each in nearest)
+                found[span] = None, MissingTime(start=span.start, end=span.end, is_to_come=is_to_come, nearest=at)
+        for talks in question.conversations:
+            if now is None:
+                break
+            held = text_query.conversation_span(database, talks, now)
+            found[talks] = held, None
+            if held is None:
+                found[talks] = None, MissingTime(conversations=text_query.count_conversations(database))
+        return found
 
     def passages(self, ids: Sequence[int]) -> dict[int, IndexedPassage]:
         """Return the passages of units by id."""

@@ -287,6 +287,7 @@ def to_search_hits(answer: RecallAnswer, prefixes: Sequence[str], zone: tzinfo, 
         is_building=BUILDING in answer.note,
         has_more=answer.has_more,
         is_seed=is_seed,
+        missing=answer.missing,
     )
 
 

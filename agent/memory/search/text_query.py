@@ -115,32 +115,64 @@ def find_messages_within(
     return {row[0]: row[1] / _INFORMATIVE for row in found}
 
 
+def has_messages_within(database: sqlite3.Connection, span: TimeSpan, source_ids: Sequence[int]) -> bool:
+    """Return True if anything in the sources is from a span of time."""
+    limits, times = _time_limits(span)
+    found = database.execute(
+        f"SELECT 1 FROM unit WHERE at IS NOT NULL AND id / {SOURCE_SLOTS} IN ({_list(source_ids)})"  # noqa: S608 - numbers
+        f" AND {limits or 'true'} LIMIT 1",
+        times,
+    )
+    return found.fetchone() is not None
+
+
+def find_nearest(database: sqlite3.Connection, span: TimeSpan, source_ids: Sequence[int]) -> list[float]:
+    """Return when the last unit before a span of time and the first after it are from, if they exist."""
+    own = f"SELECT at FROM unit WHERE id / {SOURCE_SLOTS} IN ({_list(source_ids)})"  # noqa: S608 - numbers
+    nearest = []
+    for limit, order in ((span.start, "< ? ORDER BY at DESC"), (span.end, ">= ? ORDER BY at ASC")):
+        if limit is not None:
+            found = database.execute(f"{own} AND at {order} LIMIT 1", (limit.timestamp(),)).fetchone()
+            nearest += [found[0]] if found else []
+    return nearest
+
+
+def count_conversations(database: sqlite3.Connection) -> int:
+    """Return the number of conversations in the index."""
+    rows = database.execute("SELECT at FROM unit WHERE at IS NOT NULL AND role != '' ORDER BY at")
+    times = [at for (at,) in rows]
+    return len(times[:1]) + len([at for before, at in itertools.pairwise(times) if at - before > _PAUSE])
+
+
 def conversation_span(database: sqlite3.Connection, which: ConversationReference, now: datetime) -> TimeSpan | None:
-    """Return when a conversation took place, None if none exists; conversations are hours without a message apart."""
-    is_first = which is ConversationReference.FIRST
+    """Return when conversations took place, None if none did; they are hours without a message apart."""
+    first, last = (_find_conversation(database, number, now) for number in (which.first, which.last))
+    if first is None or last is None:
+        return None
+    start, end = min(first[0], last[0]), max(first[1], last[1])
+    return TimeSpan(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end + 1, UTC))
+
+
+def _find_conversation(database: sqlite3.Connection, number: int, now: datetime) -> tuple[float, float] | None:
+    """Return the first and last message of the conversation *number*: from 1 on, or backwards from 0, the present."""
     rows = database.execute(
         "SELECT at FROM unit WHERE at IS NOT NULL AND at <= ? AND role != ''"  # noqa: S608 - ours
-        f" ORDER BY at {'ASC' if is_first else 'DESC'}",
+        f" ORDER BY at {'ASC' if number > 0 else 'DESC'}",
         (now.timestamp(),),
     )
-    # Backwards from now, conversation 0 is the present one, which may have no message yet.
-    number, wanted = {
-        ConversationReference.FIRST: (-1, 0),
-        ConversationReference.LAST: (0, 1),
-        ConversationReference.SECOND_TO_LAST: (0, 2),
-    }[which]
-    previous = float("-inf") if is_first else now.timestamp()
+    # The present conversation may have no message yet.
+    place, previous = (0, float("-inf")) if number > 0 else (0, now.timestamp())
     times: list[float] = []
     for (at,) in rows:
-        number += abs(at - previous) > _PAUSE
-        if number > wanted:
+        place += abs(at - previous) > _PAUSE
+        if place > abs(number):
             break
-        if number == wanted:
+        if place == abs(number):
             times.append(at)
         previous = at
     if not times:
-        return None
-    return TimeSpan(datetime.fromtimestamp(min(times), UTC), datetime.fromtimestamp(max(times) + 1, UTC))
+        return (now.timestamp(), now.timestamp()) if not number else None
+    return min(times), max(times)
 
 
 def _time_limits(span: TimeSpan | None) -> tuple[str, list[float]]:

@@ -1,76 +1,31 @@
 """Find the times in a search query: "last Saturday", "vor vier Tagen", "entre el 3 y el 9 de mayo", "上周六晚上".
 
-English, German, Spanish and Chinese are understood, by a table of patterns. The end of a range is the first such date
-after its start.
+English, German, Spanish and Chinese are understood. Patterns find times; then those beside each other are put together:
+a time is placed in a longer one ("the second Sunday of May", "last week on Friday"), two are the ends of a range, and
+"since", "before" and "the day after" move their limits.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import regex
 
-from agent.memory.search.language_data import MONTHS, MONTHS_IN_CAPITALS
+from agent.memory.search.time_rules import NUMBER, TIME_RULES, TimeMatch, compile_pattern
 from agent.memory.search.time_spans import (
     DAY,
-    NUMBERS,
-    PARTS_OF_DAY,
-    SEASONS,
-    UNITS,
-    WEEKDAYS,
     ConversationReference,
+    NamedTime,
+    TimeGrain,
     TimeSpan,
     move_to_year,
-    resolve_ago,
-    resolve_date,
-    resolve_days_of_month,
-    resolve_feast,
-    resolve_period,
-    resolve_relative,
-    resolve_season,
-    resolve_slashes,
-    resolve_week_of,
-    resolve_weekday,
-    resolve_weekdays_ago,
-    resolve_within,
-    resolve_year,
+    read_number,
 )
+from agent.memory.search.time_words import UNITS
 
 LONGEST_QUERY = 2_000  # characters that are read for times
-
-
-def _either(words: Iterable[str]) -> str:
-    return "|".join(sorted(map(regex.escape, words), key=len, reverse=True))
-
-
-def _latin(words: Iterable[str]) -> list[str]:
-    return [word for word in words if word[0] < "\u2e80"]
-
-
-def _signs(words: Iterable[str]) -> list[str]:
-    return [word for word in words if word[0] >= "\u2e80"]
-
-
-_MONTH = rf"(?P<month>{_either(MONTHS)})\b\.?"
-_YEAR = r"(?P<year>(?:19|20)\d\d)"
-_DATE_DAY = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?\b\.?"
-_WEEKDAY = rf"(?P<weekday>{_either(_latin(WEEKDAYS))})s?"
-_PART = rf"(?P<part>{_either(_latin(PARTS_OF_DAY))})"
-_COUNT = rf"(?P<count>\d{{1,3}}|{_either(_latin(NUMBERS))})"
-_UNIT = rf"(?P<unit>{_either(_latin(UNITS))})"
-_SEASON = rf"(?P<season>{_either(_latin(SEASONS))})"
-_SIGN_COUNT = rf"(?P<count>\d{{1,3}}|{_either(_signs(NUMBERS))})"
-_SIGN_UNIT = rf"(?P<unit>{_either(_signs(UNITS))})"
-_SIGN_PART = rf"(?P<part>{_either(_signs(PARTS_OF_DAY))})"
-_SIGN_WEEKDAY = rf"(?:周|星期|礼拜)(?P<weekday>[一二三四五六日天末])(?:{_SIGN_PART})?"
-_OF_YEAR = rf"(?:,? (?:of |de |del )?{_YEAR})?"
-_SIGN_MONTH = rf"(?:{_YEAR}年)?(?<!\d)(?P<month>1[0-2]|[1-9])月"
-_FIRST, _LAST = r"(?P<first>[0-3]?\d)(?:st|nd|rd|th|\.)?", r"(?P<last>[0-3]?\d)(?:st|nd|rd|th|\.)?"
-_TO = r" ?(?:-|–|to|until|through|and|bis(?: zum)?|und|al|y|hasta)(?: the| el| dem)? ?"
-_PART_AFTER = rf"(?:(?: in the| am| an dem| en la| por la| a)?[ -]?{_PART})?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,333 +38,231 @@ class TimeExpression:
     conversation: ConversationReference | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _TimeMatch(TimeExpression):
-    """A time in a text, before ranges are made of two."""
-
-    month: int | None = None  # of a date whose year is not written: a range may move it to another year
-    day: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _TimeRule:
-    pattern: str
-    resolve: Callable[[Mapping[str, str], datetime], TimeSpan | ConversationReference | None]
-
-    def find(self, text: str, now: datetime) -> Iterator[_TimeMatch]:
-        for match in _compile(self.pattern).finditer(text):
-            groups = {name: value.lower() for name, value in match.groupdict().items() if value is not None}
-            if match.group().lower() in MONTHS_IN_CAPITALS and not (match.group()[0].isupper() and match.start()):
-                continue
-            try:
-                value = self.resolve(groups, now)
-            except (ValueError, OverflowError):  # 31 June, or a thousand years ago
-                continue
-            if isinstance(value, TimeSpan):
-                has_year = "year" in groups or "month" not in groups
-                yield _TimeMatch(
-                    match.start(),
-                    match.end(),
-                    span=value,
-                    month=None if has_year else MONTHS.get(groups["month"], 0) or int(groups["month"]),
-                    day=None if has_year else int(groups.get("day", 0)) or None,
-                )
-            elif value is not None:
-                yield _TimeMatch(match.start(), match.end(), conversation=value)
-
-
-@functools.cache
-def _compile(pattern: str) -> regex.Pattern[str]:
-    """Return a rule's expression, compiled when a question is first read: all of them take 90 ms."""
-    # Chinese is written without spaces: a word boundary there would find nothing.
-    is_latin = regex.search(r"\p{Han}", pattern) is None
-    before, after = (r"(?<![\p{L}\p{N}])", r"(?!\p{L})") if is_latin else ("", "")
-    return regex.compile(f"{before}(?:{pattern}){after}", regex.IGNORECASE)
-
-
-def _conversation(which: ConversationReference) -> Callable[[Mapping[str, str], datetime], ConversationReference]:
-    return lambda _groups, _now: which
-
-
-def _rule(
-    resolve: Callable[[Mapping[str, str], datetime], TimeSpan | ConversationReference | None], *patterns: str
-) -> Iterator[_TimeRule]:
-    for pattern in patterns:
-        yield _TimeRule(pattern, resolve)
-
-
-_WEEK_OF = r"week (?:of|from|starting|beginning)(?: on)?"
-_TALK = r"(?:talk|conversation|chat|discussion|session|call)s?"
-_TALKED = r"(?:talked|spoke|chatted|wrote|met|discussed|texted)"
-_GESPRÄCH = r"(?:gespräch|unterhaltung|chat|sitzung)s?"
-_CHARLA = r"(?:conversaci[oó]n|charla|sesi[oó]n|chat)"
-
-_RULES: Sequence[_TimeRule] = (
-    # Days near today.
-    *_rule(
-        resolve_relative(0),
-        r"(?:earlier )?today",
-        r"heute(?: (?P<part>früh|morgen|vormittag|mittag|nachmittag|abend|nacht))?",
-        rf"this {_PART}",
-        r"(?P<part>tonight)",
-        rf"hoy(?: por la {_PART})?",
-        rf"est[ae] {_PART}",
-        rf"今(?:天|日)?{_SIGN_PART}",
-        r"今[天日]",
-    ),
-    *_rule(
-        resolve_relative(-1),
-        rf"yesterday(?: {_PART})?",
-        r"last (?P<part>night)",
-        r"gestern(?: (?P<part>früh|morgen|vormittag|mittag|nachmittag|abend|nacht))?",
-        rf"ayer(?: (?:por|a|en) la {_PART}| al {_PART})?",
-        r"(?P<part>anoche)",
-        rf"昨[天日]?{_SIGN_PART}",
-        r"昨[天日]",
-    ),
-    *_rule(
-        resolve_relative(-2),
-        rf"(?:the )?day before yesterday(?: (?:in the )?{_PART})?",
-        r"vorgestern(?: (?P<part>früh|morgen|vormittag|mittag|nachmittag|abend|nacht))?",
-        r"anteayer|antes de ayer|antier",
-        rf"前天{_SIGN_PART}",
-        r"前[天日]",
-    ),
-    *_rule(resolve_relative(-3), r"vorvorgestern", r"大前天"),
-    # So and so long ago.
-    *_rule(
-        resolve_ago,
-        rf"(?:about |around )?(?:a )?{_COUNT} (?:of )?{_UNIT}s? ago(?: in the {_PART})?",
-        rf"vor {_COUNT} {_UNIT}",
-        rf"hace {_COUNT} {_UNIT}",
-        rf"{_SIGN_COUNT}个?{_SIGN_UNIT}(?:之|以)?前",
-    ),
-    *_rule(
-        resolve_within,
-        rf"(?:in |over |during |for |within )?(?:the )?(?:last|past) {_COUNT} {_UNIT}",
-        rf"(?:in |während |seit )?(?:den |der |die )?(?:letzten|vergangenen) {_COUNT} {_UNIT}",
-        rf"(?:en |durante )?(?:los |las )?(?:últim[oa]s|pasad[oa]s) {_COUNT} {_UNIT}",
-        rf"(?:最近|过去|这){_SIGN_COUNT}个?{_SIGN_UNIT}",
-    ),
-    # Calendar periods.
-    *_rule(
-        resolve_period(-1),
-        r"last (?P<unit>week|month|year|weekend)",
-        r"(?:the )?previous (?P<unit>week|month|year|weekend)",
-        r"(?:in der |am |im )?(?:letzte[nrms]?|vorige[nrms]?|vergangene[nrms]?) (?P<unit>woche|monat|jahr|wochenende)",
-        r"(?:el |la )?(?P<unit>semana|mes|año|fin)(?: de semana)? pasad[oa]",
-        r"上(?:个)?(?P<unit>周|星期|礼拜|月)(?![一二三四五六日天末])",
-        r"去(?P<unit>年)",
-    ),
-    *_rule(
-        resolve_period(0),
-        r"this (?P<unit>week|month|year|weekend)",
-        r"(?:in |an )?diese[nrms]? (?P<unit>woche|monat|jahr|wochenende)",
-        r"est[ea] (?P<unit>semana|mes|año|fin)(?: de semana)?",
-        r"(?:这个?|本)(?P<unit>周|星期|礼拜|月)(?![一二三四五六日天末])",
-        r"今(?P<unit>年)",
-    ),
-    *_rule(
-        resolve_period(-2),
-        r"(?:the )?(?P<unit>week|month|year|weekend) before last",
-        r"vorletzte[nrms]? (?P<unit>woche|monat|jahr|wochenende)",
-        r"(?:la |el )?(?:antepenúltim[oa]|penúltim[oa]) (?P<unit>semana|mes|año|fin)",
-        r"上上(?:个)?(?P<unit>周|星期|月)(?![一二三四五六日天末])",
-        r"前(?P<unit>年)",
-    ),
-    *_rule(resolve_weekday(1), rf"上个?{_SIGN_WEEKDAY}"),
-    *_rule(resolve_weekday(2), rf"上上个?{_SIGN_WEEKDAY}"),
-    *_rule(resolve_weekday(0), rf"[这本]个?{_SIGN_WEEKDAY}"),
-    *_rule(resolve_weekday(), _SIGN_WEEKDAY),
-    # Weekdays.
-    *_rule(
-        resolve_weekday(),
-        rf"(?:on )?(?:last |this past |past )?{_WEEKDAY}{_PART_AFTER}",
-        rf"(?:am )?(?:letzte[nrms]? |vergangene[nrms]? |vorige[nrms]? )?{_WEEKDAY}{_PART_AFTER}",
-        rf"(?:el )?(?:pasado )?{_WEEKDAY}(?: pasado)?(?: (?:por|en) la {_PART})?",
-    ),
-    *_rule(
-        resolve_weekday(1),
-        rf"{_WEEKDAY} (?:of )?last week{_PART_AFTER}",
-        rf"last week(?:'s)?,? (?:on )?{_WEEKDAY}{_PART_AFTER}",
-        rf"{_WEEKDAY} (?:in der )?(?:letzter?|voriger?|vergangener?) woche",
-        rf"(?:letzte|vorige|vergangene) woche (?:am )?{_WEEKDAY}{_PART_AFTER}",
-        rf"{_WEEKDAY} de la semana pasada",
-    ),
-    *_rule(resolve_weekday(2), rf"(?:on )?(?:the )?{_WEEKDAY} before last", rf"(?:am )?vorletzte[nrms]? {_WEEKDAY}"),
-    *_rule(
-        resolve_weekdays_ago,
-        rf"{_COUNT} {_WEEKDAY} ago",
-        rf"vor {_COUNT} {_WEEKDAY}(?:en)?",
-        rf"hace {_COUNT} {_WEEKDAY}",
-    ),
-    # Dates.
-    *_rule(
-        resolve_week_of,
-        rf"(?:in |during )?(?:the )?{_WEEK_OF} (?:the )?{_DATE_DAY} ?(?:of )?{_MONTH}{_OF_YEAR}",
-        rf"(?:in |during )?(?:the )?{_WEEK_OF} {_MONTH} {_DATE_DAY}(?:,? {_YEAR})?",
-        rf"(?:in der |die )?woche (?:vom|ab dem) {_DATE_DAY} {_MONTH}{_OF_YEAR}",
-        rf"(?:en )?(?:la )?semana del? {_DATE_DAY} (?:de )?{_MONTH}{_OF_YEAR}",
-        rf"{_SIGN_MONTH}(?P<day>[0-3]?\d)[日号]那一?周",
-    ),
-    *_rule(
-        resolve_date,
-        rf"(?:on |am |el |vom |zum |dem |den |the )*{_DATE_DAY} ?(?:of |de |del )?{_MONTH}{_OF_YEAR}{_PART_AFTER}",
-        rf"(?:on )?{_MONTH} (?:the )?{_DATE_DAY}(?:,? {_YEAR})?{_PART_AFTER}",
-        rf"(?:in |im |en |during |last |letzten )?(?:(?P<third>early|mid|late|anfang|mitte|ende) )?{_MONTH}{_OF_YEAR}",
-        rf"(?:(?:in|at|by|towards) the |the |a )?(?P<third>beginning|start|middle|end|principios|mediados|finales)"
-        rf" (?:of|de) {_MONTH}{_OF_YEAR}",
-        rf"{_SIGN_MONTH}(?P<day>[0-3]?\d)[日号]?(?:{_SIGN_PART})?",
-        rf"{_SIGN_MONTH}(?!\d)(?P<third>[初中底])?",
-    ),
-    *_rule(
-        resolve_days_of_month,
-        rf"(?:from |between |zwischen |vom |entre |del )?(?:the |dem |el )?{_FIRST}{_TO}{_LAST} ?(?:of |de )?{_MONTH}"
-        + _OF_YEAR,
-        rf"(?:from |between )?{_MONTH} {_FIRST}{_TO}{_LAST}\b(?! ?(?:{_either(MONTHS)})\b)(?:,? {_YEAR})?",
-        rf"(?:从|在)?{_SIGN_MONTH}(?P<first>[0-3]?\d)[日号]?(?:到|至|和|-|–)(?P<last>[0-3]?\d)[日号](?:之?间)?",
-    ),
-    *_rule(
-        resolve_date,
-        r"(?P<year>(?:19|20)\d\d)-(?P<month>[01]?\d)-(?P<day>[0-3]?\d)",
-        r"(?P<day>[0-3]?\d)\.(?P<month>[01]?\d)\.(?:(?P<year>(?:19|20)\d\d))?",
-    ),
-    *_rule(resolve_slashes, r"(?P<month>[0-3]?\d)/(?P<day>[0-3]?\d)/(?P<year>(?:19|20)\d\d)"),
-    *_rule(
-        resolve_season,
-        rf"(?:in |during )?(?:the )?(?:(?P<last>last|previous) |this )?{_SEASON}(?: (?:of )?{_YEAR})?",
-        rf"(?:im )?(?:(?P<last>letzte[nrms]?|vorige[nrms]?|vergangene[nrms]?) |diese[nrms]? )?{_SEASON}(?: {_YEAR})?",
-        rf"(?:en )?(?:el |la )?{_SEASON}(?: (?P<last>pasad[oa]))?(?: de {_YEAR})?",
-        rf"(?:(?P<last>去年)|今年|{_YEAR}年)?(?P<season>春天|春季|夏天|夏季|秋天|秋季|冬天|冬季)",
-    ),
-    *_rule(resolve_year, rf"(?:in |im jahr |in the year |en |during )?{_YEAR}", r"(?P<year>(?:19|20)\d\d)年"),
-    *_rule(
-        resolve_feast(12, 24, 3),
-        rf"(?:at |over |an |zu |über |en )?(?:christmas|xmas|weihnachten|navidad(?:es)?)(?: {_YEAR})?",
-        r"圣诞节?",
-    ),
-    *_rule(
-        resolve_feast(12, 31, 2),
-        r"(?:on |at |an |zu |en )?(?:new year(?:'?s)?(?: eve)?|silvester|nochevieja|año nuevo)",
-        r"跨年|元旦",
-    ),
-    # Conversations by their place.
-    *_rule(
-        _conversation(ConversationReference.FIRST),
-        rf"(?:in |during )?(?:our |the )?(?:very )?first {_TALK}",
-        rf"(?:when )?we (?:first|initially) {_TALKED}",
-        rf"(?:the )?first time (?:that )?we {_TALKED}",
-        rf"(?:in |bei )?(?:unser\p{{L}}*|de[mrs]|das) (?:aller)?erste[nrms]? {_GESPRÄCH}",
-        r"(?:als wir )?(?:uns )?zum ersten mal (?:gesprochen|geschrieben|unterhalten)(?: haben)?",
-        rf"(?:en )?(?:nuestra|la) primera {_CHARLA}",
-        r"la primera vez que hablamos",
-        r"(?:我们)?第一次(?:聊天?|谈话|对话|交谈|说话)",
-    ),
-    *_rule(
-        _conversation(ConversationReference.LAST),
-        rf"(?:in |during )?(?:our |the )(?:last|previous|most recent) {_TALK}",
-        rf"(?:the )?last time (?:that )?we {_TALKED}",
-        rf"when we last {_TALKED}",
-        rf"(?:in |bei )?(?:unser\p{{L}}*|de[mrs]|das) (?:letzte[nrms]?|vorige[nrms]?) {_GESPRÄCH}",
-        r"(?:beim |das )?letzte[ns]? mal(?:,? als wir (?:gesprochen|geschrieben) haben)?",
-        rf"(?:en )?(?:nuestra|la) última {_CHARLA}",
-        r"la última vez que hablamos",
-        r"(?:我们)?上(?:一)?次(?:聊天?|谈话|对话|交谈)?",
-    ),
-    *_rule(
-        _conversation(ConversationReference.SECOND_TO_LAST),
-        rf"(?:the |our )?{_TALK} before (?:that|last|the last(?: one)?)",
-        rf"(?:the |our )?(?:second[- ]to[- ]last|penultimate|next[- ]to[- ]last) {_TALK}",
-        rf"(?:in |bei )?(?:unser\p{{L}}*|de[mrs]|das) vorletzte[nrms]? {_GESPRÄCH}",
-        rf"(?:en )?(?:nuestra|la) penúltima {_CHARLA}",
-        r"上上次(?:聊天?|谈话|对话|交谈)?",
-    ),
-)
-
-
 def find_time_expressions(text: str, now: datetime) -> tuple[TimeExpression, ...]:
     """Return the times in *text*, in order and without overlaps; *now* is an aware time in the reader's zone."""
     text = text[:LONGEST_QUERY]
-    matches = [each for rule in _RULES for each in rule.find(text, now)]
-    chosen: list[_TimeMatch] = []
+    # Letter by letter, so that places stay. Expressions of lower case compile in a tenth of the time.
+    lower = "".join(each.lower() if len(each.lower()) == 1 else each for each in text)
+    matches = [each for rule in TIME_RULES for each in rule.find(text, lower, now)]
+    chosen: list[TimeMatch] = []
     # The longest expression wins where two overlap: "last week" is part of "Saturday last week".
     for each in sorted(matches, key=lambda match: (match.begin - match.end, match.begin)):
         if all(each.end <= other.begin or other.end <= each.begin for other in chosen):
             chosen.append(each)
     chosen.sort(key=lambda match: match.begin)
-    return tuple(_with_limits(text, _merge_ranges(text, chosen, now), now))
+    whole = [
+        each
+        for each in _place_in_longer(lower, chosen)
+        if each.time is None or (each.time.span is not None and each.time.is_complete)
+    ]
+    return tuple(_with_limits(lower, _merge_ranges(lower, [_moved_by_days(lower, each) for each in whole], now), now))
+
+
+_BESIDE = regex.compile(
+    r"(?:['’]s?)?\s*[,-]?\s*(?:(?:of|in|on|the|at|during|from|des|der|dem|den|im|am|vom|von|zu|de|del|la|el|en"
+    r"|por)\s+)*"
+)
+
+
+def _place_in_longer(text: str, matches: Sequence[TimeMatch]) -> list[TimeMatch]:
+    """Return *matches*, those beside each other as one where one is part of the other or moves it."""
+    rest = list(matches)
+    n = len(rest) - 2
+    while n >= 0:
+        joined = None
+        if _BESIDE.fullmatch(text, rest[n].end, rest[n + 1].begin):
+            joined = _join_times(rest[n], rest[n + 1], is_bare=not text[rest[n].end : rest[n + 1].begin].strip())
+        if joined is None:
+            n -= 1
+            continue
+        rest[n : n + 2] = [joined]
+        n = len(rest) - 2
+    return rest
+
+
+def _join_times(first: TimeMatch, last: TimeMatch, *, is_bare: bool) -> TimeMatch | None:
+    """Return two times beside each other as one, None if neither is part of the other."""
+    one, other = first.time, last.time
+    if one is None or other is None:
+        return None
+    begin, end = first.begin, last.end
+    if (
+        one.grain is TimeGrain.DAY
+        and TimeGrain.WEEK in one.inside
+        and other.grain is TimeGrain.DAY
+        and not other.inside & {TimeGrain.WEEK}
+    ):
+        return replace(last, begin=begin)  # "Friday, 3 May"
+    for day, ago in ((one, other), (other, one) if is_bare or not other.inside else (one, other)):
+        is_day = day.grain in {TimeGrain.DAY, TimeGrain.PART} and (not day.inside or TimeGrain.WEEK in day.inside)
+        if is_day and day.span is not None and ago.move and ago.grain >= TimeGrain.WEEK:
+            return TimeMatch(begin, end, time=_moved_time(day, ago))
+    for part, whole in ((one, other), (other, one)):
+        if part.place is None or whole.span is None or whole.grain not in part.inside:
+            continue
+        try:
+            span = part.place(whole.span, whole.grain)
+        except ValueError:  # the fifth Sunday of a month that has four
+            continue
+        return TimeMatch(begin, end, time=_placed_time(part, whole, span), whole=whole)
+    return None
+
+
+def _placed_time(part: NamedTime, whole: NamedTime, span: TimeSpan) -> NamedTime:
+    inner, outer = part.place, whole.place
+    if inner is None or outer is None:
+        return NamedTime(span, part.grain)
+    return NamedTime(span, part.grain, lambda longer, grain: inner(outer(longer, grain), whole.grain), whole.inside)
+
+
+def _moved_time(day: NamedTime, ago: NamedTime) -> NamedTime:
+    """Return *day* as far back, or ahead, as *ago* says: "Saturday a week ago"."""
+    span, move = day.span, ago.move
+    if span is None or span.start is None or span.end is None or move is None:
+        raise TypeError("a day has a beginning and an end")
+    start, end = span.start, span.end
+    if TimeGrain.WEEK in day.inside and move(start) > start:
+        start, end = start + 7 * DAY, end + 7 * DAY  # from the Saturday to come
+    return NamedTime(TimeSpan(move(start), move(start) + (end - start)), day.grain)
+
+
+_DAYS_FROM = compile_pattern(
+    r"(?<![\p{L}\p{N}])(?:on |in )?(?P<article>the |die |den |los |las )?(?:am |in der |der |el |la )?"
+    rf"(?:(?P<count>{NUMBER}) )?(?P<unit>days?|weeks?|months?|tage?n?|wochen?|monate?n?|días?|semanas?|mes|meses)"
+    r" (?P<side>before|after|vor|nach|antes de|después de)(?: the| dem| der| den| el| la|l)?\s*$"
+)
+
+
+def _moved_by_days(text: str, match: TimeMatch) -> TimeMatch:
+    """Return *match*, or the time that is so many days or weeks before or after it: "the week after Easter"."""
+    span = match.time.span if match.time else None
+    found = _DAYS_FROM.search(text, 0, match.begin)
+    if span is None or span.start is None or span.end is None or found is None:
+        return match
+    count = read_number(found["count"] or "1")
+    length = {"day": 1, "week": 7, "month": 30}[UNITS[found["unit"]]]
+    is_before = found["side"] in {"before", "vor", "antes de"}
+    if found["article"] and found["count"]:  # "the three days after Easter": all of them
+        start = span.start - count * length * DAY if is_before else span.end
+        moved = TimeSpan(start, start + count * length * DAY)
+    elif length == 1 or count == 1:
+        start = span.start - count * length * DAY if is_before else span.end + (count - 1) * length * DAY
+        moved = TimeSpan(start, start + length * DAY)
+    else:
+        middle = span.start - count * length * DAY if is_before else span.end + count * length * DAY
+        moved = TimeSpan(middle - 3 * DAY, middle + 4 * DAY)
+    return TimeMatch(found.start(), match.end, time=NamedTime(moved, TimeGrain.DAYS))
 
 
 _JOINS = regex.compile(
-    r"\s*(?:-|–|to|until|till|through|and|bis(?: zum)?|und|a|al|y|hasta|到|至|和|与)\s*(?:the |dem |el |la )?",
-    regex.IGNORECASE,
+    r"\s*(?:-|–|to|until|till|through|thru|and|bis(?: zu[mr]?)?|und|al?|y|hasta|到|至|和|与)"
+    r"\s*(?:the |our |dem |el |la |unser\p{L}* |nuestra )?"
 )
 _MARKED_JOINS = regex.compile(
-    r"\s*(?:-|–|to|until|till|through|bis(?: zum)?|hasta|到|至)\s*(?:the |dem |el |la )?", regex.IGNORECASE
+    r"\s*(?:-|–|to|until|till|through|thru|bis(?: zu[mr]?)?|hasta|到|至)\s*(?:the |our |dem |el |la |unser\p{L}* )?"
 )
-_BETWEEN = regex.compile(
-    r"(?<!\p{L})(?:between|from|zwischen|vo[nm]|entre|desde|del?|从|在)\s*(?:the |dem |el |la )?$", regex.IGNORECASE
-)
+_BETWEEN = regex.compile(r"(?<!\p{L})(?:between|from|zwischen|vo[nm]|entre|desde|del?|从|在)\s*(?:the |dem |el |la )?$")
 _SINCE = regex.compile(
-    r"(?<!\p{L})(?:since|from|starting|seit(?: dem)?|ab(?: dem)?|desde(?: el)?|自从?|从)\s*$", regex.IGNORECASE
+    r"(?<!\p{L})(?:ever since|since|from|starting|as of|seit(?: dem| der)?|ab(?: dem)?|(?:a partir|desde)(?: del?| el"
+    r"| la)?"
+    r"|自从?|从)\s*$"
 )
-_BEFORE = regex.compile(r"(?<!\p{L})(?:before|prior to|vor(?: dem)?|antes del?)\s*$", regex.IGNORECASE)
-_UNTIL = regex.compile(r"(?<!\p{L})(?:until|till|up to|bis(?: zum)?|hasta(?: el)?)\s*$", regex.IGNORECASE)
-_AFTER = regex.compile(r"(?<!\p{L})(?:after|nach(?: dem)?|después del?)\s*$", regex.IGNORECASE)
+_BEFORE = regex.compile(r"(?<!\p{L})(?:before|prior to|vor(?: dem| der)?|antes de(?:l| la)?)\s*(?:the )?$")
+_UNTIL = regex.compile(r"(?<!\p{L})(?:until|till|up to|bis(?: zum)?|hasta(?: el)?)\s*(?:the )?$")
+_AFTER = regex.compile(r"(?<!\p{L})(?:after|following|nach(?: dem| der)?|después de(?:l| la)?)\s*(?:the )?$")
 _SINCE_SIGNS, _BEFORE_SIGNS, _UNTIL_SIGNS, _AFTER_SIGNS = (
     regex.compile(rf"\s*(?:{each})") for each in ("以来|起", "之前|以前", "为止", "之后|以后")
 )
 
 
-def _merge_ranges(text: str, matches: Sequence[_TimeMatch], now: datetime) -> Iterator[_TimeMatch]:
+def _merge_ranges(text: str, matches: Sequence[TimeMatch], now: datetime) -> Iterator[TimeMatch]:
     """Yield *matches*, two of them as one where they are the ends of a range."""
     rest = list(matches)
     while rest:
         first = rest.pop(0)
         between = _BETWEEN.search(text, 0, first.begin)
-        if rest and first.span is not None and rest[0].span is not None:
+        if rest and (first.time is None) == (rest[0].time is None):
             join = text[first.end : rest[0].begin]
             if (_JOINS if between else _MARKED_JOINS).fullmatch(join):
                 last = rest.pop(0)
-                yield _TimeMatch(between.start() if between else first.begin, last.end, _range(first, last, now))
+                begin = between.start() if between else first.begin
+                if first.conversation is not None and last.conversation is not None:
+                    talks = ConversationReference(first.conversation.first, last.conversation.last)
+                    yield TimeMatch(begin, last.end, conversation=talks)
+                else:
+                    yield TimeMatch(begin, last.end, time=NamedTime(_range(first, last, now), TimeGrain.DAYS))
                 continue
         yield first
 
 
-def _range(first: _TimeMatch, last: _TimeMatch, now: datetime) -> TimeSpan:
+def _range(first: TimeMatch, last: TimeMatch, now: datetime) -> TimeSpan:
     """Return the span from the start of *first* to the end of *last*; dates without a year are put in order."""
-    start = first.span.start if first.span else None
-    end = last.span.end if last.span else None
+    one, other = first.time, last.time
+    if one is None or other is None or one.span is None or other.span is None:
+        raise TypeError("only times with limits have a range")
+    if last.whole is not None and one.place is not None and last.whole.span and last.whole.grain in one.inside:
+        one = NamedTime(one.place(last.whole.span, last.whole.grain), one.grain)  # "from Monday to Friday last week"
+    if first.whole is not None and other.place is not None and first.whole.span and first.whole.grain in other.inside:
+        other = NamedTime(other.place(first.whole.span, first.whole.grain), other.grain)
+    start = one.span.start if one.span else None
+    end = other.span.end if other.span else None
     if start is None or end is None:
         return TimeSpan(start, end)
-    if end <= start and last.month is not None:
+    has_year, has_last_year = TimeGrain.YEAR not in one.inside, TimeGrain.YEAR not in other.inside
+    if end <= start and not has_last_year:
         end = move_to_year(end, end.year + 1)
-    elif end <= start and first.month is None:
+    elif end <= start and TimeGrain.MONTH in other.inside:
+        start -= 31 * DAY  # "from the 20th to the 3rd"
+    elif end <= start and has_year:
         end += -((end - start) // (7 * DAY)) * 7 * DAY  # "between Monday and Wednesday", on a Wednesday
-    elif first.month is not None and last.month is None and start >= end:
+    elif not has_year and has_last_year and start >= end:
         start = next(at for at in (move_to_year(start, end.year), move_to_year(start, end.year - 1)) if at < end)
-    elif first.month is not None and last.month is None and last.span is not None and last.span.start is not None:
+    elif not has_year and has_last_year and other.span is not None and other.span.start is not None:
         # "from 3 May to 9 June 2023": the year of the end.
-        moved = move_to_year(start, last.span.start.year)
+        moved = move_to_year(start, other.span.start.year)
         start = moved if moved < end <= now + 366 * DAY else start
     return TimeSpan(start, end) if start < end else TimeSpan(end, start)
 
 
-def _with_limits(text: str, matches: Iterable[_TimeMatch], now: datetime) -> Iterator[TimeExpression]:
+def _with_limits(text: str, matches: Iterable[TimeMatch], now: datetime) -> Iterator[TimeExpression]:
     """Yield *matches* as expressions; "since", "before" and "after" leave one end of a span open."""
     for each in matches:
-        begin, end, span = each.begin, each.end, each.span
-        if span is not None:
-            for before, after, limited in (
-                (_SINCE, _SINCE_SIGNS, TimeSpan(span.start, now + timedelta(seconds=1))),
-                (_BEFORE, _BEFORE_SIGNS, TimeSpan(None, span.start)),
-                (_UNTIL, _UNTIL_SIGNS, TimeSpan(None, span.end)),
-                (_AFTER, _AFTER_SIGNS, TimeSpan(span.end, now + timedelta(seconds=1))),
-            ):
-                if written := before.search(text, 0, begin):
-                    begin, span = written.start(), limited
-                    break
-                if written := after.match(text, end):
-                    end, span = written.end(), limited
-                    break
-        yield TimeExpression(begin, end, span, each.conversation)
+        begin, end, talks = each.begin, each.end, each.conversation
+        span = each.time.span if each.time else None
+        soon = now + timedelta(seconds=1)
+        is_to_come = span is not None and span.start is not None and span.start > now
+        past = None if not is_to_come else now
+        for n, (before, after) in enumerate(_LIMITS):
+            written = before.search(text, 0, begin)
+            if written:
+                begin = written.start()
+            elif written := after.match(text, end):
+                end = written.end()
+            if not written:
+                continue
+            if span is not None:
+                span = (
+                    TimeSpan(span.start, None if is_to_come else soon), TimeSpan(past, span.start),
+                    TimeSpan(past, span.end), TimeSpan(span.end, None if is_to_come else soon),
+                )[n]  # fmt: skip
+            elif talks is not None:
+                talks = _limited(talks, n)
+            break
+        yield TimeExpression(begin, end, span, talks)
+
+
+_LIMITS = (
+    (_SINCE, _SINCE_SIGNS), (_BEFORE, _BEFORE_SIGNS), (_UNTIL, _UNTIL_SIGNS), (_AFTER, _AFTER_SIGNS),
+)  # fmt: skip
+
+
+def _limited(conversations: ConversationReference, limit: int) -> ConversationReference:
+    """Return the conversations since, before, up to or after *conversations*; 0 is the present one."""
+    match limit:
+        case 0:
+            return ConversationReference(conversations.first, 0)
+        case 1:
+            return ConversationReference(1, conversations.first - 1) if conversations.first != 1 else conversations
+        case 2:
+            return ConversationReference(1, conversations.last)
+    return ConversationReference(conversations.last + 1, 0)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from agent.llm.chat_model import ToolCall
-from agent.tools.memory_tools import NOTHING, REMEMBERED, facts_in
+from agent.tools.memory_tools import NOTHING, REMEMBERED, append_missing, facts_in
 from agent.tools.toolbox import ToolOutcome
-from gateway.ports import SearchHit
+from gateway.ports import MissingTime, SearchHit, SearchHits
 from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools
 
 BOX = memory_tools()
@@ -89,6 +89,28 @@ async def test_a_person_called_you_is_not_the_bot(name: str) -> None:
     (line,) = outcome.text.splitlines()[2:]
     assert not line.startswith("a:1 you: ")
     assert facts_in(outcome.text) != []
+
+
+def test_a_time_that_holds_nothing_is_said() -> None:
+    """The model reads which time that is and what is nearest, or how many conversations there were."""
+    day = datetime(2026, 5, 3, tzinfo=UTC)
+    missing = [
+        MissingTime(start=day, end=day + timedelta(days=1), nearest=(day - timedelta(days=2), day + timedelta(days=9))),
+        MissingTime(start=day, end=day + timedelta(days=7)),
+        MissingTime(start=day + timedelta(hours=5), end=day + timedelta(hours=12)),
+        MissingTime(start=day, end=day + timedelta(days=1), is_to_come=True),
+        MissingTime(end=day),
+        MissingTime(conversations=4),
+    ]
+    assert append_missing("text", SearchHits(missing=missing)).splitlines() == [
+        "text",
+        "(Nothing was said on 3 May 2026; nearest: 1 May 2026, 12 May 2026.)",
+        "(Nothing was said from 3 May 2026 to 9 May 2026.)",
+        "(Nothing was said on 3 May 2026 from 05:00 to 12:00.)",
+        "(Nothing was said on 3 May 2026: that time is still to come. Only reminders and plans bear on it.)",
+        "(Nothing was said before 3 May 2026.)",
+        "(There is no such conversation: there have been 4.)",
+    ]
 
 
 async def test_nothing_found_is_said() -> None:

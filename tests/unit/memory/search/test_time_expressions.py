@@ -13,20 +13,28 @@ from hypothesis import strategies as st
 
 from agent.memory.search import text_query
 from agent.memory.search.query import parse_query
-from agent.memory.search.result_selection import rank_candidates
+from agent.memory.search.result_selection import find_missing_times, rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource
 from agent.memory.search.time_expressions import find_time_expressions
 from agent.memory.search.time_spans import TimeSpan
+from gateway.ports import MissingTime
 
 NOW = datetime(2024, 6, 12, 15, tzinfo=ZoneInfo("Europe/Berlin"))  # a Wednesday
-PHRASES = [
-    line.split("\t") for line in Path(__file__).with_name("time_expressions.tsv").read_text("utf-8").splitlines()
-]
+THANKSGIVING = datetime(2026, 11, 26, 12, tzinfo=ZoneInfo("Europe/Berlin"))  # a Thursday
+
+
+def read_table(name: str) -> list[list[str]]:
+    """Return the rows of a table of phrases beside this file."""
+    return [line.split("\t") for line in Path(__file__).with_name(name).read_text("utf-8").splitlines()]
+
+
+PHRASES = read_table("time_expressions.tsv")
+COMPOSED = read_table("time_phrases.tsv")
 
 
 def at(text: str) -> datetime | None:
-    """Return a local time of the table."""
+    """Return a local time of a table."""
     return datetime.fromisoformat(text).replace(tzinfo=NOW.tzinfo) if text else None
 
 
@@ -40,9 +48,20 @@ def is_about(moment: datetime | None, expected: datetime | None) -> bool:
 @pytest.mark.parametrize(("text", "start", "end"), PHRASES, ids=[row[0] for row in PHRASES])
 def test_phrases_in_four_languages(text: str, start: str, end: str) -> None:
     """Each phrase of the table is one time: a span, or a conversation by its place."""
-    (found,) = find_time_expressions(text, NOW)
+    check_phrase(text, start, end, NOW)
+
+
+@pytest.mark.parametrize(("text", "start", "end"), COMPOSED, ids=[row[0] for row in COMPOSED])
+def test_phrases_of_several_times(text: str, start: str, end: str) -> None:
+    """A time in a longer one, an uncounted one, one to come and a numbered conversation are one time each."""
+    check_phrase(text, start, end, THANKSGIVING)
+
+
+def check_phrase(text: str, start: str, end: str, now: datetime) -> None:
+    """Assert that *text* is one time, from *start* to *end*, or one conversation to another."""
+    (found,) = find_time_expressions(text, now)
     if found.conversation is not None:
-        assert (found.conversation.value, end) == (start, "")
+        assert (found.conversation.first, found.conversation.last) == (int(start), int(end or start))
         return
     assert found.span is not None
     assert is_about(found.span.start, at(start))
@@ -61,6 +80,19 @@ def test_phrases_in_four_languages(text: str, start: str, end: str) -> None:
         "一起",
         "99月",
         "morgens um acht",
+        "I bought 12 may bugs",
+        "may 5 people come",
+        "python 3.11.14",
+        "what is on the 3rd floor",
+        "am 3. Tag der Reise",
+        "el 20 por ciento",
+        "I fall asleep",
+        "spring onions",
+        "the second time I fell",
+        "guten Morgen",
+        "call 911",
+        "the end of the story",
+        "half of it",
     ],
 )
 def test_other_words_are_no_times(text: str) -> None:
@@ -86,7 +118,7 @@ def test_a_day_begins_at_midnight_of_the_reader() -> None:
     assert not found.span.covers(datetime(2024, 6, 14, 15, 0, tzinfo=UTC))
 
 
-@given(st.text(max_size=60), st.sampled_from([row[0] for row in PHRASES]), st.text(max_size=60))
+@given(st.text(max_size=60), st.sampled_from([row[0] for row in (*PHRASES, *COMPOSED)]), st.text(max_size=60))
 def test_any_text_may_stand_around_a_time(before: str, phrase: str, after: str) -> None:
     """Whatever surrounds it: nothing is raised, times do not overlap, and each is where it says."""
     text = f"{before} {phrase} {after}"
@@ -166,6 +198,64 @@ def test_words_and_a_time(index: ScopeIndex) -> None:
 def test_a_time_without_messages_excludes_nothing(index: ScopeIndex) -> None:
     """Where nothing was said at the time, words are searched as ever."""
     assert ask(index, "what did we say about the garden in March 2021?")[:2] in ([2, 4], [4, 2])
+
+
+@pytest.mark.parametrize(("question", "talk"), [("what did we say five days ago?", 3), ("on 2 May?", 2)])
+def test_a_time_without_messages_is_a_day_longer_on_both_sides(index: ScopeIndex, question: str, talk: int) -> None:
+    """Nothing is from the named day: what is from the day before or after it is found."""
+    assert ask(index, question) == [talk] * 3
+
+
+@pytest.mark.parametrize(
+    ("question", "numbers"),
+    [
+        ("what was our second conversation about?", {2}),
+        ("what did we say three talks ago?", {2}),
+        ("what was said in talks 2 through 3?", {2, 3}),
+        ("what did we say in our last two conversations?", {3, 4}),
+        ("what have we said since our third talk?", {3, 4}),
+        ("worum ging es vor zwei Gesprächen?", {3}),
+        ("¿de qué hablamos en la tercera charla?", {3}),
+    ],
+)
+def test_conversations_by_their_number(index: ScopeIndex, question: str, numbers: set[int]) -> None:
+    """Conversations are counted from the first, or backwards from the present one."""
+    assert set(ask(index, question)) == numbers
+
+
+def missing_in(index: ScopeIndex, text: str) -> list[MissingTime]:
+    """Return the times of *text* from which *index* has nothing."""
+    return list(find_missing_times([index.query(parse_query(text, now=NOW))]))
+
+
+def test_what_holds_nothing_is_said_with_what_is_nearest(index: ScopeIndex) -> None:
+    """The last before and the first after a time are named; of a conversation, how many there were."""
+    (day,) = missing_in(index, "what did we say on 20 May?")
+    assert [each.date().isoformat() for each in day.nearest] == ["2024-05-03", "2024-06-08"]
+    assert not day.is_to_come
+    (talk,) = missing_in(index, "what did we say in our ninth talk?")
+    assert talk.conversations == len(TALKS)
+    assert missing_in(index, "what did we say on 3 May?") == []
+
+
+def test_a_time_to_come_holds_nothing(index: ScopeIndex) -> None:
+    """Tomorrow is not made longer, although something was said yesterday, and is said to be still to come."""
+    (day,) = missing_in(index, "what did we say about the garden tomorrow?")
+    assert day.is_to_come
+    assert day.nearest == ()
+    assert ask(index, "what did we say about the garden tomorrow?")[0] in {2, 4}
+
+
+def test_what_another_index_holds_is_not_missing(index: ScopeIndex, tmp_path: Path) -> None:
+    """Of several indexes one is enough; what is nearest is so in any of them."""
+    other = ScopeIndex(tmp_path / "other.db", is_new=True)
+    other.put(
+        UnitSource(name="notes"), [SearchUnit(text="mulch", line=1, at=datetime(2024, 5, 19, tzinfo=UTC), role="user")]
+    )
+    asked = parse_query("on 20 May or on 1 March?", now=NOW)
+    (march,) = find_missing_times([each.query(asked) for each in (index, other)])
+    assert [each.date().isoformat() for each in march.nearest] == ["2024-01-08", "2024-05-03"]
+    other.close()
 
 
 def test_bounds_exclude(index: ScopeIndex) -> None:
