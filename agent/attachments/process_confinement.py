@@ -14,7 +14,7 @@ import platform
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 _NO_NEW_PRIVS, _SECCOMP, _FILTER = 38, 22, 2  # of prctl
@@ -28,6 +28,8 @@ _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000  # of unshare
 _BIND, _PRIVATE, _INERT = 0x5000, 0x44000, 0xE  # of mount: the first two with all below; no devices, no programs
 _DETACH = 2  # of umount2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # of capget and capset: version 3, and this process
+_FILES_OF_OTHERS = 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
 # All that a process calls which reads files, computes and has threads. Anything else is refused: calls that a newer
@@ -42,7 +44,7 @@ _ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
             *(4, 6, 21, 78, 79, 80, 89, 137, 138, 217, 262, 267, 269, 332, 439),  # names and facts of files
             *(9, 10, 11, 12, 25, 27, 28, 324),  # memory
             *(13, 14, 15, 34, 36, 37, 38, 127, 128, 130, 131),  # its own signals and timers
-            *(7, 22, 23, 213, 228, 229, 230, 232, 233, 270, 271, 281, 290, 291, 293, 35, 96, 201),  # waiting, clocks
+            *(7, 22, 23, 213, 232, 233, 270, 271, 281, 290, 291, 293, 35, 96, 201),  # waiting, the time
             *(24, 39, 60, 63, 98, 99, 100, 102, 104, 107, 108, 110, 111, 186, 231),  # itself
             *(158, 202, 218, 219, 273, 318, 334),  # threads
         ),
@@ -54,7 +56,7 @@ _ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
             *(17, 43, 44, 48, 49, 61, 78, 79, 291, 439),
             *(214, 215, 216, 222, 226, 232, 233, 283),
             *(102, 103, 132, 133, 134, 135, 136, 137, 139),
-            *(19, 20, 21, 22, 59, 72, 73, 101, 113, 114, 115, 169),
+            *(19, 20, 21, 22, 59, 72, 73, 101, 169),
             *(93, 94, 124, 153, 160, 165, 172, 173, 174, 175, 176, 177, 178, 179),
             *(96, 98, 99, 128, 278, 293),
         ),
@@ -62,21 +64,24 @@ _ALLOWED: dict[str, tuple[int, Sequence[int]]] = {
 }
 # Calls that are allowed for some values of one argument: its index and the values. The first two are about the process
 # itself (0), the third about its name and its parent's end: PR_SCHED_CORE would bind another process to ours. The
-# fourth is about descriptors: F_SETOWN would send signals to others.
+# fourth is about descriptors: F_SETOWN would send signals to others, and locks would hold up who writes to a file that
+# can be read. Of the clocks, negative ones are the CPU time of any process.
 _BY_VALUE: dict[str, Sequence[tuple[int, int, Sequence[int]]]] = {
     "x86_64": (
         (302, 0, (0,)),  # prlimit64
         (204, 0, (0,)),  # sched_getaffinity
         (157, 0, (1, 15, 16)),  # prctl: PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME
-        (72, 1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),  # fcntl
+        (72, 1, (0, 1, 2, 3, 4, 1030)),  # fcntl
         (16, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # ioctl: terminals and flags
+        *((call, 0, range(12)) for call in (228, 229, 230)),  # clock_gettime, clock_getres, clock_nanosleep
     ),
     "aarch64": (
         (261, 0, (0,)),
         (123, 0, (0,)),
         (167, 0, (1, 15, 16)),
-        (25, 1, (0, 1, 2, 3, 4, 5, 6, 7, 1030)),
+        (25, 1, (0, 1, 2, 3, 4, 1030)),
         (29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+        *((call, 0, range(12)) for call in (113, 114, 115)),
     ),
 }
 # Calls that open files, and the index of their flags: files are opened for reading alone.
@@ -136,8 +141,17 @@ def probe_confinement() -> str:
     return done.stdout.strip()
 
 
-def confine_process(readable: Iterable[str], programs: Sequence[str] = ()) -> str:
-    """Allow this process to read *readable* and the system's libraries, and nothing else; return what holds then.
+def interpreter_folders() -> list[str]:
+    """Return the folders from which this interpreter imports, spelled as in `sys.path`, so links may be part of them.
+
+    Not the prefixes themselves: a home may lie beside `lib`, and all programs of the system below `/usr`.
+    """
+    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+    return sorted(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64"))
+
+
+def confine_process(programs: Sequence[str] = ()) -> str:
+    """Allow this process to read the interpreter and the system's libraries, and nothing else; return what holds then.
 
     That is "" if the kernel cannot confine it, and names what is still possible otherwise: seccomp does not tell files
     apart, which Landlock and a private root do. It may start processes of *programs* alone, which are confined in the
@@ -148,10 +162,11 @@ def confine_process(readable: Iterable[str], programs: Sequence[str] = ()) -> st
     if not can_confine():
         return ""
     libc = ctypes.CDLL(None, use_errno=True)
-    files = [*readable, *_LIBRARIES]
+    files = [*interpreter_folders(), *_LIBRARIES]
     executable = [*programs, *_LOADERS] if programs else []
     is_private = _enter_private_root(libc, [*files, *executable])
     _check(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _drop_capabilities(libc)
     version = landlock_version()
     if version:
         _restrict_files(libc, files, executable)
@@ -211,6 +226,14 @@ def _show(libc: ctypes.CDLL, path: Path) -> None:
 def _mount(libc: ctypes.CDLL, source: str | None, target: str, flags: int) -> None:
     name = None if source is None else os.fsencode(source)
     _check(libc.mount(name, os.fsencode(target), name, ctypes.c_ulong(flags), None))
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> None:
+    """Leave root only what it needs to read and start files of others: it could raise its own limits again."""
+    rights = ctypes.create_string_buffer(24)
+    _check(libc.capget(_CAPABILITIES, rights))
+    kept = struct.unpack("6I", rights)[1] & _FILES_OF_OTHERS  # of those that are permitted
+    _check(libc.capset(_CAPABILITIES, struct.pack("6I", kept, kept, 0, 0, 0, 0)))
 
 
 def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str], programs: Sequence[str]) -> None:
@@ -280,4 +303,4 @@ def _check(result: int) -> int:
 
 
 if __name__ == "__main__":
-    print(confine_process([sys.prefix, sys.base_prefix]))
+    print(confine_process())

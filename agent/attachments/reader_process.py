@@ -27,7 +27,7 @@ from urllib.parse import unquote
 import parlour  # noqa: F401 -- isolated, Python finds our packages by it
 
 from agent.attachments.page_reader import read_page
-from agent.attachments.process_confinement import confine_process
+from agent.attachments.process_confinement import confine_process, interpreter_folders
 
 MEMORY = 768 << 20  # bytes of address space: a 50-megapixel picture decoded, and what decodes it
 CPU = 10  # seconds; two more and the system kills
@@ -100,8 +100,8 @@ def drop_privileges() -> None:
                 raise
     signal.signal(signal.SIGXCPU, _out_of_time)
     sys.setrecursionlimit(3_000)
-    readable = tuple({f"{os.path.realpath(path)}/" for path in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
-    confine_process(readable)
+    readable = tuple({f"{os.path.realpath(path)}/" for path in interpreter_folders()})
+    confine_process()
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_FORBIDDEN):

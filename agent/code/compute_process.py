@@ -68,7 +68,7 @@ def drop_privileges(program: str) -> None:
         except (OSError, ValueError):
             if sys.platform == "linux":
                 raise
-    confine_process({os.path.realpath(path) for path in (sys.prefix, sys.base_prefix)}, programs=[program])
+    confine_process(programs=[program])
 
 
 def _open_pool(monty: Any, program: str) -> Any:

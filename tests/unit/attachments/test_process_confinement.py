@@ -21,7 +21,7 @@ from agent.attachments.process_confinement import (
 )
 
 ATTEMPTS = """
-import ctypes, os, socket, subprocess, sys, threading
+import ctypes, fcntl, os, socket, subprocess, sys, threading
 from agent.attachments.process_confinement import confine_process
 from agent.attachments import process_confinement
 if ABI >= 0:  # an older kernel; 0: without Landlock
@@ -30,7 +30,7 @@ if not IS_PRIVATE:
     process_confinement._enter_private_root = lambda *_: False
 victim, x86 = VICTIM, os.uname().machine == "x86_64"
 libc = ctypes.CDLL(None, use_errno=True)
-open_folder = os.open("/", os.O_RDONLY)
+open_folder, open_file = os.open("/", os.O_RDONLY), os.open(victim, os.O_RDONLY)
 
 def call(number, *arguments):
     if libc.syscall(number, *arguments) < 0:
@@ -47,6 +47,8 @@ KERNEL = {
     "read processors": lambda: os.sched_getaffinity(os.getppid()),
     "scheduler": lambda: os.sched_getscheduler(os.getppid()),
     "input and output priority": lambda: call(251 if x86 else 30, 1, os.getppid(), 0),
+    "processor time": lambda: call(228 if x86 else 113, (~os.getppid() << 3) | 2, ctypes.create_string_buffer(16)),
+    "lock": lambda: fcntl.lockf(open_file, fcntl.LOCK_SH | fcntl.LOCK_NB),
     "watch": lambda: call(294 if x86 else 26, 0),
     "truncate": lambda: os.truncate(victim, 0),
     "truncate by opening": lambda: os.open(victim, os.O_RDONLY | os.O_TRUNC),
@@ -86,7 +88,7 @@ TRIES = {
     "namespace": lambda: call({"x86_64": 272, "aarch64": 97}[os.uname().machine], 0x10000000),
     "trace": lambda: call({"x86_64": 101, "aarch64": 117}[os.uname().machine], 16, os.getppid(), 0, 0),
 }
-assert confine_process([sys.prefix, sys.base_prefix])
+assert confine_process()
 # What Landlock refuses. A private root refuses them too, but not by a folder that was open before.
 FILES = ["read beside"]
 if not IS_PRIVATE:
@@ -166,7 +168,7 @@ LOOKS = {
     "words": lambda: open(victim).read(),
     "list": lambda: os.listdir(os.path.dirname(victim)),
 }
-held = confinement.confine_process([sys.prefix, sys.base_prefix])
+held = confinement.confine_process()
 for name, look in LOOKS.items():
     try:
         look()
@@ -238,6 +240,42 @@ def test_a_private_root_changes_no_mount_of_the_machine() -> None:
     assert (done.stdout, done.stderr) == ("same\n", "")
 
 
+LINKED = """
+import os, sys
+from agent.attachments.process_confinement import confine_process
+held = confine_process()
+import lxml.html, wave
+for folder in (sys.prefix, sys.base_prefix):
+    try:
+        print(open(folder + "/home/victim.txt").read())
+    except OSError as error:
+        print(type(error).__name__)
+print(held)
+"""
+
+
+@pytest.mark.skipif(not can_confine(), reason="needs seccomp on x86-64 or ARM64")
+def test_an_interpreter_behind_links_is_read_and_a_home_beside_it_is_not(tmp_path: Path) -> None:
+    """A link chooses among releases, uv links its interpreters, and people make homes in a venv."""
+    tier = probe_confinement()
+    base, venv, link = tmp_path / "base", tmp_path / "releases" / "7", tmp_path / "current"
+    for folder in (base, venv):
+        (folder / "home").mkdir(parents=True)
+        (folder / "home" / "victim.txt").write_text("secret")
+    for name in ("bin", "lib"):
+        (base / name).symlink_to(Path(sys.base_prefix, name))
+    (tmp_path / "python").symlink_to(base)
+    (venv / "bin").mkdir()
+    (venv / "bin" / "python").symlink_to(tmp_path / "python" / "bin" / f"python3.{sys.version_info.minor}")
+    (venv / "lib").symlink_to(Path(sys.prefix, "lib"))
+    (venv / "pyvenv.cfg").write_text(f"home = {tmp_path}/python/bin\n")
+    link.symlink_to(venv)
+    command = [str(link / "bin" / "python"), "-I", "-B", "-c", LINKED]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
+    refusal = "FileNotFoundError" if PRIVATE_ROOT in tier else "PermissionError"
+    assert (done.stdout.splitlines(), done.stderr) == ([refusal, refusal, tier], "")
+
+
 MOUNTS = """
 import ctypes, os, subprocess, sys
 from pathlib import Path
@@ -262,7 +300,7 @@ listed = {*confinement._ALLOWED[machine][1], *(call for call, *_ in confinement.
 listed |= {call for call, _ in confinement._OPENING[machine]} | {confinement._CLONE[machine]}
 listed |= {335, 336} if machine == "x86_64" else set()  # of probes: the kernel filters them nowhere, and ends who calls
 listed |= set(confinement._STARTING[machine]) if PROGRAMS else set()
-assert confinement.confine_process([sys.prefix, sys.base_prefix], PROGRAMS)
+assert confinement.confine_process(PROGRAMS)
 for number in range(1_000):
     if number not in listed:
         failed = libc.syscall(number, -1, -1, -1, -1, -1, -1) == -1
@@ -292,7 +330,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
 code.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))  # getpid of 32-bit programs
 old = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
-assert confine_process([sys.prefix, sys.base_prefix])
+assert confine_process()
 libc.syscall(0x40000000 | 39) if TABLE == "x32" else old()
 print("alive")
 """

@@ -174,8 +174,8 @@ ATTEMPTS = """
 import ctypes, os, socket, sys
 sys.path[:0] = [ROOT]
 from agent.code.compute_process import drop_privileges
-victim = VICTIM
-drop_privileges(os.path.realpath(sys.executable))
+victim, program = VICTIM, os.path.realpath(sys.executable)
+drop_privileges(program)
 tries = '''
 import os, socket, sys
 victim = sys.argv[1]
@@ -204,7 +204,7 @@ print("ran")
 '''
 import subprocess
 done = subprocess.run(
-    [sys.executable, "-I", "-S", "-c", tries, victim, f"/proc/{os.getppid()}/environ", str(os.getppid())],
+    [program, "-I", "-S", "-c", tries, victim, f"/proc/{os.getppid()}/environ", str(os.getppid())],
     capture_output=True, text=True,
 )
 print(done.stdout, done.stderr)
@@ -224,6 +224,7 @@ async def test_the_real_worker_is_confined_too() -> None:
     for pid in _children() | _workers():
         status = dict(line.split(":\t") for line in _read(pid, "status").splitlines() if ":\t" in line)
         assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+        assert int(status["CapPrm"], 16) | 0b110 == 0b110  # of root: no more than files of others
         assert (_read(pid, "root/etc/passwd") == "") is is_private
 
 
