@@ -20,7 +20,7 @@ class ErasureFilter:
     scope: str | None = None  # jobs of this scope; None = no jobs
     sender: str = ""  # user id: only this user's messages and their turns; "" = all users'
     upto: int = 0  # newest inbox row to include; 0 = all
-    spare: frozenset[str] = frozenset()  # jobs to leave unchanged
+    spared_kinds: frozenset[str] = frozenset()  # of jobs to leave unchanged
     is_over: bool = False  # only ended rows with written transcripts; waiting and running ones stay
 
 

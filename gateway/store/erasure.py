@@ -74,7 +74,7 @@ class SqlErasure:
         def look(database: Database) -> frozenset[str]:
             found = database.execute(_BUSY_TURNS, (keys,)).fetchall()
             found += database.execute(_BUSY_JOBS, (scope,)).fetchall()
-            return frozenset(unquote(each) for (each,) in found) - reach.spare
+            return frozenset(unquote(each) for (each,) in found)
 
         return await self._engine.writer.submit(look)
 
@@ -109,7 +109,7 @@ class SqlErasure:
         changed += await submit(lambda db: _redact_dead(db, keys, turns, change))
         if reach.scope is not None:
             scope = quote(reach.scope)
-            changed += await submit(lambda db: _redact_jobs(db, scope, reach.spare, change))
+            changed += await submit(lambda db: _redact_jobs(db, scope, reach.spared_kinds, change))
         return changed
 
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
@@ -286,13 +286,13 @@ def _redact_dead(database: Database, keys: str, turns: frozenset[str] | None, ch
     return len(changes)
 
 
-def _redact_jobs(database: Database, scope: str, spare: frozenset[str], change: Redaction) -> int:
-    found = database.execute("SELECT seq, id, payload, reason FROM job WHERE scope = ?", (scope,)).fetchall()
+def _redact_jobs(database: Database, scope: str, spared_kinds: frozenset[str], change: Redaction) -> int:
+    found = database.execute("SELECT seq, kind, payload, reason FROM job WHERE scope = ?", (scope,)).fetchall()
     changes = []
-    for seq, id_, payload, reason in found:
+    for seq, kind, payload, reason in found:
         new = _other(payload, change)
         said = quote(change(unquote(reason)))
-        if unquote(id_) not in spare and (new is not None or said != reason):
+        if kind not in spared_kinds and (new is not None or said != reason):
             changes.append((payload if new is None else new, said, seq))
     database.executemany("UPDATE job SET payload = ?, reason = ? WHERE seq = ?", changes)
     return len(changes)

@@ -82,7 +82,8 @@ class EraseService:
         earlier versions and other copies may contain words that are found nowhere else. With *session* a question is
         sent there after the turn. Safe to retry.
         """
-        preview = await self.word_eraser.preview(scope, pattern, requester, turn=turn, whole=is_purge)
+        searched = pattern.deep if is_purge else pattern
+        preview = await self.word_eraser.preview(scope, searched, requester, turn=turn, whole=is_purge)
         if not preview.result.total and not is_purge:
             return preview.result
         erasure = StagedErasure(

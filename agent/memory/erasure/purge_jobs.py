@@ -1,9 +1,9 @@
 """`/forget … --purge`: durable jobs that erase words from every byte of the home (docs/adr/0012-purge.md).
 
 The command erases the words at once (word_eraser.py) and enqueues `purge`, which erases them from versions, files,
-journal and quarantine. It repeats this when the turns and jobs that were running at the time of the request have ended,
-because these may have written the words again. All steps are idempotent. `scrub` then erases the words, and its own
-job, from the journal's free pages. A plain `/forget` has a job `forget`, which repeats the synchronous part.
+journal and quarantine, and `scrub`, which erases them and the job of the purge from the journal's free pages. A plain
+`/forget` has a job `forget`, which repeats the synchronous part. Both repeat until no turn or job is left that may
+write the words again. All steps are idempotent.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,7 +42,8 @@ log = structlog.get_logger(__name__)
 
 FORGET, PURGE, SCRUB = "forget", "purge", "scrub"
 _UPLOAD = "upload:"
-_ROUNDS = 2
+_ERASURES = tuple(f"{kind}:" for kind in (FORGET, PURGE, SCRUB))  # their jobs write no words
+_MOST_PASSES = 8
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 100  # seconds; most running turns end in this time
 _RETRY_DELAY = timedelta(seconds=5)  # for the turns that do not
 _REST_FACTOR = 20  # pause between scrubs, as a multiple of the duration of the last one
@@ -65,6 +66,14 @@ class ScrubThrottle:
         self._next = time.monotonic() + _REST_FACTOR * seconds
 
 
+@dataclass(slots=True)
+class _ErasureProgress:
+    """A job between two passes."""
+
+    awaited: frozenset[str]  # turns and jobs that may know the words
+    passes: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeJobs:
     """Handlers of the jobs. They hold *writing* while they change files."""
@@ -72,6 +81,7 @@ class PurgeJobs:
     storage: ErasureStorage
     word_eraser: WordEraser
     throttle: ScrubThrottle = field(default_factory=ScrubThrottle)
+    progress: dict[str, _ErasureProgress] = field(default_factory=dict)  # of the jobs that have begun, by id
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -99,15 +109,18 @@ class PurgeJobs:
         lock of *scope*. Safe to retry.
         """
         now = self.storage.now()
+        running, ends = await self._running(scope, key), await self._ends(scope)
         if is_deferred:
             result = WordErasureResult()
         elif is_purge:
-            result = await self._clear_messages(scope, pattern, requester, page=turn, spare=change_name)
+            result = await self._clear_messages(scope, pattern.deep, requester, page=turn, spare=change_name)
         else:
             result = await self.word_eraser.forget(
                 scope, pattern, requester, turn=request_turn, page=turn, spare=change_name
             )
-        running = await self._running(scope, key) - {turn}
+        running = (running | await self._running(scope, key)) - {turn}
+        if is_deferred or await self._ends(scope) != ends:  # a turn began and ended meanwhile
+            running |= {turn}
         payload = {
             "words": pattern.request,
             "language": pattern.language,
@@ -119,21 +132,25 @@ class PurgeJobs:
             "turn": turn,
             "requested": request_turn,
             "staged": change_name,
-            "awaited": sorted(running | {turn} if is_deferred else running),
+            "awaited": sorted(running),
             "at": format_time(now),
         }
         kind = PURGE if is_purge else FORGET
         return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=now)
 
     async def forget(self, job: Job) -> RetryJobLater | None:
-        """Erase the words again when the turns that knew them have ended; then delete the staged change."""
+        """Erase the words again until no turn knows them; then delete the staged change.
+
+        If no turn ran while they were erased, nothing is left to do, and what was said since then stays.
+        """
         payload: Mapping[str, Any] = job.payload
+        if not payload["awaited"]:
+            await self.storage.staging.discard(job.scope, str(payload["staged"]))
+            return None
         pattern, requester = _request(payload)
-        if awaited := frozenset(payload["awaited"]):
-            if await self._is_running(job.scope, SessionKey.parse(payload["key"]), awaited, should_wait=True):
-                return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
-            page = f"{payload['turn']}.again"
-            await self.word_eraser.forget(
+
+        async def erase(page: str) -> int:
+            result = await self.word_eraser.forget(
                 job.scope,
                 pattern,
                 requester,
@@ -143,30 +160,58 @@ class PurgeJobs:
                 since=parse_time(payload.get("at")),
             )
             await self.storage.index.purge_stale(job.scope)
-        await self.storage.staging.discard(job.scope, payload["staged"])
-        return None
+            return result.total
+
+        return await self._repeat(job, erase)
 
     async def purge(self, job: Job) -> RetryJobLater | None:
-        """Erase the words everywhere; repeat while turns or jobs are running that may know the words."""
+        """Erase the words everywhere until no turn knows them; then enqueue the scrub of the journal."""
         payload: Mapping[str, Any] = job.payload
         pattern, requester = _request(payload)
-        key = SessionKey.parse(str(payload["key"]))
-        awaited, since = frozenset(payload["awaited"]), parse_time(payload.get("at"))
-        for n in range(_ROUNDS):
-            # Checked before the round: the next round covers what ends during this one.
-            is_last = not await self._is_running(job.scope, key, awaited, should_wait=n > 0)
-            await self._clear_messages(job.scope, pattern, requester, page=f"{payload['turn']}.{is_last}", since=since)
+        pattern, since = pattern.deep, parse_time(payload.get("at"))
+
+        async def erase(page: str) -> int:
+            result = await self._clear_messages(job.scope, pattern, requester, page=page, since=since)
             await self._clear_files(job.scope, pattern, requester)
-            reach = ErasureFilter(keys=await self._keys(job.scope, key), scope=job.scope, spare=frozenset({job.id}))
-            await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
-            if is_last:
-                break
-        else:
-            return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
-        if payload.get("staged"):
-            await self.storage.staging.discard(job.scope, str(payload["staged"]))
+            keys = await self._keys(job.scope, SessionKey.parse(str(payload["key"])))
+            # Other erasures keep their words, of which these may be a part.
+            reach = ErasureFilter(keys=keys, scope=job.scope, spared_kinds=frozenset({FORGET, PURGE}))
+            return result.total + await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
+
+        if (later := await self._repeat(job, erase)) is not None:
+            return later
         await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
         log.info("memory.purged", scope=job.scope)
+        return None
+
+    async def _repeat(self, job: Job, erase: Callable[[str], Awaitable[int]]) -> RetryJobLater | None:
+        """Call *erase*, which returns the number of matches, until no turn can bring the words back; end the question.
+
+        A turn that began before a pass was over may commit the words after it, and until the next pass other turns read
+        them there. So a pass that found something is followed by another one, once the turns and jobs have ended that
+        ran until then. The first pass does not wait: by then the words are out of every query.
+        """
+        key = SessionKey.parse(str(job.payload["key"]))
+        progress = self.progress.get(job.id)
+        if progress is None:  # nothing is known after a restart, nor of turns since a yes in another chat
+            awaited = frozenset(job.payload["awaited"]) | await self._running(job.scope, key)
+            progress = self.progress[job.id] = _ErasureProgress(awaited)
+        while True:
+            is_known = await self._is_running(job.scope, key, progress.awaited, should_wait=progress.passes > 0)
+            if is_known and progress.passes:
+                return RetryJobLater(_RETRY_DELAY, "turns that may know the words are still running", counts=False)
+            found = await erase(f"{job.payload['turn']} {format_time(self.storage.now())}")
+            progress.passes += 1
+            if not is_known and not found:
+                break
+            if progress.passes >= _MOST_PASSES and not is_known:  # people write the words again and again
+                log.warning("memory.erasure_repeated", scope=job.scope, passes=progress.passes)
+                break
+            if found:
+                progress.awaited |= await self._running(job.scope, key)
+        del self.progress[job.id]
+        if job.payload.get("staged"):
+            await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
         return None
 
     async def scrub(self, _: Job) -> RetryJobLater | None:
@@ -236,7 +281,7 @@ class PurgeJobs:
 
     async def _clear_records(
         self, reach: ErasureFilter, pattern: ErasurePattern, requester: ErasureRequester, *, upto: int
-    ) -> None:
+    ) -> int:
         tokens: set[str] = set()
 
         def change(value: Any) -> Any:
@@ -248,10 +293,8 @@ class PurgeJobs:
             return cleared
 
         sender = "" if requester.may_all else requester.sender
-        allowed = ErasureFilter(
-            keys=reach.keys, scope=None if sender else reach.scope, sender=sender, upto=upto, spare=reach.spare
-        )
-        await self.storage.store.redact(allowed, change)
+        allowed = replace(reach, scope=None if sender else reach.scope, sender=sender, upto=upto)
+        count = await self.storage.store.redact(allowed, change)
         ids = {requester.sender} | ({key.chat for key in reach.keys} if requester.may_all else set())
         mentions = build_id_filter(ids)
         channels = {key.channel for key in reach.keys}
@@ -260,6 +303,7 @@ class PurgeJobs:
             return channel in channels and mentions(data) and pattern.in_bytes(data)
 
         await self.storage.unscoped_data.forget(is_match, tokens=tokens - {""})
+        return count
 
     async def _is_running(self, scope: str, key: SessionKey, awaited: frozenset[str], *, should_wait: bool) -> bool:
         """Return True if one of *awaited* is running; with *should_wait*, wait a moment for them to end."""
@@ -272,7 +316,13 @@ class PurgeJobs:
     async def _running(self, scope: str, key: SessionKey) -> frozenset[str]:
         """Return the running turns and jobs of *scope*, and first turns, whose scope is not known yet."""
         new = {each.key for each in await self.storage.records.sessions() if not each.scope}
-        return await self.storage.store.at_work(ErasureFilter(keys=await self._keys(scope, key) | new, scope=scope))
+        found = await self.storage.store.at_work(ErasureFilter(keys=await self._keys(scope, key) | new, scope=scope))
+        return frozenset(each for each in found if not each.startswith(_ERASURES))
+
+    async def _ends(self, scope: str) -> frozenset[tuple[SessionKey, str, int]]:
+        """Return the transcript of each conversation of *scope*, with its length."""
+        sessions = await self.storage.records.sessions()
+        return frozenset((each.key, each.transcript, each.next_index) for each in sessions if each.scope == scope)
 
     async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
         return frozenset({key, *(each.key for each in await self.storage.records.sessions() if each.scope == scope)})

@@ -128,7 +128,7 @@ class WordEraser:
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             await self._storage.staging.erase(
                 scope,
-                pattern.in_content,
+                pattern.deep.in_text,
                 account=None if requester.may_all else requester.account,
                 spare=spare,
                 since=since,

@@ -39,10 +39,14 @@ _ID_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ErasurePattern:
-    """Words to erase: a request as typed, and the language of its chat. An empty request matches every text."""
+    """Words to erase: a request as typed, and the language of its chat. An empty request matches every text.
+
+    With *is_deep*, texts match also by what is in them escaped, in base64, or compressed in it.
+    """
 
     request: str
     language: str = PLAIN
+    is_deep: bool = False
 
     @classmethod
     def of(cls, request: str, language: str = PLAIN) -> ErasurePattern | None:
@@ -57,18 +61,24 @@ class ErasurePattern:
 
     def in_text(self, text: object) -> bool:
         """Return True if *text* contains the words."""
-        return isinstance(text, str) and (not self.request or self.matcher.is_in(text))
+        if not isinstance(text, str):
+            return False
+        return self._is_in(text) or (self.is_deep and self.in_bytes(text.encode("utf-8", "replace")))
 
     def in_bytes(self, data: bytes) -> bool:
         """Return True if *data* contains the words, also escaped, compressed, archived or in base64."""
         return any(
-            contains_text(each, self.matcher.spelling, self.in_text) if isinstance(each, bytes) else self.in_text(each)
+            contains_text(each, self.matcher.spelling, self._is_in) if isinstance(each, bytes) else self._is_in(each)
             for each in extract_texts(data)
         )
 
-    def in_content(self, text: str) -> bool:
-        """Return True if *text* contains the words, also in a part of it in base64 or with escapes."""
-        return self.in_text(text) or self.in_bytes(text.encode("utf-8", "replace"))
+    def _is_in(self, text: str) -> bool:
+        return not self.request or self.matcher.is_in(text)
+
+    @property
+    def deep(self) -> ErasurePattern:
+        """The same words, in packed texts too."""
+        return replace(self, is_deep=True)
 
     def in_any(self, value: object) -> bool:
         """Return True if any text within the JSON *value* contains the words."""
@@ -159,6 +169,8 @@ def without_words(
     if line is None:
         is_match = pattern.in_text(raw.decode("utf-8", "replace")) and is_allowed({})
         return b" " * (len(raw) - 1) + b"\n" if is_match and raw.endswith(b"\n") else raw
+    if line.get("role") == "tool" or "tool_calls" in line:  # programs write and read packed texts
+        pattern = pattern.deep
     # Allowed first: the answers to a member's message may contain the words when the message does not.
     if not is_allowed(line) or not pattern.in_any({n: value for n, value in line.items() if n not in _ID_FIELDS}):
         return raw

@@ -130,7 +130,7 @@ async def test_an_erasure_takes_what_has_the_words_and_nothing_else(tmp_path: Pa
         await staging.stage(SCOPE, change(name, operations=(), erasure=erasure))
     late = change("late", operations=(), erasure=about["same"], at=now + timedelta(minutes=1))
     await staging.stage(SCOPE, late)
-    matches = ErasurePattern("green tea").in_content
+    matches = ErasurePattern("green tea").deep.in_text
     assert await staging.erase(SCOPE, matches, spare="asks", since=now) == 5
     left = {each.name: each for each in await staging.pending_changes(SCOPE)}
     assert set(left) == {"other", "asks", "cup", "late"}
