@@ -9,7 +9,7 @@ from agent.one_line import one_line
 from gateway.i18n.formats import format_moment
 from gateway.ports import SearchHit, SearchHits, SearchOptions
 
-_MOST = 6
+_MOST = 40  # as many as fit into the token budget of a page
 _LONGEST = 280  # characters of one
 
 

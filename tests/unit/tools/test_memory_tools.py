@@ -62,12 +62,12 @@ async def test_hits_are_lines() -> None:
 
 
 async def test_more_hits_are_on_the_next_page() -> None:
-    """A page has twenty hits and names the next one; the last page names none; other pages are refused."""
-    sources = FakeSearchIndex({"people/ann": [SearchHit(source="a.md", line=n, text="dog") for n in range(1, 31)]})
+    """A page has at most forty hits and names the next one; the last page names none; other pages are refused."""
+    sources = FakeSearchIndex({"people/ann": [SearchHit(source="a.md", line=n, text="dog") for n in range(1, 51)]})
     first = (await run("memory_search", sources, query="dog")).text.splitlines()
-    assert (first[2], first[-2], first[-1]) == ("a:1 dog", "a:20 dog", "(More on page 2.)")
+    assert (first[2], first[-2], first[-1]) == ("a:1 dog", "a:40 dog", "(More on page 2.)")
     second = (await run("memory_search", sources, query="dog", page=2)).text.splitlines()
-    assert (second[2], second[-1]) == ("a:21 dog", "a:30 dog")
+    assert (second[2], second[-1]) == ("a:41 dog", "a:50 dog")
     assert (await run("memory_search", sources, query="dog", page=3)).text == "No memories found for 'dog' on page 3."
     for page in (0, -1, 21):
         assert (await run("memory_search", sources, query="dog", page=page)).text == "error: page must be from 1 to 20"
