@@ -160,7 +160,7 @@ class PurgeJobs:
                 since=parse_time(payload.get("at")),
             )
             await self.storage.index.purge_stale(job.scope)
-            return result.total
+            return result.total + result.planned
 
         return await self._repeat(job, erase)
 
@@ -176,7 +176,8 @@ class PurgeJobs:
             keys = await self._keys(job.scope, SessionKey.parse(str(payload["key"])))
             # Other erasures keep their words, of which these may be a part.
             reach = ErasureFilter(keys=keys, scope=job.scope, spared_kinds=frozenset({FORGET, PURGE}))
-            return result.total + await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
+            records = await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
+            return result.total + result.planned + records
 
         if (later := await self._repeat(job, erase)) is not None:
             return later

@@ -67,6 +67,7 @@ class WordErasureResult:
     messages: int = 0
     files: int = 0  # of the workspace
     others: int = 0  # entries that only an admin may clear
+    planned: int = 0  # reminders, jobs and changes that wait for approval: what they have would be written later
 
     @property
     def total(self) -> int:
@@ -119,14 +120,14 @@ class WordEraser:
         async with self._storage.writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
             summaries = files = 0
-            await self._clear_reminders(scope, pattern, requester)
+            planned = await self._clear_reminders(scope, pattern, requester)
             if requester.may_all:
                 # Jobs before files: a pending job must not write the words again.
-                await self._clear_jobs(scope, pattern)
+                planned += await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
                 summaries = await asyncio.to_thread(self._clear_notes, scope, pattern)
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
-            await self._storage.staging.erase(
+            planned += await self._storage.staging.erase(
                 scope,
                 pattern.deep.in_text,
                 account=None if requester.may_all else requester.account,
@@ -138,7 +139,7 @@ class WordEraser:
         self._storage.reopen(scope)
         log.info("memory.forgotten", scope=scope, remembered=remembered, summaries=summaries, messages=messages)
         return WordErasureResult(
-            remembered=remembered, summaries=summaries, messages=messages, files=files, others=others
+            remembered=remembered, summaries=summaries, messages=messages, files=files, others=others, planned=planned
         )
 
     async def preview(
@@ -255,19 +256,28 @@ class WordEraser:
         sources = ((line, self._storage.versions.source(scope, name, line)) for line in lines if pattern.in_text(line))
         return frozenset(line for line, version in sources if version is not None and version.by == author)
 
-    async def _clear_reminders(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
-        """Remove the reminders whose text matches: all for an admin, else those that the requester set."""
+    async def _clear_reminders(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> int:
+        """Remove the reminders whose text matches, and return their number.
+
+        An admin removes all, another person those that they have set.
+        """
+        count = 0
         for job in await self._storage.jobs.pending_in(scope):
             is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
             if job.kind == REMIND and is_allowed and pattern.in_text(str(job.payload.get("text", ""))):
                 await self._storage.jobs.finish(job)
+                count += 1
+        return count
 
-    async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> None:
+    async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> int:
+        count = 0
         for job in await self._storage.jobs.pending_in(scope):
             if job.kind in _JOBS and pattern.in_any(job.payload):
                 await self._storage.jobs.finish(job)
                 if job.kind == APPLY:
                     await self._storage.jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
+                count += 1
+        return count
 
     def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
         folder = scope_folder(self._storage.home, scope) / "memory"

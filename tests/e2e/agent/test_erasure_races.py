@@ -172,6 +172,34 @@ async def test_a_turn_claimed_before_the_erasure_of_a_group_ends_long_after(
     assert not where(tmp_path / "home" / ROOM, ASCII)
 
 
+@BOTH
+async def test_a_change_that_a_job_proposes_meanwhile_is_erased_and_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purge: str
+) -> None:
+    """A question about it may be on its way: the pass that found it is not the last."""
+    model = HeldScriptModel("hello", "fine", held=[2])
+    async with gateway(home=tmp_path / "home", model=model, policy=OPEN) as parlour:
+        await parlour.channel.ask("room", f"my {ASCII} leaks", **ADMIN)
+        _, answered = await parlour.channel.say("room/thread", "which colour?", sender="bob", **IN_GROUP)
+        await model.called(2)
+        staging, passes = parlour.app.commands.memory.staging, 0
+
+        async def propose() -> None:
+            nonlocal passes
+            passes += 1
+            if passes == 1:
+                model.go(2)
+                await answered
+                waits = StagedChange(name="e1", why="many", at=utc_now(), operations=(AddLines(f"- {ASCII}"),))
+                await staging.stage(ROOM, waits)
+
+        hold_erasures(parlour, monkeypatch, propose)
+        await yes_to(parlour, f"/forget {ASCII}{purge}")
+        await wait_until_purged(parlour, ROOM)
+        assert await staging.pending_changes(ROOM) == []
+        assert passes >= 2
+
+
 async def test_words_that_people_write_again_and_again_are_not_erased_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

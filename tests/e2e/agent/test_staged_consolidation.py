@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from agent.memory.editing.staged_changes import EXPIRES_AFTER
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
-from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
 FACTS = [
@@ -104,3 +106,22 @@ async def test_what_was_added_stands_although_the_removals_lapsed(monkeypatch: p
         assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
         lines = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
         assert {*(f"- {fact}" for fact in FACTS), NEW} == set(lines)
+
+
+async def test_changes_of_an_earlier_release_wait_on(tmp_path: Path) -> None:
+    """The first start takes the files over: they are listed, one is approved, and a second start changes nothing."""
+    folder = tmp_path / "home" / SCOPE / "memory" / ".staged"
+    folder.mkdir(parents=True)
+    for name, text in (("eaaaaaaaaaaaaaaaa", "- likes tea"), ("ebbbbbbbbbbbbbbbb", "- likes coffee")):
+        record = {"v": 1, "entry": name, "why": "untrusted", "at": utc_now().isoformat(), "person": "pocket%3aann"}
+        record["operations"] = [{"op": "add", "text": text}]
+        (folder / f"{name}.json").write_text(json.dumps(record))
+    async with gateway(model=SummaryModel(), home=tmp_path / "home") as parlour:
+        assert not folder.exists()
+        pending = await parlour.channel.ask("ann", "/memory pending")
+        assert "likes tea" in pending
+        assert "likes coffee" in pending
+        assert (await parlour.channel.ask("ann", "/memory approve eaaaaaaa")).startswith("Approved.")
+    async with gateway(model=SummaryModel(), home=tmp_path / "home") as parlour:
+        assert "likes tea" in await parlour.channel.ask("ann", "/memory")
+        assert "likes tea" not in await parlour.channel.ask("ann", "/memory pending")
