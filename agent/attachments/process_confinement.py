@@ -154,10 +154,10 @@ def confine_process(programs: Sequence[str] = ()) -> str:
     """Allow this process to read the interpreter and the system's libraries, and nothing else; return what holds then.
 
     That is "" if the kernel cannot confine it, and names what is still possible otherwise: seccomp does not tell files
-    apart, which Landlock and a private root do. It may start processes of *programs* alone, which are confined in the
-    same way; without any it starts none. Call it before the first thread: threads that run are not confined, and with
-    them a private root is refused. Raises OSError if the kernel offers the mechanisms and refuses the rules: nothing
-    may be read then.
+    apart, which Landlock and a private root do. Without *programs* it starts no process; with Landlock it starts these
+    programs alone, and else any that it can read. They are confined in the same way. Call it before the first thread:
+    threads that run are not confined, and with them a private root is refused. Raises OSError if the kernel offers the
+    mechanisms and refuses the rules: nothing may be read then.
     """
     if not can_confine():
         return ""
@@ -166,7 +166,8 @@ def confine_process(programs: Sequence[str] = ()) -> str:
     executable = [*programs, *_LOADERS] if programs else []
     is_private = _enter_private_root(libc, [*files, *executable])
     _check(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _drop_capabilities(libc)
+    if os.geteuid() == 0:
+        _drop_capabilities(libc)
     version = landlock_version()
     if version:
         _restrict_files(libc, files, executable)
@@ -229,11 +230,16 @@ def _mount(libc: ctypes.CDLL, source: str | None, target: str, flags: int) -> No
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """Leave root only what it needs to read and start files of others: it could raise its own limits again."""
+    """Leave root only what it needs to read and start files of others: it could raise its own limits again.
+
+    Other users have rights in their own namespace at most, and the systemd unit refuses them this call.
+    """
     rights = ctypes.create_string_buffer(24)
     _check(libc.capget(_CAPABILITIES, rights))
-    kept = struct.unpack("6I", rights)[1] & _FILES_OF_OTHERS  # of those that are permitted
-    _check(libc.capset(_CAPABILITIES, struct.pack("6I", kept, kept, 0, 0, 0, 0)))
+    _, permitted, _, _, permitted_above, _ = struct.unpack("6I", rights)
+    kept = permitted & _FILES_OF_OTHERS
+    if (kept, 0) != (permitted, permitted_above):
+        _check(libc.capset(_CAPABILITIES, struct.pack("6I", kept, kept, 0, 0, 0, 0)))
 
 
 def _restrict_files(libc: ctypes.CDLL, readable: Sequence[str], programs: Sequence[str]) -> None:

@@ -136,7 +136,7 @@ def test_the_kernel_refuses_what_a_decoder_never_needs(tmp_path: Path, abi: int,
 
 
 FACTS = """
-import ctypes, os, sys
+import ctypes, os, struct, sys
 from pathlib import Path
 from agent.attachments import process_confinement as confinement
 libc, victim, gateway = ctypes.CDLL(None, use_errno=True), VICTIM, os.getppid()
@@ -153,6 +153,12 @@ if USER:
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, USER)
     libc.prctl(4, 1)  # PR_SET_DUMPABLE: as if that user had started this program
+if REFUSED == "capset":
+    number = {"x86_64": 126, "aarch64": 91}[os.uname().machine]
+    rules = struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, number, 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)
+    buffer = ctypes.create_string_buffer(rules)
+    libc.prctl(38, 1, 0, 0, 0)
+    assert libc.prctl(22, 2, struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer)), 0, 0) == 0
 LOOKS = {
     "facts": lambda: os.stat(victim),
     "facts of a link": lambda: os.lstat(victim + ".link"),
@@ -202,15 +208,19 @@ def look_around(folder: Path, *, refused: str = "", user: int = 0) -> tuple[list
 
 
 @pytest.mark.skipif(not can_confine(), reason="needs seccomp on x86-64 or ARM64")
-@pytest.mark.parametrize("user", [0, 12_345], ids=["as we are", "not root"])
-def test_in_a_private_root_no_file_of_the_gateway_exists(tmp_path: Path, user: int) -> None:
+@pytest.mark.parametrize(
+    ("user", "refused"),
+    [(0, ""), (12_345, ""), (12_345, "capset")],
+    ids=["as we are", "not root", "not root, with the calls of the systemd unit"],
+)
+def test_in_a_private_root_no_file_of_the_gateway_exists(tmp_path: Path, user: int, refused: str) -> None:
     """Names, sizes and times of files are hidden too: of the home, of the machine, of other processes.
 
-    Root needs no user namespace, everyone else does.
+    Root needs no user namespace, everyone else does. The unit refuses `@privileged` calls, which `capset` is among.
     """
     if PRIVATE_ROOT not in probe_confinement() or (user and os.geteuid()):
         pytest.skip("no private root can be had here, or nobody else can be played")
-    assert look_around(tmp_path, user=user) == ([], probe_confinement())
+    assert look_around(tmp_path, refused=refused, user=user) == ([], probe_confinement())
 
 
 @pytest.mark.skipif(not landlock_version(), reason="needs Landlock (Linux 5.13)")
