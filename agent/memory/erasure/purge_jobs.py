@@ -45,7 +45,7 @@ _UPLOAD = "upload:"
 _ERASURES = tuple(f"{kind}:" for kind in (FORGET, PURGE, SCRUB))  # their jobs write no words
 _MOST_PASSES = 8
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 100  # seconds; most running turns end in this time
-_RETRY_DELAY = timedelta(seconds=5)  # for the turns that do not
+_RETRY_DELAY = timedelta(seconds=1)  # for the turns that do not
 _REST_FACTOR = 20  # pause between scrubs, as a multiple of the duration of the last one
 _SHORT_WAIT = timedelta(seconds=2)
 _BUSY_DELAY = timedelta(seconds=10)  # while a reader blocks the scrub of the journal
@@ -308,17 +308,26 @@ class PurgeJobs:
 
     async def _is_running(self, scope: str, key: SessionKey, awaited: frozenset[str], *, should_wait: bool) -> bool:
         """Return True if one of *awaited* is running; with *should_wait*, wait a moment for them to end."""
+        if not awaited:
+            return False
+        reach = await self._work_reach(scope, key)  # of turns that have begun: it does not change
         for _ in range(_MAX_POLLS if should_wait else 1):
-            if not awaited or not awaited & await self._running(scope, key):
+            if not awaited & await self.storage.store.at_work(reach):
                 return False
             await asyncio.sleep(_POLL_INTERVAL if should_wait else 0)
         return True
 
     async def _running(self, scope: str, key: SessionKey) -> frozenset[str]:
-        """Return the running turns and jobs of *scope*, and first turns, whose scope is not known yet."""
-        new = {each.key for each in await self.storage.records.sessions() if not each.scope}
-        found = await self.storage.store.at_work(ErasureFilter(keys=await self._keys(scope, key) | new, scope=scope))
+        """Return the running turns and jobs of *scope*, without erasures."""
+        found = await self.storage.store.at_work(await self._work_reach(scope, key))
         return frozenset(each for each in found if not each.startswith(_ERASURES))
+
+    async def _work_reach(self, scope: str, key: SessionKey) -> ErasureFilter:
+        """Return the reach of `at_work`: the sessions of *scope*, and new ones, whose scope is not known yet."""
+        sessions = await self.storage.records.sessions()
+        return ErasureFilter(
+            keys=frozenset({key, *(each.key for each in sessions if each.scope in ("", scope))}), scope=scope
+        )
 
     async def _ends(self, scope: str) -> frozenset[tuple[SessionKey, str, int]]:
         """Return the transcript of each conversation of *scope*, with its length."""

@@ -20,9 +20,10 @@ from agent.memory.erasure import purge_jobs
 from agent.memory.erasure.purge_jobs import FORGET, PURGE
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.storage.transcript_lines import utc_now
+from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged
 from tests.fakes.canaries import ASCII, CYRILLIC, where
-from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.held_model import HeldModel, HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
@@ -170,6 +171,44 @@ async def test_a_turn_claimed_before_the_erasure_of_a_group_ends_long_after(
         await answered
         await wait_until_purged(parlour, ROOM)
     assert not where(tmp_path / "home" / ROOM, ASCII)
+
+
+async def test_a_summary_that_is_being_made_does_not_bring_the_words_back(tmp_path: Path) -> None:
+    """The model has read the messages: its answer, the stored answer, the history and the document lose the words."""
+
+    def summarise(n: int, memory: str) -> dict[str, str]:
+        word = ASCII if n == 1 else "a leak"  # it is asked again without them
+        told = f"She told of {word}. She sails."
+        return {"history_entry": f"[2026-11-22 10:00] {told}", "memory_update": f"{memory}\n- owns a {word}\n- sails"}
+
+    home, model = tmp_path / "home", SummaryModel(summarise)
+    model.go_on.clear()
+    async with gateway(home=home, model=model, environment=WINDOW) as parlour:
+        for n in range(6):
+            await parlour.channel.ask("ann", f"my {ASCII} leaks, for the {n}th time")
+        await model.thinking.wait()
+        answer = await erase(parlour.channel.ask, "ann", f"/forget {ASCII} --purge")
+        assert answer.startswith("Done.")
+        model.go_on.set()
+        await wait_until_purged(parlour, ANN)
+        entries = [each.content for each in HistoryLog(home / ANN / "memory").after(0)]
+    assert where(home, ASCII) == {}
+    assert all("She sails." in each for each in entries)
+
+
+async def test_a_preview_that_is_being_written_leaves_no_words(tmp_path: Path) -> None:
+    """The answer was shown in part before the purge, and goes on behind it: nothing of it stays in the outbox."""
+    home, text = tmp_path / "home", f"the {ASCII} is as red as ever it was, and it leaks"
+    model = HeldModel(text, first=30)
+    async with gateway(home=home, model=model, policy=OPEN) as parlour:
+        _, answered = await parlour.channel.say("room/thread", "which colour?", sender="bob", **IN_GROUP)
+        await model.wait_asked(1)
+        await parlour.channel.ask("room", f"/remember my {ASCII} leaks", **ADMIN)
+        await yes_to(parlour, f"/forget {ASCII} --purge")
+        model.go_on.set()
+        await answered
+        await wait_until_purged(parlour, ROOM)
+    assert where(home, ASCII) == {}
 
 
 @BOTH
