@@ -128,6 +128,8 @@ async def open_app(
                 await files.fetch_all()
             await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
             await app.commands.memory.staging.adopt_files(await store.links.moves())
+            if files is not None:
+                files.leave_sessions()
         await app.session_files.begin(is_shared=files is not None)
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
@@ -176,7 +178,15 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     intake = _build_intake(context, access, router)
 
     usage = build_usage(context)
-    session_files = SessionFileWriter(context.home.path, store.records, store.transcripts)
+    is_shared, files = settings.store.shared, context.scope_files
+    session_files = SessionFileWriter(
+        context.home.path,
+        store.records,
+        store.transcripts,
+        is_mirroring=not is_shared,
+        has_unwritten=store.erasing.has_unwritten if is_shared else None,
+        fetch=files.fetch if is_shared and files is not None else None,
+    )
     recall = await stack.enter_async_context(open_recall(context, usage.recorder))
     memory = build_memory(context, session_files, recall, intake.quarantine)
     model_health = ModelSource(now)

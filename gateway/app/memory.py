@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -114,7 +114,12 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
         return
     if settings.store.objects.url:
         store.scope_files.use_objects(open_objects(settings.store.objects, settings.proxy_address))
-    files = ScopeFileSync(home, store.scope_files, with_home=settings.memory.isolation == "shared")
+    files = ScopeFileSync(
+        home,
+        store.scope_files,
+        with_home=settings.memory.isolation == "shared",
+        with_sessions=not await store.transcripts.is_adopted(),
+    )
     try:
         await files.start()
         store.scope_files.save_first(files.save)
@@ -167,14 +172,12 @@ def build_memory(
             files.touch(scope)
         forget_cached(scope)
 
-    def when_fetched(scope: str, paths: Collection[str]) -> None:
-        conversations.forget_changed(scope, paths)
+    def when_fetched(scope: str) -> None:
         jobs.unsettle(scope)
         index.note(scope)
 
     if files is not None:
-        files.watch(scope_lock.scopes_in_use, session_files.let_go, when_fetched)
-        session_files.share(store.erasing.has_unwritten, fetch, conversations.adopt)
+        files.watch(scope_lock.scopes_in_use, when_fetched)
         jobs.share(files.fetch)
     stored_conversations = StoredConversations(
         home=home,
@@ -192,6 +195,7 @@ def build_memory(
     linker = AccountLinker(
         links=store.links,
         records=store.records,
+        transcripts=store.transcripts,
         session_files=session_files,
         scope_lock=scope_lock,
         writing=writing,
@@ -366,7 +370,6 @@ def build_job_runner(
         reader=reader,
         records=store.records,
         session=store.journal.session,
-        adopt=memory.conversations.adopt,
         writing=memory.jobs.writing,
         model=model,
         zone=zone,
@@ -405,7 +408,6 @@ def build_job_runner(
         derived_data=DerivedDataFinder(home, memory.versions),
         staging=memory.staging,
         purge_index=memory.erasure.index.purge_stale,
-        adopt=memory.conversations.adopt,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),
         writing=memory.jobs.writing,
         now=now,

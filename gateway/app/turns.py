@@ -152,7 +152,7 @@ def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLo
 def _build_outgoing(context: AppContext, parts: GatewaySubsystems) -> OutgoingFiles:
     return OutgoingFiles(
         parts.memory.workspaces,
-        ReceivedFiles(context.home.path),
+        ReceivedFiles(context.store.transcripts),
         parts.blobs,
         most=context.settings.files.max_mb * 1_000_000,
         limit=parts.channels.file_limit,
@@ -230,7 +230,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         address = await parts.access.owners_at(channel)
         return (address.key, address.visible_to) if address is not None else None
 
-    received = ReceivedFiles(context.home.path)
+    received = ReceivedFiles(context.store.transcripts)
     outgoing = _build_outgoing(context, parts)
     return TurnServices(
         journal=journal,

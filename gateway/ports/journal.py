@@ -86,6 +86,8 @@ class SessionRow:
     created_at: datetime
     scope: str = ""  # scope of the session's last record
     used_at: datetime | None = None  # when its last turn ended; None where it was not asked for
+    head: int = 0  # number of its last stored turn, as of a claim
+    changes: int = 0  # of stored turns of its transcript, as of a claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,8 @@ class TurnRecord:
     failure: str = ""  # key of the failure message, for failed turns
     supersedes: str = ""  # the turn a /retry answers again
     scope: str = ""  # scope of the transcript: people/…, chats/…, or "" for the home itself
+    seq: int = field(default=0, compare=False)  # its number; 0 before it is stored
+    previous: int = field(default=0, compare=False)  # the number of the session's turn before it, as of a commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,14 @@ text, and is made only to the version that its author has seen.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gateway.ports.objects import ObjectStore
 
-
-class SaveScopes(Protocol):
-    """Stores what has changed in files of scopes; None = in every scope in use."""
-
-    async def __call__(self, scopes: Collection[str] | None, *, with_lines: bool = True) -> None:
-        """Return when it is durable; without *with_lines*, but for lines of transcripts, which the records still have.
-
-        Raises StoreUnavailable.
-        """
+# Returns when all changes in files of scopes are durable; None = in every scope in use. Raises StoreUnavailable.
+SaveScopes: TypeAlias = Callable[[Collection[str] | None], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

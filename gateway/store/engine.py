@@ -43,7 +43,7 @@ async def _remove_nothing() -> None:
     """Do nothing: there is no object store."""
 
 
-async def _save_nothing(scopes: Collection[str] | None, *, with_lines: bool = True) -> None:
+async def _save_nothing(scopes: Collection[str] | None) -> None:
     """Do nothing: the files of the home are durable when they are written."""
 
 

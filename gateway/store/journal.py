@@ -230,7 +230,7 @@ class SqlJournal:
         """Store steps, each once."""
         engine, column = self._engine, write_key(lease.key)
         bodies = [(step, write_lines(step.lines, step.blobs)) for step in steps]
-        await engine.save_files((lease.session.scope,) if lease.session.scope else None, with_lines=False)
+        await engine.save_files((lease.session.scope,) if lease.session.scope else None)
         await engine.writer.submit(
             lambda database: session_queue.store_steps(database, lease, column, engine.owner, bodies),
             group=lease.key.parent,
@@ -239,7 +239,7 @@ class SqlJournal:
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
-        await engine.save_files((commit.record.scope,), with_lines=False)
+        await engine.save_files((commit.record.scope,))
         new = await self._encode(commit)
         committed: CommitEffect = await engine.writer.submit(
             lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),

@@ -31,6 +31,8 @@ _ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
 _QUEUED = "seq, sender, sent_at, album, length, alone, accepted_at"
 _FACTS = sql(
     "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope,",
+    "(SELECT max(seq) FROM record WHERE scope = s.scope AND key = s.key),",
+    "(SELECT changes FROM stale_file WHERE scope = s.scope AND key = s.key AND transcript = s.transcript),",
     "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL),",
     "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL),",
     "?3 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3),",
@@ -206,11 +208,16 @@ def _read_rows(database: Database, rows: Iterable[QueuedRow]) -> tuple[InboxRow,
 
 def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: str = "") -> QueueFacts:
     owner, turn, *others = database.execute(_FACTS, (column, claim_name(key), claimed_by)).fetchone()
-    session, (waiting, has_notes, is_ours), head, row = others[:4], others[4:7], others[7:14], others[14:]
+    session, (last, changes), (waiting, has_notes, is_ours) = others[:4], others[4:6], others[6:9]
+    head, row = others[9:16], others[16:]
     return QueueFacts(
         owner=owner or "",
         turn=turn or "",
-        session=_session(key, tuple(session)) if session[0] is not None else None,
+        session=(
+            replace(_session(key, tuple(session)), head=last or 0, changes=changes or 0)
+            if session[0] is not None
+            else None
+        ),
         waiting=waiting,
         has_notes=bool(has_notes),
         is_ours=bool(is_ours),

@@ -1,7 +1,7 @@
 """The TranscriptStore port over the writer: turns by session, read in slices and changed by compare-and-set.
 
-Every statement names the scope. Reads and changes of many lines hold the writer for one slice at a time; a removal, an
-adoption and the extent of a transcript are one operation each, 0.1 to 0.5 s for 50,000 turns.
+Every statement names the scope. Reads and changes of many lines hold the writer for one slice at a time; a removal and
+an adoption are one operation each, 0.1 to 0.5 s for 50,000 turns.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from gateway.store.row_codec import (
 from gateway.text.json_lines import decode_lines
 
 _SLICE = 128  # turns read or changed in one operation
+_SUMMED = 4_096  # turns whose lengths are added in one operation
 _MOST_BYTES = 4 * 1024 * 1024  # of one answer of `newest`, `since` or `scan`, but for its last turn
 _COLUMNS = "seq, turn, key, transcript, from_index, to_index, at, outcome, new_transcript, inbox, body"
 _OF_CHAT = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL")
@@ -118,8 +119,9 @@ _INSERT_AT = (
 )
 _SESSION = "SELECT transcript FROM session WHERE scope = ? AND key = ?"
 _BYTES = (
-    "SELECT coalesce(sum(length(body)), 0), min(at) FROM record "
-    "WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL"
+    "SELECT count(*), sum(size), min(at), max(seq) FROM (SELECT seq, at, length(body) AS size FROM record "
+    "WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND seq > ? AND body IS NOT NULL "
+    "ORDER BY seq LIMIT ?) t"
 )
 _LAST = (
     "SELECT turn, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL "
@@ -342,8 +344,18 @@ class SqlTranscripts:
         chat = (quote(scope), write_key(key))
         part = (*chat, transcript, 2**62 if before is None else before)
 
+        def add_up(database: Database, after: int) -> tuple[int, int, int, int]:
+            count, size, at, last = database.execute(_BYTES, (*part, after, _SUMMED)).fetchone()
+            return count, int(size or 0), at, last
+
+        size, reached, count = 0, -(2**62), _SUMMED
+        begun: int | None = None
+        while count == _SUMMED:
+            count, added, at, reached = await self._engine.writer.submit(partial(add_up, after=reached))
+            size += added
+            begun = min(at, begun or at) if count else begun
+
         def read(database: Database) -> TranscriptExtent:
-            size, begun = database.execute(_BYTES, part).fetchone()
             last = database.execute(_LAST, part).fetchone() if begun is not None else None
             turn, body = last or ("", b"")
             session = database.execute(_SESSION, chat).fetchone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.errors import LeaseLost
@@ -48,6 +48,7 @@ _INSERT = (
     "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
     "supersedes, scope, anchor, snapshot, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
 )
+_PREVIOUS = "SELECT max(seq) FROM record WHERE scope = ? AND key = ? AND seq < ?"
 # With `+`, PostgreSQL does not look for a row in the index of all that are open, which are few when it makes its plan.
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND +ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND +ended_at IS NULL"
@@ -164,6 +165,7 @@ def read_record(columns: tuple[Any, ...]) -> StoredRecord:
         failure=failure,
         supersedes=supersedes,
         scope=unquote(scope),
+        seq=seq,
     )
     return StoredRecord(seq=seq, record=record, body=bytes(body) if body is not None else b"")
 
@@ -197,14 +199,15 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         database.execute("UPDATE lane SET turn = ? WHERE key = ?", (record.turn, new.key))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
     notes = [note.seq for note in lease.notes]
-    has_rest = _store(database, new, notes=notes) < claimed
+    stored, ended = _store(database, new, notes=notes)
+    has_rest = ended < claimed
     if notes:
         database.executemany(_END_NOTES, [(new.at, seq) for seq in notes])
     if has_rest:
         database.execute(_FREE_REST, (new.key,))
     if has_steps:
         database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
-    return CommitEffect(record, more=has_rest or bool(more))
+    return CommitEffect(stored, more=has_rest or bool(more))
 
 
 def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -> CommitEffect:
@@ -220,10 +223,10 @@ def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -
         session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
         if session is not None and session != (record.transcript, record.from_index):
             raise LeaseLost(f"the session of {record.turn} has moved on")
-    _store(database, new, row)
+    committed, _ = _store(database, new, row)
     if row is not None and row not in record.inbox:
         database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
-    return CommitEffect(record)
+    return CommitEffect(committed)
 
 
 def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffect | None:
@@ -233,10 +236,13 @@ def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffe
     return settle_row(database, new, note)
 
 
-def _store(database: Database, new: EncodedCommit, control: int | None = None, *, notes: Collection[int] = ()) -> int:
-    """Store everything but the lease and its *notes*; return the number of rows that it ended."""
+def _store(
+    database: Database, new: EncodedCommit, control: int | None = None, *, notes: Collection[int] = ()
+) -> tuple[TurnRecord, int]:
+    """Store everything but the lease and its *notes*; return the record, and the number of rows that it ended."""
     record = new.commit.record
     (seq,) = database.execute(_INSERT, new.columns).fetchone()
+    (previous,) = database.execute(_PREVIOUS, (quote(record.scope), new.key, seq)).fetchone()
     database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, new.key, new.blobs))
     if new.deletion is not None:
         store_deletion(database, record, new.deletion)
@@ -257,7 +263,7 @@ def _store(database: Database, new: EncodedCommit, control: int | None = None, *
         insert_audit_entry(database, new.commit.audit)
     if new.commit.cap_notices:
         mark_cap_notices(database, new.commit.cap_notices)
-    return ended
+    return replace(record, seq=seq, previous=previous or 0), ended
 
 
 def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit, notes: Collection[int]) -> int:

@@ -142,6 +142,7 @@ class ConsolidationScene:
         self.jobs = FakeJobs()
         self.model = ConsolidationModel()
         self.adopted: list[TurnRecord] = []
+        self.records.when_appended = self.adopt
         self.told: Callable[[TurnRecord], None] = lambda _: None
         for n in range(turns):
             turn = turn_name(n)
@@ -183,7 +184,6 @@ class ConsolidationScene:
             reader=MessageReader(self.records.transcripts),
             records=self.records,
             session=session,
-            adopt=self.adopt,
             writing=asyncio.Lock(),
             model=self.model,
             zone=lambda _: zone,

@@ -38,7 +38,7 @@ from gateway.ports import (
 from gateway.store import turn_commits
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine
-from gateway.store.row_codec import with_end
+from gateway.store.row_codec import quote, with_end, write_key
 from gateway.store.transcripts import SqlTranscripts
 from gateway.store.workers import WorkerIdentity
 from tests.fakes.store import InlineWriter, new_connection
@@ -76,6 +76,7 @@ class FakeRecords:
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []
+        self.when_appended: Callable[[TurnRecord], object] = lambda _: None
         self._writer = writer
         self._committed = asyncio.Event()
         for record in records:
@@ -97,9 +98,10 @@ class FakeRecords:
 
     def commit(self, record: TurnRecord) -> TurnRecord:
         """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
-        if turn_commits.find_record(self._connection, record.turn) is None:
+        stored = turn_commits.find_record(self._connection, record.turn)
+        if stored is None:
             new = turn_commits.encode(TurnCommit(record=record), 0)
-            turn_commits._store(self._connection, new)
+            stored, _ = turn_commits._store(self._connection, new)
             self.engine.may_have_stale = self.engine.may_have_stale or new.deletion is not None
         if record.transcript:
             before = self.rows.get(record.key)
@@ -110,9 +112,18 @@ class FakeRecords:
                 next_index=0 if record.new_transcript else index,
                 created_at=START,
                 scope=record.scope,
+                head=stored.seq,
+                changes=self._changes(record),
             )
         self._committed.set()
-        return record
+        return stored
+
+    def _changes(self, record: TurnRecord) -> int:
+        columns = (quote(record.scope), write_key(record.key), record.new_transcript or record.transcript)
+        found = self._connection.execute(
+            "SELECT changes FROM stale_file WHERE scope = ? AND key = ? AND transcript = ?", columns
+        ).fetchone()
+        return int(found[0]) if found is not None else 0
 
     async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return what is in no file yet, after *after*."""
@@ -135,6 +146,7 @@ class FakeRecords:
         if turn_commits.find_record(self._connection, record.turn) is None:
             self.said += outbound
         self.commit(record)
+        self.when_appended(record)
 
     async def pending_notes(self, key: SessionKey, note: int) -> InboxRow | None:
         """Return a note that was put here."""

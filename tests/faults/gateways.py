@@ -225,7 +225,7 @@ class ChaosRun:
         fresh = self._new_gateway("fresh")
         try:
             await fresh.start()
-            self._audit_transcripts(fresh.home)
+            self._audit_transcripts()
         finally:
             await fresh.close()
 
@@ -283,10 +283,10 @@ class ChaosRun:
         for chat, count in self._said.items():
             self._compare(f"chat {chat}", chat, count, TOKEN.findall(" ".join(shown.get(chat, ()))))
 
-    def _audit_transcripts(self, home: Path) -> None:
+    def _audit_transcripts(self) -> None:
         said: dict[int, list[tuple[str, str]]] = {}
-        for path in sorted(home.glob("people/*/sessions/*.jsonl")):
-            for line in path.read_text("utf-8").splitlines():
+        for (body,) in self._server.query("SELECT body FROM record WHERE body IS NOT NULL ORDER BY seq"):
+            for line in bytes(body).splitlines():
                 fields = json.loads(line)
                 if fields.get("role") == "assistant":
                     for chat, number in TOKEN.findall(str(fields.get("content", ""))):

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from gateway.store.scope_files import SqlScopeFiles
 from tests.fakes.store import open_inline_store
 
 ANN, BOB, ROOM = "people/pocket%3aann", "people/pocket%3abob", "chats/pocket%3aroom"
-PATHS = ("sessions/x.jsonl", "memory/history.jsonl", "memory/MEMORY.md", "USER.md", "files/a b/é.jsonl")
+PATHS = ("results/x.jsonl", "memory/history.jsonl", "memory/MEMORY.md", "USER.md", "files/a b/é.jsonl")
 
 
 class LossyStore:
@@ -276,10 +276,10 @@ async def test_a_lost_answer_loses_and_doubles_nothing(tmp_path: Path, is_done_f
         home = tmp_path / "a"
         sync = await opened(home, store)
         put(home, ANN, "memory/MEMORY.md", b"one")
-        append(home, ANN, "sessions/x.jsonl", b"1\n")
+        append(home, ANN, "results/x.jsonl", b"1\n")
         await sync.save((ANN,))
         before = tree(home)
-        append(home, ANN, "sessions/x.jsonl", b"2\n")
+        append(home, ANN, "results/x.jsonl", b"2\n")
         put(home, ANN, "memory/MEMORY.md", b"two")
         store.fails_at, store.is_done_first = store.saves + 1, is_done_first
         with pytest.raises(StoreUnavailable):
@@ -289,7 +289,7 @@ async def test_a_lost_answer_loses_and_doubles_nothing(tmp_path: Path, is_done_f
             die(sync)
             sync = await opened(home, store)
             assert tree(home) == (after if is_done_first else before)
-        append(home, ANN, "sessions/x.jsonl", b"3\n")
+        append(home, ANN, "results/x.jsonl", b"3\n")
         await sync.save((ANN,))
         assert await stored(tmp_path / "b", store) == tree(home)
         die(sync)
@@ -300,16 +300,16 @@ async def test_what_another_gateway_changed_is_fetched_and_never_overwritten(tmp
     async with database(tmp_path) as store:
         first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
         in_use, fetched = {ANN}, list[str]()
-        first.watch(lambda: in_use, lambda _: nullcontext(set()), lambda scope, _: fetched.append(scope))
+        first.watch(lambda: in_use, fetched.append)
         put(tmp_path / "a", ANN, "USER.md", b"first")
         await first.save((ANN,))
         await second.fetch(ANN)
         assert tree(tmp_path / "b") == tree(tmp_path / "a")
         put(tmp_path / "b", ANN, "USER.md", b"second")
-        append(tmp_path / "b", ANN, "sessions/x.jsonl", b"1\n")
+        append(tmp_path / "b", ANN, "results/x.jsonl", b"1\n")
         await second.save((ANN,))
         put(tmp_path / "a", ANN, "memory/MEMORY.md", b"late")  # it belongs to USER.md
-        append(tmp_path / "a", ANN, "sessions/y.jsonl", b"2\n")
+        append(tmp_path / "a", ANN, "results/y.jsonl", b"2\n")
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="another gateway"):
                 await first.save((ANN,))
@@ -324,8 +324,8 @@ async def test_what_another_gateway_changed_is_fetched_and_never_overwritten(tmp
         assert tree(tmp_path / "a") == tree(tmp_path / "b")
         assert {path: data for path, (data, _) in tree(tmp_path / "a").items()} == {
             f"{ANN}/USER.md": b"second",
-            f"{ANN}/sessions/x.jsonl": b"1\n",
-            f"{ANN}/sessions/y.jsonl": b"2\n",
+            f"{ANN}/results/x.jsonl": b"1\n",
+            f"{ANN}/results/y.jsonl": b"2\n",
         }
         die(first)
         die(second)
@@ -337,7 +337,7 @@ async def test_a_fetch_during_a_save_of_this_gateway_fetches_nothing(tmp_path: P
         sync = await opened(tmp_path / "a", store)
         await sync.fetch(ANN)
         is_stored, fetched = asyncio.Event(), list[str]()
-        sync.watch(tuple, lambda _: nullcontext(set()), lambda scope, _: fetched.append(scope))
+        sync.watch(tuple, fetched.append)
 
         async def hold() -> None:
             is_stored.set()
@@ -359,9 +359,9 @@ async def test_turns_that_need_the_same_change_fetch_it_once(tmp_path: Path) -> 
     async with database(tmp_path) as store:
         first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
         fetched = list[str]()
-        second.watch(tuple, lambda _: nullcontext(set()), lambda scope, _: fetched.append(scope))
+        second.watch(tuple, fetched.append)
         for n in (1, 2):
-            append(tmp_path / "a", ANN, "sessions/x.jsonl", b"one\n")
+            append(tmp_path / "a", ANN, "results/x.jsonl", b"one\n")
             await first.save((ANN,))
             await asyncio.gather(*(second.fetch(ANN) for _ in range(5)))
             assert tree(tmp_path / "b") == tree(tmp_path / "a")
@@ -376,7 +376,7 @@ async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(
     """Nobody has to use the scope here; its search index goes with it."""
     async with database(tmp_path) as store:
         first, second = await opened(tmp_path / "a", store), await opened(tmp_path / "b", store)
-        append(tmp_path / "a", ANN, "sessions/x.jsonl", b"secret\n")
+        append(tmp_path / "a", ANN, "results/x.jsonl", b"secret\n")
         await first.save((ANN,))
         await second.fetch(ANN)
         put(tmp_path / "b", ANN, "index.db", b"secret")
@@ -385,7 +385,7 @@ async def test_what_is_forgotten_elsewhere_leaves_a_running_gateways_disk(
         for name in ("_EVERY", "_ALL_EVERY"):
             monkeypatch.setattr(f"agent.memory.storage.scope_file_sync.{name}", 0.0)
         fetched = asyncio.Event()
-        second.watch(tuple, lambda _: nullcontext(set()), lambda *_: fetched.set())
+        second.watch(tuple, lambda _: fetched.set())
         running = asyncio.create_task(second.run())
         async with asyncio.timeout(30):
             await fetched.wait()
@@ -430,13 +430,13 @@ async def test_a_large_first_save_is_several_transactions(tmp_path: Path, monkey
         home = tmp_path / "a"
         for n in range(5):
             put(home, ANN, f"attachments/{n:064x}", bytes([n]) * 900)
-        put(home, ANN, "sessions/x.jsonl", b"1\n")
+        put(home, ANN, "memory/history.jsonl", b"1\n")
         store.fails_at = 4
         with pytest.raises(StoreUnavailable):
             await opened(home, store)
         _, partial = await store.files(ANN)
         assert len(partial) == 3
-        assert "sessions/x.jsonl" not in {each.path for each in partial}
+        assert "memory/history.jsonl" not in {each.path for each in partial}
         with pytest.raises(UserError, match="another home"):
             await opened(tmp_path / "b", store)
         expected = tree(home)
@@ -503,7 +503,7 @@ async def test_a_start_fetches_what_grows_at_another_gateway(tmp_path: Path) -> 
     """A transcript that is written between its listing and its reading is listed again, and fetched whole."""
     async with database(tmp_path) as store:
         writer = await opened(tmp_path / "first", store)
-        transcript = ("people/ann", "sessions/ann.jsonl")
+        transcript = ("people/ann", "results/ann.jsonl")
         append(tmp_path / "first", *transcript, b"one\n")
         await writer.save(["people/ann"])
 
@@ -514,6 +514,33 @@ async def test_a_start_fetches_what_grows_at_another_gateway(tmp_path: Path) -> 
 
         store.when_listed = grow
         reader = await opened(tmp_path / "second", store)
-        assert (tmp_path / "second/people/ann/sessions/ann.jsonl").read_text() == "one\ntwo\n"
+        assert (tmp_path / "second/people/ann/results/ann.jsonl").read_text() == "one\ntwo\n"
         for sync in (writer, reader):
             await sync.close()
+
+
+async def test_files_of_conversations_leave_the_database_once_their_turns_are_rows(tmp_path: Path) -> None:
+    """Until then a start fetches them, to take the turns over; then they stay in the homes, whose mirror they are."""
+    async with database(tmp_path) as store:
+        syncs = [ScopeFileSync(tmp_path / name, store, with_sessions=True) for name in ("a", "b")]
+        (tmp_path / "b").mkdir()
+        put(tmp_path / "a", ANN, "sessions/x.jsonl", b"1\n")
+        for sync in syncs:
+            await sync.start()
+        assert tree(tmp_path / "a") == tree(tmp_path / "b")
+        for sync in syncs:
+            sync.leave_sessions()
+            with suppress(StoreUnavailable):  # the other was first
+                await sync.save_all()
+            await sync.fetch(ANN)
+            await sync.save_all()
+        _, files = await store.files(ANN)
+        assert not files
+        assert all((tmp_path / name / ANN / "sessions/x.jsonl").exists() for name in ("a", "b"))
+        put(tmp_path / "a", ANN, "sessions/y.jsonl", b"1\n")
+        put(tmp_path / "a", ANN, "USER.md", b"Ann")
+        await syncs[0].save((ANN,))
+        third = await opened(tmp_path / "c", store)
+        assert set(tree(tmp_path / "c")) == {f"{ANN}/USER.md"}
+        for sync in (*syncs, third):
+            die(sync)

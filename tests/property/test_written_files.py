@@ -79,7 +79,7 @@ class ScopeWriters:
         return {
             "transcript": lambda: self._disk.write(self._transcript(scope), f"{text}\n".encode()),
             "cut": lambda: self._disk.truncate(self._transcript(scope), len(text)),
-            "segment": lambda: self._roll(folder / "sessions/y.jsonl", len(text)),
+            "segment": lambda: self._roll(folder / "results/y.jsonl", len(text)),
             "text": lambda: put_blobs(self._disk, self._home, scope, {digest_of(text): text}),
             "result": lambda: self._results._keep(scope, text),
             "history": lambda: log.append(HistoryEntry(timestamp="2026-01-01 00:00", content=text, entry=text)),
@@ -98,7 +98,7 @@ class ScopeWriters:
     def _transcript(self, scope: str) -> int:
         """Return the descriptor of a transcript, which stays open."""
         if scope not in self._open:
-            self._open[scope] = self._disk.open_append(self._home / scope / "sessions/x.jsonl")
+            self._open[scope] = self._disk.open_append(self._home / scope / "results/x.jsonl")
         return self._open[scope]
 
     def _roll(self, path: Path, number: int) -> None:
@@ -178,7 +178,7 @@ async def test_saves_beside_running_writers_miss_nothing(tmp_path: Path) -> None
         def write(number: int) -> None:
             begun.wait()
             for n in range(40):
-                append(home, ANN, f"sessions/{number}.jsonl", b"x" * n + b"\n")
+                append(home, ANN, f"results/{number}.jsonl", b"x" * n + b"\n")
                 put(home, ANN, f"memory/{number}.{n % 3}.json", b"%d" % n)
                 Disk().remove(home / ANN / f"memory/{number}.{(n + 1) % 3}.json")
 
@@ -198,18 +198,18 @@ async def test_a_write_that_ends_after_a_save_is_stored_by_the_next(tmp_path: Pa
     async with database(tmp_path) as store:
         home = tmp_path / "a"
         sync = await opened(home, store)
-        put(home, ANN, "sessions/x.jsonl", b"one\n")
-        with note_writes(home / ANN / "sessions/x.jsonl"):
+        put(home, ANN, "results/x.jsonl", b"one\n")
+        with note_writes(home / ANN / "results/x.jsonl"):
             await sync.save((ANN,))
-            (home / ANN / "sessions/x.jsonl").write_bytes(b"another\n")
+            (home / ANN / "results/x.jsonl").write_bytes(b"another\n")
         await sync.save((ANN,))
         assert await stored(tmp_path / "b", store) == tree(home)
 
         async def write_late() -> None:
-            put(home, ANN, "sessions/late.jsonl", b"%d\n" % store.saves)
+            put(home, ANN, "results/late.jsonl", b"%d\n" % store.saves)
 
         store.when_saved = write_late
-        put(home, ANN, "sessions/x.jsonl", b"three\n")
+        put(home, ANN, "results/x.jsonl", b"three\n")
         await sync.save((ANN,))
         store.when_saved = None
         await sync.save((ANN,))
@@ -251,7 +251,7 @@ async def test_a_save_looks_at_what_was_written_only(tmp_path: Path, monkeypatch
 
         count(os, "scandir")
         count(scope_scan, "_sign_file")
-        append(home, ANN, "sessions/x.jsonl", b"one\n")
+        append(home, ANN, "results/x.jsonl", b"one\n")
         await sync.save((ANN,))
         assert 0 < len(looks) < 20
         looks.clear()
@@ -272,13 +272,13 @@ async def test_documents_edited_by_hand_are_stored_with_the_next_turn(tmp_path: 
             path = home / scope / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("by hand")
-        append(home, ANN, "sessions/x.jsonl", b"one\n")
+        append(home, ANN, "results/x.jsonl", b"one\n")
         await sync.save((ANN,))
         assert await stored(tmp_path / "b", store) == tree(home)
         (home / ANN / "USER.md").unlink()
         (home / ANN / "files").mkdir()
         (home / ANN / "files/by hand.txt").write_text("another file")
-        append(home, ANN, "sessions/x.jsonl", b"two\n")
+        append(home, ANN, "results/x.jsonl", b"two\n")
         await sync.save((ANN,))
         found = await stored(tmp_path / "c", store)
         assert f"{ANN}/USER.md" not in found

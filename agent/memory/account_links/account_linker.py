@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.account_links.scope_transfer import (
     blank_answer,
-    first_created_at,
+    find_digests,
     merge_scope_files,
     split_scope_files,
 )
@@ -31,7 +31,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.written_files import note_writes
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, Job, ScopeMove, TurnRecordStore
+from gateway.ports import AccountLinkStore, Job, ScopeMove, TranscriptStore, TurnRecordStore
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +51,7 @@ class AccountLinker:
 
     links: AccountLinkStore
     records: TurnRecordStore
+    transcripts: TranscriptStore
     session_files: SessionFileWriter
     scope_lock: ScopeLock
     writing: asyncio.Lock
@@ -74,7 +75,7 @@ class AccountLinker:
                     continue
                 if not await self.session_files.flush():
                     return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
-                target, source = await asyncio.to_thread(self._by_age, scopes)
+                target, source = await self._by_age(scopes)
                 move = ScopeMove(id=job.id, kind=LINK, source=source, target=target, at=self.now())
                 await self._save_edits(scopes)
                 await self.links.link(move)
@@ -136,9 +137,9 @@ class AccountLinker:
         for scope in scopes:
             await self.notice(scope)
 
-    def _by_age(self, scopes: list[str]) -> tuple[str, str]:
+    async def _by_age(self, scopes: list[str]) -> tuple[str, str]:
         """Return the scope with the older conversations, and the other; if neither is older, the asker's first."""
-        first, second = (first_created_at(scope_folder(self.merger.home, scope), self.disk) for scope in scopes)
+        first, second = [(await self.transcripts.count(scope))[1] for scope in scopes]
         if second is not None and (first is None or second < first):
             return scopes[1], scopes[0]
         return scopes[0], scopes[1]
@@ -162,9 +163,14 @@ class AccountLinker:
                 await self.session_files.redact(scope, partial(blank_answer, since=move.since))
         folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
 
+        needed, staying = [
+            await find_digests(scope, self.transcripts) if move.kind == UNLINK else ()
+            for scope in (move.target, move.source)
+        ]
+
         def move_files() -> None:
             with note_writes(*folders, is_tree=True):
-                self._move_files(move)
+                self._move_files(move, needed, staying)
 
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)
@@ -178,7 +184,7 @@ class AccountLinker:
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
 
-    def _move_files(self, move: ScopeMove) -> None:
+    def _move_files(self, move: ScopeMove, needed: Collection[str], staying: Collection[str]) -> None:
         """Move the memory and files of *move*. Blocks; idempotent."""
         if move.kind == UNLINK:
             keys = set(move.keys)
@@ -189,7 +195,7 @@ class AccountLinker:
                 return leaving if key in keys else self._account(key, person)
 
             self.merger.split(move.id, move.source, move.target, leaving, account_of, person)
-            split_scope_files(self.merger.home, self.disk, move)
+            split_scope_files(self.merger.home, self.disk, move, needed=needed, staying=staying)
             return
         # Changes without an author belong to the account of their scope, if the scope had one account only.
         owner = move.target.removeprefix(PEOPLE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 from agent.files.workspace_names import other_version
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
-from gateway.ports import Line, ScopeMove
+from gateway.ports import Line, ScopeMove, TranscriptStore
 
 _CONTENTS = ("sessions", "attachments", "files")
 # Rebuilt when they are needed; an interrupted export must be requested again.
@@ -50,14 +49,18 @@ def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
         disk.sync_folder(source.parent)
 
 
-def split_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
-    """Move the files that the conversations of *move.account* refer to, which are in *move.target*."""
+def split_scope_files(
+    home: Path, disk: Disk, move: ScopeMove, *, needed: Collection[str], staying: Collection[str]
+) -> None:
+    """Move the files that the conversations of *move.account* refer to, which are in *move.target*.
+
+    *needed* are the digests that lines there name, and *staying* those that lines of *move.source* name.
+    """
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
     names = {f"{quote(key)}.jsonl" for key in move.keys}
     for path in sorted((source / "sessions").glob("*.corrupt")):
         if path.name.removesuffix(".corrupt") in names:
             _move_file(disk, path, target / "sessions" / path.name)
-    needed, staying = _find_digests(target / "sessions", disk), _find_digests(source / "sessions", disk)
     for digest in sorted(needed):
         path = source / "attachments" / digest
         if path.exists():
@@ -67,12 +70,6 @@ def split_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
                 _move_file(disk, path, target / "attachments" / digest)
     for name in _DERIVED:
         _delete(source / name)
-
-
-def first_created_at(folder: Path, disk: Disk) -> datetime | None:
-    """Return the creation time of a scope's oldest transcript, None if it has none."""
-    heads = (read_head(disk, path) for path in (folder / "sessions").glob("*.jsonl"))
-    return min((at for head in heads if (at := parse_time(head.get("created"))) is not None), default=None)
 
 
 def blank_answer(raw: bytes, since: datetime | None) -> bytes:
@@ -111,11 +108,13 @@ def _remove_answer(line: Line) -> dict[str, Any] | None:
     return blank | {name: line[name] for name in ("tool_call_id", "name") if name in line}
 
 
-def _find_digests(folder: Path, disk: Disk) -> set[str]:
-    """Return the sha256 digests in a folder's transcripts, which may be those of files."""
+async def find_digests(scope: str, transcripts: TranscriptStore) -> Collection[str]:
+    """Return the sha256 digests in the lines of *scope*, which may be those of files."""
     digests: set[str] = set()
-    for path in folder.glob("*.jsonl"):
-        digests |= {each.decode() for each in _DIGEST.findall(disk.load(path) or b"")}
+    after: tuple[str, int] | None = None
+    while turns := await transcripts.scan(scope, after=after):
+        digests |= {each.decode() for turn in turns for each in _DIGEST.findall(turn.body)}
+        after = (str(turns[-1].key), turns[-1].seq)
     return digests
 
 

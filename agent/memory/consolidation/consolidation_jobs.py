@@ -56,8 +56,7 @@ _BEFORE_RAW_SUMMARY = timedelta(days=1)  # a model that gave three bad answers i
 class ConsolidationJobs:
     """Handlers of the consolidation jobs.
 
-    *adopt* receives the record of a moved pointer. *writing* is held while files change; a backup holds it too.
-    *token_limit* returns the token limit of a prompt, 0 for none.
+    *writing* is held while files change; a backup holds it too. *token_limit* is that of a prompt, 0 for none.
     """
 
     consolidator: Consolidator
@@ -65,7 +64,6 @@ class ConsolidationJobs:
     reader: MessageReader
     records: TurnRecordStore
     session: Callable[[SessionKey], Awaitable[SessionRow]]
-    adopt: Callable[[TurnRecord], None]
     writing: asyncio.Lock
     model: ChatModel
     zone: Callable[[str], str]
@@ -240,7 +238,6 @@ class ConsolidationJobs:
             at=self.now(),
         )
         await self.records.append(record)
-        self.adopt(record)
 
     @staticmethod
     def _is_about(job: Job, transcript: str) -> bool:

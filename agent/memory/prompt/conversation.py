@@ -64,6 +64,8 @@ class Conversation:
         self.scope = scope
         self.transcript = transcript
         self.next_index = next_index
+        self.head = 0  # number of the session's last turn that is taken in
+        self.changes = 0  # of stored turns when it was read
         self.window = window
         self.consolidates = consolidates and window > 0
         self._keep = keep
@@ -77,8 +79,9 @@ class Conversation:
         self.auxiliary = AuxiliaryContent()
         self._weight = self._prompt_limit = self._overhead = self._snapshot_weight = 0
         self._flush = flush
-        self._peeked: tuple[TurnRecord, PromptWindow, int] | None = None
-        self._rendered: tuple[TurnRecord, WindowTurn, list[Message]] | None = None
+        # Both are of a record with these lines: the store returns it with its number.
+        self._peeked: tuple[Sequence[Line], PromptWindow, int] | None = None
+        self._rendered: tuple[Sequence[Line], WindowTurn, list[Message]] | None = None
         self.system_prompt: tuple[PromptSnapshot, str] | None = None  # as `PromptAssembler` last built it
         self._flushed = -1  # the cycle that a flush was asked for in
 
@@ -226,6 +229,8 @@ class Conversation:
 
     def adopt(self, record: TurnRecord) -> None:
         """Take in a committed record of this transcript; the same one twice is once. Costs what is new."""
+        if record.seq and record.previous == self.head:
+            self.head = record.seq
         if self._is_known(record) or record.transcript != self.transcript:
             return
         if not record.lines and record.to_index > record.from_index:
@@ -292,14 +297,14 @@ class Conversation:
 
     def _render(self, record: TurnRecord) -> tuple[WindowTurn, list[Message]]:
         """Return the turn that *record* appends, and its messages; made once for due jobs and for the window."""
-        if self._rendered is None or self._rendered[0] is not record:
+        if self._rendered is None or self._rendered[0] is not record.lines:
             turn = WindowTurn(record.from_index, record.to_index, kept_lines(record.lines))
-            self._rendered = (record, turn, render([turn]))
+            self._rendered = (record.lines, turn, render([turn]))
         return self._rendered[1], self._rendered[2]
 
     def _next(self, record: TurnRecord) -> tuple[PromptWindow, int]:
         """Return the state with *record*, and its weight; turns that are present already are not changed."""
-        if self._peeked is None or self._peeked[0] is not record:
+        if self._peeked is None or self._peeked[0] is not record.lines:
             if self._is_changed_by(record.lines):
                 state = self._after(record.lines, record)
                 render(state.turns)
@@ -309,7 +314,7 @@ class Conversation:
                 turns = [*now.turns, turn]
                 state = replace(now, turns=turns)
                 weight = self._weight + turn.weight
-            self._peeked = (record, state, weight)
+            self._peeked = (record.lines, state, weight)
         return self._peeked[1], self._peeked[2]
 
     def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> PromptWindow:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection
 from pathlib import Path
 
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, digests_of, fold, move_start
-from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import transcripts_of
 from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import decode_lines, kind_of
 from gateway.events import SessionKey
-from gateway.ports import SessionRow, StoredWindow, TranscriptStore, TurnRecord
+from gateway.ports import MessageOutcome, SessionRow, StoredTurn, StoredWindow, TranscriptStore, TurnRecord
 
 
 class ConversationCache:
@@ -55,7 +52,7 @@ class ConversationCache:
         """
         window = self._window if window is None else window
         hot = self._open.get(session.key)
-        if hot is not None and hot.window == window and _is_current(hot, session, scope):
+        if hot is not None and hot.window == window and await self._is_current(hot, session, scope):
             self._open.move_to_end(session.key)
             return hot
         cold = await self._read(session, scope, window)
@@ -64,12 +61,6 @@ class ConversationCache:
         while len(self._open) > self._capacity:
             self._open.popitem(last=False)
         return cold
-
-    def adopt(self, record: TurnRecord) -> None:
-        """Take a record that belongs to no turn (a pointer) into its conversation, if that is open."""
-        hot = self._open.get(record.key)
-        if hot is not None:
-            hot.adopt(record)
 
     def forget(self, key: SessionKey) -> None:
         """Let go of a conversation; the next opening reads it again."""
@@ -80,13 +71,19 @@ class ConversationCache:
         for key in [key for key, each in self._open.items() if each.scope == scope]:
             del self._open[key]
 
-    def forget_changed(self, scope: str, paths: Collection[str]) -> None:
-        """Close the conversations of *scope* whose transcripts have one of the files *paths*."""
-        meant = transcripts_of(paths)
-        own = [(key, each.transcript) for key, each in self._open.items() if each.scope == scope] if meant else ()
-        for key, transcript in own:
-            if not meant.isdisjoint((quote(str(key)), transcript)):
-                del self._open[key]
+    async def _is_current(self, hot: Conversation, session: SessionRow, scope: str) -> bool:
+        """Take in what jobs and other gateways have committed since; return False if *hot* must be read again."""
+        if (hot.scope, hot.transcript, hot.changes) != (scope, session.transcript, session.changes):
+            return False
+        while hot.head < session.head:
+            page = await self._transcripts.since(scope, hot.key, hot.transcript, hot.head)
+            records = await asyncio.to_thread(lambda found: [_record_of(turn, scope) for turn in found], page)
+            if any(kind_of(line) == "snapshot" for record in records for line in record.lines):
+                return False  # its texts are where the other gateway has them
+            for record in records:
+                hot.adopt(record)
+            hot.head = page[-1].seq if page else session.head
+        return hot.next_index == session.next_index
 
     async def _read(self, session: SessionRow, scope: str, window: int) -> Conversation:
         conversation = Conversation(
@@ -100,6 +97,7 @@ class ConversationCache:
             keep=self._keep,
             flush=self._flush,
         )
+        conversation.head, conversation.changes = session.head, session.changes
         if not session.next_index:
             return conversation
         window_rows = await self._transcripts.window(scope, session.key, session.transcript)
@@ -126,9 +124,17 @@ def window_state(window_rows: StoredWindow) -> PromptWindow:
     return state
 
 
-def _is_current(conversation: Conversation, session: SessionRow, scope: str) -> bool:
-    return (
-        conversation.transcript == session.transcript
-        and conversation.next_index == session.next_index
-        and conversation.scope == scope
+def _record_of(turn: StoredTurn, scope: str) -> TurnRecord:
+    return TurnRecord(
+        turn=turn.turn,
+        key=turn.key,
+        transcript=turn.transcript,
+        outcome=MessageOutcome(turn.outcome),
+        lines=tuple(decode_lines(turn.body)),
+        from_index=turn.from_index,
+        to_index=turn.to_index,
+        inbox=turn.inbox,
+        at=turn.at,
+        new_transcript=turn.new_transcript,
+        scope=scope,
     )

@@ -75,7 +75,7 @@ class Disk:
         is_new = self.size(path) is None
         if is_new:
             self.make_folder(path.parent)
-        with note_writes(path, is_append=True):
+        with note_writes(path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         try:
             if is_new:
@@ -265,7 +265,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _note_append(fd: int) -> AbstractContextManager[None]:
     path = _appended.get(fd)
-    return contextlib.nullcontext() if path is None else note_writes(path, is_append=True)
+    return contextlib.nullcontext() if path is None else note_writes(path)
 
 
 def rewrite_raw_lines(disk: Disk, path: Path, change: Callable[[bytes], bytes]) -> int:

@@ -20,6 +20,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.scope_scan import (
     BY_HAND,
     DOCUMENTS,
+    SESSIONS,
     WORKSPACE,
     CachedFile,
     FileSignature,
@@ -48,6 +49,7 @@ class KnownScope:
     version: str
     files: dict[str, CachedFile]  # those that both had, by path
     is_unsure: bool = False  # all of its files are to be looked at
+    with_sessions: bool = False  # files of conversations count, as in an earlier release
 
 
 class LocalChange(NamedTuple):
@@ -82,6 +84,8 @@ def look_at_files(home: Path, copy: KnownScope, notes: Collection[str], *, trust
         named = {*notes, *BY_HAND}
         actual = scan_noted(folder, known, named, is_home=is_home)
         among = select_noted(known, named)
+    if not copy.with_sessions:
+        actual = {path: signature for path, signature in actual.items() if not path.startswith(SESSIONS)}
     changed = {
         path: signature
         for path, signature in actual.items()

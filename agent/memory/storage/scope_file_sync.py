@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,15 @@ from agent.memory.storage.cached_scopes import ADOPTING, STORED, CachedChange, C
 from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.storage.local_changes import KnownScope, LocalChange, find_changes, look_at_files
 from agent.memory.storage.scope_fetcher import FetchInterrupted, ScopeFetcher, remove_files
-from agent.memory.storage.scope_scan import DOCUMENTS, CachedFile, FileSignature, is_immutable, scan_scope, unit_of
+from agent.memory.storage.scope_scan import (
+    DOCUMENTS,
+    SESSIONS,
+    CachedFile,
+    FileSignature,
+    is_immutable,
+    scan_scope,
+    unit_of,
+)
 from agent.memory.storage.written_files import WrittenFiles
 from gateway.errors import ObjectDamaged, ScopeBehind, ScopeReplaced, StoreUnavailable, UserError
 from gateway.ports.scope_files import ScopeDelta, ScopeFileStore, StoredFile
@@ -66,12 +74,18 @@ class _OpenScope(KnownScope):
 class ScopeFileSync:
     """Saves and fetches the scopes of one home; one process has it."""
 
-    def __init__(self, home: Path, store: ScopeFileStore, *, with_home: bool = False) -> None:
-        """*with_home*: the home itself is a scope, as with `memory.isolation: shared`."""
+    def __init__(
+        self, home: Path, store: ScopeFileStore, *, with_home: bool = False, with_sessions: bool = False
+    ) -> None:
+        """*with_home*: the home itself is a scope, as with `memory.isolation: shared`.
+
+        *with_sessions*: files of an earlier release hold conversations, until `leave_sessions`.
+        """
         self._home = home
         self._store = store
         self._fetcher = ScopeFetcher(home, store)
         self._with_home = with_home
+        self._with_sessions = with_sessions
         self._cache: CachedScopes | None = None
         self._scopes: dict[str, _OpenScope] = {}
         self._written = WrittenFiles(home)
@@ -80,8 +94,7 @@ class ScopeFileSync:
         self._damaged: set[str] = set()  # scopes with an object that cannot be fetched: no turn can use them
         self._in_use: Callable[[], Collection[str]] = tuple
         self._fell_behind = asyncio.Event()
-        self._hold_still: Callable[[Path], AbstractAsyncContextManager[set[str]]] = lambda _: nullcontext(set())
-        self._when_fetched: Callable[[str, Collection[str]], object] = lambda *_: None
+        self._when_fetched: Callable[[str], object] = lambda _: None
         self._has_fetched = False
         self._has_started = False
 
@@ -97,18 +110,16 @@ class ScopeFileSync:
             group = frozenset(scopes).union(*(self._together.get(each, ()) for each in scopes))
             self._together |= dict.fromkeys(group, group)
 
-    def watch(
-        self,
-        in_use: Callable[[], Collection[str]],
-        hold_still: Callable[[Path], AbstractAsyncContextManager[set[str]]],
-        when_fetched: Callable[[str, Collection[str]], object],
-    ) -> None:
-        """Take *in_use* for what returns the scopes that are in use.
+    def leave_sessions(self) -> None:
+        """Have the database hold no files of conversations any more: their turns are rows."""
+        self._with_sessions = False
+        for scope, cached in self._scopes.items():
+            cached.with_sessions = False
+            self.touch(scope)
 
-        Files of a folder are replaced inside its *hold_still*, into whose set their paths in it are put before;
-        *when_fetched* is called with the scope and these paths afterwards.
-        """
-        self._in_use, self._hold_still, self._when_fetched = in_use, hold_still, when_fetched
+    def watch(self, in_use: Callable[[], Collection[str]], when_fetched: Callable[[str], object]) -> None:
+        """Take *in_use* for the scopes that are in use; *when_fetched* is called with a scope that was fetched."""
+        self._in_use, self._when_fetched = in_use, when_fetched
 
     async def fetch(self, *scopes: str) -> Collection[str]:
         """Bring the home's copies of *scopes*, and of what all share, up to date. Raises StoreUnavailable.
@@ -148,25 +159,23 @@ class ScopeFileSync:
         versions, here = await self._store.versions(), await asyncio.to_thread(self._cache_file().versions)
         await self.fetch(*(scope for scope in {*versions, *here} if versions.get(scope) != here.get(scope)))
 
-    async def save(self, scopes: Collection[str] | None = None, *, with_lines: bool = True) -> None:
+    async def save(self, scopes: Collection[str] | None = None) -> None:
         """Return when every change made so far to files of *scopes* is durable in the database.
 
-        None = those in use; all of their files are looked at. Without *with_lines*, a scope where only lines were
-        appended to transcripts is left: the database has the lines in their records, until a save with them is done.
-        Raises StoreUnavailable, also when another gateway has changed one of the scopes: it is fetched, and the caller
-        tries again.
+        None = those in use; all of their files are looked at. Raises StoreUnavailable, also when another gateway has
+        changed one of the scopes: it is fetched, and the caller tries again.
         """
         named = {each for each in scopes or () if each or self._with_home}
         if scopes is None:
             self._touched.update(self._in_use())
         if scopes is None or len(named) < len(set(scopes)):
             named |= self._changed_scopes()
-        await self._save_changed(named, with_lines=with_lines)
+        await self._save_changed(named)
 
-    async def _save_changed(self, scopes: Collection[str], *, with_lines: bool = True) -> None:
+    async def _save_changed(self, scopes: Collection[str]) -> None:
         """Save those of *scopes* that have changed, and with them what is saved together, or shared."""
         changed = {SHARED, *scopes}.union(*(self._together.get(each, ()) for each in scopes))
-        changed = {each for each in changed if self._may_differ(each, with_lines)}
+        changed = {each for each in changed if self._may_differ(each)}
         if changed:
             await self._save(changed)
             if SHARED not in changed and self._written.has(SHARED):  # edited by hand
@@ -175,12 +184,12 @@ class ScopeFileSync:
     def _changed_scopes(self) -> set[str]:
         return {each for each in {*self._written.scopes(), *self._touched} if each or self._with_home}
 
-    def _may_differ(self, scope: str, with_lines: bool) -> bool:
+    def _may_differ(self, scope: str) -> bool:
         """Return True if something of *scope* may have to be stored, or is being stored now."""
-        if scope in self._touched or self._written.has(scope, with_lines=with_lines):
+        if scope in self._touched or self._written.has(scope):
             return True
         cached = self._scopes.get(scope)
-        return cached is not None and (not cached.is_settled if with_lines else cached.is_suspect)
+        return cached is not None and not cached.is_settled
 
     async def save_all(self) -> None:
         """Save every scope of the home, also those that only an editor has touched, but none with a damaged object."""
@@ -397,7 +406,7 @@ class ScopeFileSync:
         elif cached.files and cached.version == version:
             cached.is_unsure = False
             return False
-        await self._replace(cached, set(), drops_edits=True)
+        await self._replace(cached, drops_edits=True)
         return True
 
     async def _catch_up(self, scope: str, fetches: int) -> None:
@@ -407,30 +416,26 @@ class ScopeFileSync:
             if cached.fetches > fetches and not cached.is_behind:
                 return
             folder = scope_folder(self._home, scope)
-            async with (
-                self._hold_still(folder) as replaced,
-                self._hold(scope) as cached,
-                _hold_documents(folder / DOCUMENTS),
-            ):
+            async with self._hold(scope) as cached, _hold_documents(folder / DOCUMENTS):
                 if cached.unsure is not None:
                     cached.is_behind = True
                     await self._settle(cached, cached.unsure)
-                await self._replace(cached, replaced, drops_edits=False)
-            self._when_fetched(scope, replaced)
+                await self._replace(cached, drops_edits=False)
+            self._when_fetched(scope)
 
-    async def _replace(self, cached: _OpenScope, replaced: set[str], *, drops_edits: bool) -> None:
+    async def _replace(self, cached: _OpenScope, *, drops_edits: bool) -> None:
         """Make the home's copy of a scope the database's, but for changes here that do not conflict.
 
-        The paths of files that change are put into *replaced* before. With *drops_edits*, no change here is kept.
+        With *drops_edits*, no change here is kept.
         """
         for _ in range(_TRIES):
             with contextlib.suppress(FetchInterrupted):  # it was changed again in the meantime
-                await self._replace_changed(cached, replaced, drops_edits=drops_edits)
+                await self._replace_changed(cached, drops_edits=drops_edits)
                 self._damaged.discard(cached.scope)
                 return
         raise StoreUnavailable(f"other gateways keep changing the memory of {cached.scope or 'the home'}")
 
-    async def _replace_changed(self, cached: _OpenScope, replaced: set[str], *, drops_edits: bool) -> None:
+    async def _replace_changed(self, cached: _OpenScope, *, drops_edits: bool) -> None:
         scope, folder = cached.scope, scope_folder(self._home, cached.scope)
         cached.is_behind, self._has_fetched = True, True
         cached.fetches += 1
@@ -444,9 +449,10 @@ class ScopeFileSync:
         )
         # What a fetch that has not ended wrote, and the database has no more.
         left = {path for path in cached.torn - written - listed if path not in cached.files}
-        ours = set().union(*different) - left
+        ours = {
+            path for path in set().union(*different) - left if cached.with_sessions or not path.startswith(SESSIONS)
+        }
         if not delta.version:
-            replaced.update(cached.files)
             await asyncio.to_thread(self._remove_scope, cached)
             cached.is_behind, cached.is_undone = False, bool(ours) and scope in self._in_use()
             cached.is_unsure = False
@@ -459,7 +465,6 @@ class ScopeFileSync:
         removed = [path for path in (changed | undone) - theirs.keys() if path in actual] + sorted(left)
         starts = {path: _trusted_bytes(each, cached.files.get(path), actual.get(path)) for path, each in theirs.items()}
         renewed = {path for path, start in starts.items() if not start and (path in cached.files or not cached.files)}
-        replaced.update(removed, gone, theirs)
         cached.torn.update(theirs)
         if _is_erased((*removed, *gone, *renewed)):
             await asyncio.to_thread(_remove_index, folder)
@@ -498,12 +503,19 @@ class ScopeFileSync:
         if delta is None:
             version, files = await self._store.files(cached.scope)
             delta = ScopeDelta(version=version, files=files, removed=known - {each.path for each in files})
+        if not cached.with_sessions:
+            files = [each for each in delta.files if not each.path.startswith(SESSIONS)]
+            delta = ScopeDelta(version=delta.version, files=files, removed=delta.removed)
         return delta
 
     def _remove_scope(self, cached: _OpenScope) -> None:
         folder = scope_folder(self._home, cached.scope)
         if cached.scope:
-            shutil.rmtree(folder, ignore_errors=True)
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                if entry.name != "sessions":  # what mirrors turns goes with them
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         else:
             _remove_index(folder)
             remove_files(folder, scan_scope(folder, {}, is_home=True))
@@ -531,7 +543,8 @@ class ScopeFileSync:
 
     def _open(self, scope: str) -> _OpenScope:
         if scope not in self._scopes:
-            self._scopes[scope] = _OpenScope(scope, *self._cache_file().load(scope))
+            version, files = self._cache_file().load(scope)
+            self._scopes[scope] = _OpenScope(scope, version, files, with_sessions=self._with_sessions)
         return self._scopes[scope]
 
     def _local_scopes(self) -> list[str]:
@@ -577,7 +590,7 @@ def _trusted_bytes(file: StoredFile, cached: CachedFile | None, actual: FileSign
 
 def _is_erased(paths: Iterable[str]) -> bool:
     """Return True if messages, files or facts may have gone with these files, which the search index may quote."""
-    return any(path == _EPOCH or path.startswith(("sessions/", "attachments/")) for path in paths)
+    return any(path == _EPOCH or path.startswith("attachments/") for path in paths)
 
 
 def _remove_index(folder: Path) -> None:

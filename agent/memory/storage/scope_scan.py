@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-WORKSPACE = "files"
+WORKSPACE, SESSIONS = "files", "sessions/"
 BY_HAND = ("SOUL.md", "USER.md", "memory/MEMORY.md")  # which people edit while the gateway runs
 _INDEX = ("index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 # With `memory.isolation: shared`, the home is a scope among other things.

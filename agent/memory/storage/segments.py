@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from agent.memory.storage.disk import Disk
@@ -64,12 +63,6 @@ class SegmentChain:
                 end = low
         return b"".join(reversed(pieces))
 
-    def paths(self) -> list[Path]:
-        """Return the files of the segments, the newest first."""
-        while self._open_earlier():
-            pass
-        return [path for path, _, _ in self._parts]
-
     def _open(self, path: Path) -> bool:
         size = self._disk.size(path)
         if not size:
@@ -102,12 +95,6 @@ class SegmentChain:
 def segment_path(path: Path, transcript: str, number: int) -> Path:
     """Return the path of a transcript's full segment *number* (from 1)."""
     return path.with_name(f"{transcript}.{number:04d}.jsonl")
-
-
-def transcripts_of(paths: Iterable[str]) -> frozenset[str]:
-    """Return the transcripts that files of a scope belong to: the names of their current files, or their ids."""
-    names = [path.removeprefix("sessions/") for path in paths if path.startswith("sessions/")]
-    return frozenset(part for name in names for part in (name.removesuffix(".jsonl"), name.partition(".")[0]))
 
 
 def archive_path(path: Path, transcript: str, turn: str) -> Path:

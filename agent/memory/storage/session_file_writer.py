@@ -28,7 +28,7 @@ from cachetools import LRUCache
 from agent.memory.scopes import list_scopes, scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
-from agent.memory.storage.segments import archive_of, archive_path, read_head, transcripts_of
+from agent.memory.storage.segments import archive_of, archive_path, read_head
 from agent.memory.storage.text_blobs import put_blobs
 from agent.memory.storage.transcript_lines import encode
 from gateway.errors import ScopeBehind, StoreUnavailable
@@ -40,7 +40,6 @@ from gateway.ports import (
     StoredTurn,
     TranscriptExtent,
     TranscriptStore,
-    TurnRecord,
     TurnRecordStore,
 )
 
@@ -137,10 +136,19 @@ class SessionFileWriter:
         records: TurnRecordStore,
         transcripts: TranscriptStore,
         *,
+        is_mirroring: bool = True,
+        has_unwritten: Callable[[str], Awaitable[bool]] | None = None,
+        fetch: Callable[[str], Awaitable[object]] | None = None,
         policy: FileWritePolicy | None = None,
         disk: Disk | None = None,
     ) -> None:
+        """Write no conversations unless *is_mirroring*, only the texts of snapshots.
+
+        Where several gateways share the store, `settle` waits while *has_unwritten* says that one has texts of a scope
+        to write; *fetch* then brings them.
+        """
         self._home = home
+        self._is_mirroring = is_mirroring
         self._records = records
         self._transcripts = transcripts
         self._policy = policy or FileWritePolicy()
@@ -149,18 +157,19 @@ class SessionFileWriter:
         self._lock = asyncio.Lock()
         self._failing: _Failures = {}
         self._is_store_down = self._is_behind = False
-        self._has_unwritten: Callable[[str], Awaitable[bool]] | None = None
-        self._fetch: Callable[[str], Awaitable[object]] | None = None
-        self._adopt: Callable[[TurnRecord], object] = lambda _: None
+        self._has_unwritten, self._fetch = has_unwritten, fetch
 
     async def begin(self, *, is_shared: bool) -> None:
         """Have every file written again unless this home has the files of this store. Call it once all is adopted.
 
         A home that was restored has none. With *is_shared*, other gateways may have changed turns of a store before it
-        knew a mirror.
+        knew a mirror. Without a mirror, files of an earlier time are removed: they would keep what is erased.
         """
         path = self._home / MIRROR
         name = (await asyncio.to_thread(self._disk.load, path) or b"").decode("ascii", "replace")
+        if not self._is_mirroring:
+            await wait_for_thread(asyncio.to_thread(self._remove_mirror))
+            return
         before = await self._transcripts.mirror()
         if name and name == before:
             return
@@ -209,20 +218,8 @@ class SessionFileWriter:
         self._log_outages(failed if scope is None else self._failing | failed)
         return not failed if scope is None else all(each != scope for each, _ in failed)
 
-    def share(
-        self,
-        has_unwritten: Callable[[str], Awaitable[bool]],
-        fetch: Callable[[str], Awaitable[object]],
-        adopt: Callable[[TurnRecord], object],
-    ) -> None:
-        """Have `settle` wait for other gateways: while *has_unwritten* says so; *fetch* then brings their files.
-
-        *adopt* is called with records of no messages, which another gateway may have made of a chat that this one has.
-        """
-        self._has_unwritten, self._fetch, self._adopt = has_unwritten, fetch, adopt
-
     async def settle(self, scope: str) -> None:
-        """Return when all turns of *scope* that any gateway has committed are in this home's files.
+        """Return when what any gateway has committed in *scope* is in this home's files.
 
         Call it before something is erased, with nothing of the scope changed. Raises StoreUnavailable when another
         gateway does not write its turns.
@@ -285,24 +282,6 @@ class SessionFileWriter:
             self._forget(lambda path, _: path.parent.parent in folders)
             await wait_for_thread(asyncio.to_thread(change))
 
-    @asynccontextmanager
-    async def let_go(self, folder: Path) -> AsyncIterator[set[str]]:
-        """Write nothing while the context is open.
-
-        Transcripts with files in *folder* whose paths in it are put into the yielded set are read again afterwards.
-        """
-        async with self._lock:
-            changed = set[str]()
-            try:
-                yield changed
-            finally:
-                meant = transcripts_of(changed)
-                self._forget(
-                    lambda path, file: (
-                        path.parent.parent == folder and not meant.isdisjoint((path.stem, file.transcript))
-                    )
-                )
-
     async def remove(self, paths: Sequence[Path]) -> None:
         """Remove files and folders. Raises OSError."""
         await self.flush()
@@ -322,20 +301,34 @@ class SessionFileWriter:
         after = 0
         while stored := await self._records.unwritten(after, self._policy.records):
             after = stored[-1].seq
-            for each in stored:
-                if each.record.to_index == each.record.from_index:
-                    self._adopt(each.record)
             # Once a record of a session has failed, its later records must wait to stay in order.
             ready = [each for each in stored if (each.record.scope, str(each.record.key)) not in failed]
-            done = await self._append(ready, failed)
+            done = await (self._append(ready, failed) if self._is_mirroring else self._write_blobs(ready, failed))
             if done:
                 await self._records.mark_written(done)
             if len(stored) < self._policy.records:
                 break
         for file in await self._transcripts.stale_files(scope):
-            if (file.scope, str(file.key)) not in failed:
+            if not self._is_mirroring:
+                await self._transcripts.drop_stale(file)
+            elif (file.scope, str(file.key)) not in failed:
                 await self._write_again(file, failed)
         return failed
+
+    async def _write_blobs(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
+        """Write the texts of snapshots; return the seqs of the records that have none left."""
+        done: list[int] = []
+        for each in records:
+            record = each.record
+            try:
+                if record.blobs:
+                    put = partial(put_blobs, self._disk, self._home, record.scope, record.blobs)
+                    await wait_for_thread(asyncio.to_thread(put))
+            except (OSError, ValueError) as error:
+                failed[record.scope, str(record.key)] = _reason(error)
+            else:
+                done.append(each.seq)
+        return done
 
     async def _append(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
         """Append records to their files; return the seqs of those that are written."""
@@ -553,6 +546,7 @@ class SessionFileWriter:
         for scope in ("", *list_scopes(self._home)):
             for path in sorted((scope_folder(self._home, scope) / "sessions").glob("*.jsonl")):
                 self._disk.remove(path)
+        self._disk.remove(self._home / MIRROR)
 
     def _remove(self, paths: Sequence[Path]) -> None:
         for top in paths:

@@ -1,7 +1,7 @@
-"""Read transcript files: whole, the tail, or a range of messages.
+"""Read transcript files, whole or the tail, of a folder without a gateway and of earlier releases.
 
-A turn without its `end` line is
-ignored. An unreadable line costs that line alone: in the place of an `end`, it ends the turn before it.
+A turn without its `end` line is ignored. An unreadable line costs that line alone: in the place of an `end`, it ends
+the turn before it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, deleted_ids, kind_of
+from agent.memory.storage.transcript_lines import decode, kind_of
 from gateway.ports import Line
 
 TAIL_BYTES = 4 * 1024  # the first look at a file's end; each further look is half as wide again
@@ -53,41 +51,20 @@ def read_all(chain: SegmentChain) -> ParsedBlocks:
 
 def read_tail(chain: SegmentChain, enough: int, *, at_most: int = 4 * 1024 * 1024) -> list[TranscriptBlock]:
     """Return the newest turns: at least *enough* of them, unless there are fewer or *at_most* bytes are read."""
-    return _read_back(chain, chain.end, enough, at_most)[0]
-
-
-def _read_back(chain: SegmentChain, end: int, enough: int, at_most: int) -> tuple[list[TranscriptBlock], bool]:
-    """Return turns as `read_tail`, but before *end*, and True if they begin the transcript."""
-    end = min(end, chain.end)
-    data, low, width = b"", end, TAIL_BYTES
+    data, low, width = b"", chain.end, TAIL_BYTES
     while low > 0 and len(data) < at_most:
         start = max(low - width, 0)
         data = chain.read(start, low) + data
         low, width = start, width * 3 // 2
         if len(_END.findall(data)) > enough:
             break
-    begin = end - len(data)  # the first segments may have been deleted by age
+    begin = chain.end - len(data)  # the first segments may have been deleted by age
     if low == 0:
-        return parse_blocks(data, begin).blocks, True
+        return parse_blocks(data, begin).blocks
     # The lines before the first `end` may be the second half of a turn.
     first = _END.search(data)
     skipped = data.find(b"\n", first.start()) + 1 if first else len(data)
-    return (parse_blocks(data[skipped:], begin + skipped).blocks if skipped else []), False
-
-
-def read_messages(disk: Disk, path: Path, transcript: str, low: int, high: int) -> list[Line]:
-    """Return the message lines of *transcript* with ``low <= i < high``, in order. Reads all of its file at *path*.
-
-    Deleted messages have the content FORGOTTEN.
-    """
-    chain = SegmentChain(disk, path, transcript)
-    blocks = read_all(chain).blocks if chain.transcript == transcript else []
-    lines = [line for block in blocks for line in block.lines]
-    deleted = deleted_ids(lines)
-    messages = {line["i"]: line for line in lines if kind_of(line) == "message" and low <= line["i"] < high}
-    return [
-        {**line, "content": FORGOTTEN} if line.get("mid") in deleted else line for _, line in sorted(messages.items())
-    ]
+    return parse_blocks(data[skipped:], begin + skipped).blocks
 
 
 # -- parsing ---------------------------------------------------------------------------------------

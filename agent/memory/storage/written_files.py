@@ -31,7 +31,6 @@ class WrittenFiles:
         self._count = 0  # of writes
         self._written: dict[str, dict[str, int]] = {}  # the number of the last write of each
         self._running: dict[str, Counter[str]] = {}  # writes that have begun and not ended
-        self._last: dict[str, int] = {}  # the number of the last write that was no line of a transcript, by scope
         _homes[self._root] = self
 
     def scopes(self) -> Collection[str]:
@@ -39,9 +38,9 @@ class WrittenFiles:
         with self._lock:
             return list(self._written)
 
-    def has(self, scope: str, *, with_lines: bool = True) -> bool:
-        """Return True if files of *scope* were written; without *with_lines*, more than lines of transcripts."""
-        return scope in (self._written if with_lines else self._last)
+    def has(self, scope: str) -> bool:
+        """Return True if files of *scope* were written."""
+        return scope in self._written
 
     def count(self) -> int:
         """Return the number of writes that have ended: with it, `forget` forgets what is noted now."""
@@ -58,16 +57,12 @@ class WrittenFiles:
             left = {note: number for note, number in self._written.pop(scope, {}).items() if number > count}
             if left:
                 self._written[scope] = left
-            if self._last.get(scope, count + 1) <= count:
-                del self._last[scope]
 
-    def add(self, scope: str, note: str, *, is_line: bool = False) -> None:
-        """Note a file that has changed; with *is_line*, by a line of a transcript."""
+    def add(self, scope: str, note: str) -> None:
+        """Note a file that has changed."""
         with self._lock:
             self._count += 1
             self._written.setdefault(scope, {})[note] = self._count
-            if not is_line:
-                self._last[scope] = self._count
 
     def begin(self, path: str) -> None:
         """Note that a file of the home is being written, until `end`."""
@@ -75,10 +70,10 @@ class WrittenFiles:
         with self._lock:
             self._running.setdefault(scope, Counter())[note] += 1
 
-    def end(self, path: str, *, is_append: bool) -> None:
-        """Note that it was written; with *is_append*, at its end."""
+    def end(self, path: str) -> None:
+        """Note that it was written."""
         scope, note = self._split(path)
-        self.add(scope, note, is_line=is_append and note.startswith("sessions/") and note.endswith(".jsonl"))
+        self.add(scope, note)
         with self._lock:
             running = self._running[scope]
             running[note] -= 1
@@ -96,17 +91,17 @@ class WrittenFiles:
             return SHARED, "/".join(parts[1:])
         return "", "/".join(parts)
 
-    def has_home_of(self, path: str) -> bool:
-        """Return True if *path* is in this home."""
-        return path.startswith(self._root)
+    def has_note_of(self, path: str) -> bool:
+        """Return True if *path* is in this home; files of conversations are a mirror of rows."""
+        return path.startswith(self._root) and not self._split(path)[1].startswith("sessions/")
 
 
 _homes: WeakValueDictionary[str, WrittenFiles] = WeakValueDictionary()
 
 
 @contextmanager
-def note_writes(*paths: Path, is_tree: bool = False, is_append: bool = False) -> Iterator[None]:
-    """Note that *paths* are written inside the context; with *is_tree*, files beneath them, with *is_append*, ends.
+def note_writes(*paths: Path, is_tree: bool = False) -> Iterator[None]:
+    """Note that *paths* are written inside the context; with *is_tree*, files beneath them.
 
     They are noted from the beginning, and once more at the end, also after an error: a save may have looked in between.
     """
@@ -114,11 +109,11 @@ def note_writes(*paths: Path, is_tree: bool = False, is_append: bool = False) ->
         yield
         return
     texts = [f"{path}/" if is_tree else str(path) for path in paths]
-    noted = [(home, text) for home in list(_homes.values()) for text in texts if home.has_home_of(text)]
+    noted = [(home, text) for home in list(_homes.values()) for text in texts if home.has_note_of(text)]
     for home, text in noted:
         home.begin(text)
     try:
         yield
     finally:
         for home, text in noted:
-            home.end(text, is_append=is_append)
+            home.end(text)

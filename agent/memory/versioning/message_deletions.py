@@ -50,8 +50,8 @@ _SUMMARY_DELAY = timedelta(seconds=30)
 class MessageDeletionJobs:
     """Handlers of the jobs.
 
-    *purge_index* removes from a scope's index what its sources no longer have. *adopt* updates an open conversation;
-    *person* returns the sender of a row; *writing* is held while files are written.
+    *purge_index* removes from a scope's index what its sources no longer have; *person* returns the sender of a row;
+    *writing* is held while files are written.
     """
 
     home: Path
@@ -63,7 +63,6 @@ class MessageDeletionJobs:
     derived_data: DerivedDataFinder
     staging: StagedChangeStore
     purge_index: Callable[[str], Awaitable[None]]
-    adopt: Callable[[TurnRecord], None]
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
     now: Callable[[], datetime]
@@ -150,11 +149,9 @@ class MessageDeletionJobs:
             at=self.now(),
         )
         if note:
-            if not await self.records.append_for(note, record):
-                return  # a turn has recorded the deletion
+            await self.records.append_for(note, record)  # nothing where a turn has recorded the deletion
         else:
             await self.records.append(record)
-        self.adopt(record)
 
 
 async def remove_unreferenced(

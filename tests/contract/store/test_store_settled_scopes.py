@@ -1,4 +1,4 @@
-"""Lines that one gateway has committed and not yet written are waited for by an erasure at another."""
+"""What one of several gateways commits, writes and changes is known to the others when they need it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.memory.storage.text_blobs import digest_of
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import Job
+from gateway.ports import Job, TurnLease
 from gateway.ports.scope_files import StoredFile
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
@@ -46,7 +47,7 @@ OTHER_CHAT = SessionKey("telegram", "43")  # of the same person
 
 
 class WrittenHome:
-    """The transcripts of one gateway's home."""
+    """The files of one of several gateways: none mirrors conversations, each writes the texts of its snapshots."""
 
     def __init__(self, home: Path, store: SqlStore) -> None:
         assert store.scope_files is not None
@@ -54,31 +55,50 @@ class WrittenHome:
         self.path = home
         self.store = store
         self.files = ScopeFileSync(home, store.scope_files)
-        self.mirror = SessionFileWriter(home, store.records, store.transcripts)
-        self.sessions = scope_folder(home, SCOPE) / "sessions"
+        self.mirror = SessionFileWriter(
+            home,
+            store.records,
+            store.transcripts,
+            is_mirroring=False,
+            has_unwritten=store.erasing.has_unwritten,
+            fetch=self.files.fetch,
+        )
         store.scope_files.save_first(self.files.save)
         self.conversations = ConversationCache(home, store.transcripts)
-        self.files.watch(lambda: (SCOPE,), self.mirror.let_go, self.conversations.forget_changed)
-        self.mirror.share(store.erasing.has_unwritten, self.files.fetch, self.conversations.adopt)
+        self.files.watch(lambda: (SCOPE,), lambda _: None)
 
-    async def open(self, key: SessionKey) -> Conversation:
-        """Return the conversation of a chat as a turn would have it."""
-        return await self.conversations.open(await self.store.journal.session(key), SCOPE)
+    async def claim(self, key: SessionKey = ANN) -> tuple[TurnLease, Conversation]:
+        """Accept a message, and return the turn and its conversation as the turn has it."""
+        await accept(self.store, said(id=f"m{next(_NUMBERS)}", key=key))
+        async for each in self.store.journal.ready_sessions():
+            if each == key:
+                break
+        lease = await claim(self.store, key)
+        return lease, await self.conversations.open(lease.session, SCOPE)
 
-    def text(self) -> str:
-        """Return every transcript of the scope."""
-        return "".join(path.read_text() for path in self.sessions.glob("*.jsonl"))
+    async def texts(self) -> str:
+        """Return the lines of the scope."""
+        found = await self.store.transcripts.scan(SCOPE)
+        return b"".join(turn.body for turn in found).decode()
+
+    def blobs(self) -> set[str]:
+        """Return the texts of snapshots that are here."""
+        return {path.read_text() for path in (scope_folder(self.path, SCOPE) / "blobs").glob("*")}
+
+
+_NUMBERS = count()
 
 
 async def answer_in(store: SqlStore, key: SessionKey, text: str) -> None:
-    """Accept a message, and answer it with *text* once its chat is ours."""
-    await accept(store, said(key=key))
+    """Accept a message, and answer it with *text* once its chat is ours; its snapshot has the text too."""
+    await accept(store, said(id=f"m{next(_NUMBERS)}", key=key))
     async for each in store.journal.ready_sessions():
         if each == key:
             break
     lease = await claim(store, key)
     commit = answered(lease, text)
-    await store.journal.commit(lease, replace(commit, record=replace(commit.record, scope=SCOPE)))
+    record = replace(commit.record, scope=SCOPE, blobs={digest_of(text): text})
+    await store.journal.commit(lease, replace(commit, record=record))
 
 
 async def two_homes(team: Workers, folder: Path) -> Sequence[WrittenHome]:
@@ -94,8 +114,8 @@ async def two_homes(team: Workers, folder: Path) -> Sequence[WrittenHome]:
     return first, second
 
 
-async def test_an_erasure_finds_lines_that_another_gateway_has_not_written(team: Workers, tmp_path: Path) -> None:
-    """Two chats of one person at two gateways: the words of the other's chat are there when they are looked for."""
+async def test_an_erasure_has_the_texts_that_another_gateway_had_not_written(team: Workers, tmp_path: Path) -> None:
+    """Two chats of one person at two gateways: what the other's prompt quoted is there when words are looked for."""
     homes = await two_homes(team, tmp_path)
     assert await homes[0].store.erasing.has_unwritten(SCOPE)
     assert not await homes[1].store.erasing.has_unwritten(SCOPE)
@@ -103,35 +123,25 @@ async def test_an_erasure_finds_lines_that_another_gateway_has_not_written(team:
     await asyncio.sleep(0)
     await homes[1].mirror.flush()
     await erasing
-    assert "green tea" in homes[0].text()
+    assert homes[0].blobs() == {"I like coffee", "I like green tea"}
     assert await homes[0].mirror.redact(SCOPE, lambda raw: raw.replace(b"green tea", b"_________"))
-    await homes[0].files.save((SCOPE,))
-    await homes[1].files.fetch(SCOPE)
-    assert "green tea" not in homes[1].text()
-    assert "coffee" in homes[1].text()
+    assert "green tea" not in await homes[1].texts()
+    assert "coffee" in await homes[1].texts()
+    assert not await homes[0].store.transcripts.stale_files(SCOPE)
 
 
-async def test_a_commit_stores_what_was_written_but_lines_that_are_in_records(team: Workers, tmp_path: Path) -> None:
-    """Lines that only the home's transcript has wait for their projection; a commit after another file has both."""
-    home = WrittenHome(tmp_path, await team.open())
-    await home.files.start()
-    await answer_in(home.store, ANN, "one")
-    await home.mirror.flush()
-    transcript, store, disk = next(home.sessions.glob("*.jsonl")), home.store.scope_files, Disk()
-    assert store is not None
-    before = (await store.look(SCOPE))[SCOPE].version
-    line = disk.open_append(transcript)
-    disk.write(line, b"{}\n")
-    disk.close(line)
-    await answer_in(home.store, OTHER_CHAT, "two")
-    assert (await store.look(SCOPE))[SCOPE].version == before
-    disk.replace(scope_folder(tmp_path, SCOPE) / "results" / "1.txt", b"result")
-    await answer_in(home.store, SessionKey("telegram", "44"), "three")
-    _, files = await store.files(SCOPE)
-    assert {each.path: each.size for each in files} == {
-        f"sessions/{transcript.name}": transcript.stat().st_size,
-        "results/1.txt": 6,
-    }
+async def test_no_gateway_of_several_has_files_of_conversations(team: Workers, tmp_path: Path) -> None:
+    """Neither its own chats' nor others', nor those of a time when it was alone: they would keep what is erased."""
+    sessions = scope_folder(tmp_path / "0", SCOPE) / "sessions"
+    sessions.mkdir(parents=True)
+    (sessions / "telegram%3a42.jsonl").write_text("I like coffee")
+    first, second = await two_homes(team, tmp_path)
+    await first.mirror.begin(is_shared=True)
+    await second.mirror.flush()
+    await first.files.save((SCOPE,))
+    await second.files.fetch(SCOPE)
+    assert not list(tmp_path.rglob("*.jsonl"))  # noqa: ASYNC240 - a test may look at a disk
+    assert not await first.store.records.unwritten(0, 10)
 
 
 async def test_a_gateway_that_cannot_write_its_lines_makes_an_erasure_wait(
@@ -149,13 +159,13 @@ async def test_a_gateway_that_cannot_write_its_lines_makes_an_erasure_wait(
 
 
 async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None:
-    """Lines of its own chats are written by the erasure itself."""
+    """Texts of its own chats are written by the erasure itself."""
     store = await team.open()
     home = WrittenHome(tmp_path, store)
     await home.files.start()
     await answer_in(store, ANN, "I like green tea")
     await home.mirror.settle(SCOPE)
-    assert "green tea" in home.text()
+    assert home.blobs() == {"I like green tea"}
 
 
 async def test_a_history_has_what_another_gateway_has_committed(team: Workers, tmp_path: Path) -> None:
@@ -168,37 +178,36 @@ async def test_a_history_has_what_another_gateway_has_committed(team: Workers, t
     assert [line.text for line in page.lines if line.role == "assistant"] == ["I like green tea"]
 
 
-async def test_a_change_elsewhere_closes_the_conversations_that_it_is_about(team: Workers, tmp_path: Path) -> None:
-    """Another gateway's turn leaves a chat of the same person open here; an erasure of its words closes that too."""
+async def test_what_another_gateway_changes_is_in_the_next_prompt(team: Workers, tmp_path: Path) -> None:
+    """An erasure of words of the chat, by the claim's own query; one in another chat of the person closes nothing."""
     homes = await two_homes(team, tmp_path)
-    ours, theirs = await homes[0].open(ANN), await homes[0].open(OTHER_CHAT)
-    written = homes[0].mirror._files[homes[0].sessions / "telegram%3a42.jsonl"]
-    await homes[1].mirror.flush()
-    await homes[0].files.fetch(SCOPE)
-    assert await homes[0].open(ANN) is ours
-    assert homes[0].mirror._files[homes[0].sessions / "telegram%3a42.jsonl"] is written
-    assert await homes[0].open(OTHER_CHAT) is not theirs
-    await homes[1].files.fetch(SCOPE)
-    await homes[1].mirror.redact(SCOPE, lambda raw: raw.replace(b"coffee", b"______"))
-    await homes[1].files.save((SCOPE,))
-    await homes[0].files.fetch(SCOPE)
-    read = await homes[0].open(ANN)
+    lease, ours = await homes[0].claim()
     assert "coffee" in str(ours.messages)
+    await homes[0].store.journal.release(lease)
+    await homes[1].mirror.redact(SCOPE, lambda raw: raw.replace(b"green tea", b"_________"))
+    lease, same = await homes[0].claim()
+    assert same is ours
+    await homes[0].store.journal.release(lease)
+    await homes[1].mirror.redact(SCOPE, lambda raw: raw.replace(b"coffee", b"______"))
+    _, read = await homes[0].claim()
+    assert "coffee" not in str(read.messages)
     assert "______" in str(read.messages)
 
 
 async def test_a_record_that_another_gateway_makes_is_in_the_open_conversation(team: Workers, tmp_path: Path) -> None:
-    """A deletion or summary made elsewhere, of a chat that this gateway has open and writes, is in its next prompt."""
+    """A summary made elsewhere, before a turn or during it: the next prompt knows, and nothing is read again."""
     homes = await two_homes(team, tmp_path)
-    session = await homes[0].store.journal.session(ANN)
-    conversation = await homes[0].open(ANN)
-    await accept(homes[0].store, said(id="2"))
-    await claim(homes[0].store, ANN)
-    record = plain_record("pentry", session, lines=(build.pointer(session.next_index, "e1"),), scope=SCOPE)
-    await homes[1].store.records.append(record)
-    await homes[0].mirror.flush()
-    assert await homes[0].open(ANN) is conversation
-    assert conversation.consolidated == session.next_index
+    lease, conversation = await homes[0].claim()
+    for end in (1, 2):
+        pointer = plain_record(f"p{end}", lease.session, lines=(build.pointer(end, f"e{end}"),), scope=SCOPE)
+        await homes[1].store.records.append(pointer)
+        commit = answered(lease, "more")
+        record = replace(commit.record, scope=SCOPE)
+        conversation.adopt(await homes[0].store.journal.commit(lease, replace(commit, record=record)))
+        lease, again = await homes[0].claim()
+        assert again is conversation
+        assert conversation.consolidated == end
+        assert conversation.next_index == lease.session.next_index
 
 
 class NoIndex:
@@ -235,13 +244,10 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     retention = RetentionJob(storage=storage, days=30, unlist=unlist)
     job = Job(id=f"{RETENTION}:today", kind=RETENTION, scope="", payload={}, due_at=now)
     assert isinstance(await retention.expire(job), RetryJobLater)
-    assert "coffee" in homes[0].text()
+    assert "coffee" in await homes[0].texts()
     await homes[1].mirror.flush()
     assert await retention.expire(job) is None
-    assert not re.search("coffee|green tea", homes[0].text())
-    await homes[0].files.save((SCOPE,))
-    await homes[1].files.fetch(SCOPE)
-    assert not re.search("coffee|green tea", homes[1].text())
+    assert not re.search("coffee|green tea", await homes[0].texts())
 
 
 async def test_documents_are_replaced_under_their_lock_and_before_what_older_versions_refer_to(

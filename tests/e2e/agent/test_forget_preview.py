@@ -116,7 +116,8 @@ async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(pu
         async def fetch(scope: str) -> None:
             assert (scope, unwritten) == (ANN, [])
 
-        parlour.app.session_files.share(has_unwritten, fetch, lambda _: None)
+        files = parlour.app.session_files
+        files._has_unwritten, files._fetch = has_unwritten, fetch
         question = await ask(f"/forget tea{purge}")
         assert " 1 message" in question
         unwritten.append(2)

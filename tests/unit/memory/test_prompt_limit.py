@@ -39,7 +39,6 @@ class WindowScene:
         self.disk = CountingDisk()
         self.window = window
         self.conversations = self.opened()
-        self.world.told = self.conversations.adopt
         self.prompts: list[Sequence[Any]] = []
         self.n = self.reckoned = 0
 

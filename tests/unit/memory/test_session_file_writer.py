@@ -753,21 +753,6 @@ async def test_nothing_is_written_while_writes_are_paused(tmp_path: Path) -> Non
     assert turns(path_of(tmp_path)) == names(0, 1, 2)
 
 
-async def test_a_file_that_was_let_go_and_changed_is_looked_at_again(tmp_path: Path) -> None:
-    """Another gateway's file came meanwhile: only what it does not have is appended."""
-    records = FakeRecords(*talk(2))
-    mirror = mirror_of(tmp_path, records)
-    await mirror.flush()
-    path = path_of(tmp_path)
-    records.commit(exchange(2, 4))
-    async with mirror.let_go(tmp_path / SCOPE) as changed:
-        path.write_bytes(path.read_bytes() + records.stored[-1].body)
-        changed.add(f"sessions/{path.name}")
-    assert await mirror.flush()
-    assert behind_head(path) == await bodies(records)
-    assert not path.with_name(f"{path.name}.corrupt").exists()
-
-
 async def test_files_that_are_moved_are_found_where_they_are(tmp_path: Path) -> None:
     """A folder that was moved and moved back is appended to as it is."""
     records = FakeRecords(*talk(2))

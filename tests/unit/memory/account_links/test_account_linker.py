@@ -34,6 +34,7 @@ async def test_chats_that_no_gateway_has_claimed_are_in_the_persons_folder_too(t
     linker = AccountLinker(
         links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
         records=records,
+        transcripts=records.transcripts,
         session_files=mirror,
         scope_lock=ScopeLock(),
         writing=asyncio.Lock(),

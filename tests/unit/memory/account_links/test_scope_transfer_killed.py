@@ -6,6 +6,7 @@ Every ninth change here; `EVERY_STEP=1 python -m pytest tests/unit/memory/links`
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -122,7 +123,11 @@ def separating(home: Path, disk: Disk) -> None:
         return BOB if key == "pocket:bob" else ANN
 
     merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
-    split_scope_files(home, disk, UNLINK)
+    needed, staying = [
+        set(re.findall(r"[0-9a-f]{64}", "".join(path.read_text() for path in (home / scope).glob("sessions/*.jsonl"))))
+        for scope in (UNLINK.target, UNLINK.source)
+    ]
+    split_scope_files(home, disk, UNLINK, needed=needed, staying=staying)
 
 
 def state(home: Path) -> dict[str, Any]:
@@ -200,12 +205,9 @@ def test_files_go_with_the_conversations_that_name_them(one: Path) -> None:
     mine, theirs, both = ("a" * 64, "b" * 64, "c" * 64)
     for digest in (mine, theirs, both):
         disk.replace(source / "attachments" / digest, digest.encode())
-    for folder, named in ((source, (mine, both)), (target, (theirs, both))):  # as the mirror has written them
-        lines = "".join(f'{{"files":[{{"blob":"x/{digest}"}}]}}\n' for digest in named)
-        disk.replace(folder / "sessions" / f"{folder.name}.jsonl", lines.encode())
     disk.replace(source / "sessions" / f"{BOB}.jsonl.corrupt", b"{bob\n")
     for _ in range(2):
-        split_scope_files(one, disk, UNLINK)
+        split_scope_files(one, disk, UNLINK, needed={theirs, both}, staying={mine, both})
         assert {path.name for path in (source / "attachments").iterdir()} == {mine, both}
         assert {path.name for path in (target / "attachments").iterdir()} == {theirs, both}
         assert (target / "attachments" / both).read_bytes() == both.encode()
