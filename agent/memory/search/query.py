@@ -29,6 +29,7 @@ class SearchQuery:
     conversations: tuple[ConversationReference, ...] = ()
     topic: frozenset[str] = frozenset()  # words besides these times and "what did we talk about"
     asks_conversation: bool = False  # what was said, rather than what happened
+    asks_overview: bool = False  # of a whole time or subject, rather than for one thing
     bounds: TimeSpan | None = None  # results are from this time only
     now: datetime | None = None  # when it is asked
 
@@ -74,6 +75,7 @@ def parse_query(text: str, *, now: datetime | None = None, bounds: TimeSpan | No
         conversations=tuple(dict.fromkeys(each.conversation for each in expressions if each.conversation is not None)),
         topic=frozenset(words(_NO_TOPIC.sub(" ", _CONVERSING.sub(" ", rest)))) - stop - STOP["en"],
         asks_conversation=_CONVERSING.search(rest) is not None or any(each.conversation for each in expressions),
+        asks_overview=_OVERVIEW.search(text) is not None,
         bounds=bounds,
         now=now,
     )
@@ -99,6 +101,27 @@ _NO_TOPIC = regex.compile(
     r"|thema|themen|ging|los|war|wir|worüber|wovon|worum|etwas|alles|nochmal|zeig|fasse?|zusammen|passiert|geht|gab|bitte"
     r"|tag|temas?|pasó|cosas?|algo|todo|día|sobre)(?!\p{L})"
     r"|我们|咱们|我|你|发生|什么|哪些|些|话题|内容|事情?|关于|了|过|的|吗|呢|都|在|有|是|那天?|时候?",
+    regex.IGNORECASE,
+)
+
+
+# Words of questions about everything: summaries, orders, developments.
+_OVERVIEW = regex.compile(
+    r"(?<!\p{L})(?:summar(?:y|ies|i[sz]e\p{L}*)|recap|overview|timeline|chronolog\p{L}+|in (?:what|which) order"
+    r"|in order(?! to)|(?:over|across) (?:time|the (?:course|months|weeks|years))|throughout|(?:walk|take) me through"
+    r"|from (?:the )?(?:beginning|start) to|how (?:did|has|have) .{0,60}(?:evolve|progress|develop|change)\p{L}*"
+    r"|(?:list|name|give me|tell me|what (?:are|were)) (?:all|every\p{L}*)|everything (?:we|i|you|that)"
+    r"|all (?:of )?(?:the|our|my) (?:\p{L}+ ){0,2}(?:things|topics|subjects|projects|conversations|talks|plans|steps)"
+    r"|what have (?:we|i|you) (?:all )?(?:worked|done|discussed|covered|talked|been)"
+    r"|(?:done|talked|discussed|covered|worked|written|planned)(?: \p{L}+){0,3} so far"
+    r"|zusammenfass\p{L}*|fasse? .{0,60}zusammen|überblick|übersicht|in welcher reihenfolge|der reihe nach"
+    r"|chronologisch\p{L}*|alles,? (?:was|worüber|woran)|im (?:laufe|verlauf) (?:de|unse)\p{L}+|von anfang (?:an|bis)"
+    r"|wie ha(?:t|ben) .{0,60}entwickelt|alle (?:unsere|meine) |woran (?:haben|hatten) wir"
+    r"|was haben wir (?:alles|bisher|insgesamt)"
+    r"|res[uú]m(?:en|e|eme|enes|ir|ame)|recapitula\p{L}*|en qué orden|cronol[oó]g\p{L}+|a lo largo de|todo lo que"
+    r"|todos (?:los|nuestros|mis) (?:temas|proyectos|planes|pasos)|(?:ha|han) evolucionado|desde el principio"
+    r"|(?:qué|en qué|de qué) hemos (?:trabajado|hecho|hablado|discutido))(?!\p{L})"
+    r"|总结|概括|概述|按.{0,4}顺序|到目前为止|所有的?(?:话题|事情|项目|内容)|从头到尾|时间线",
     regex.IGNORECASE,
 )
 

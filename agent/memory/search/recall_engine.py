@@ -147,7 +147,16 @@ class RecallEngine:
                 try:
                     ranked = rank_candidates(matches, question, seed=self._seed, now=moment, zone=zone)
                     return (
-                        *select_results(matches, ranked, limit=limit, budget=budget, around=around, page=page),
+                        *select_results(
+                            matches,
+                            ranked,
+                            limit=limit,
+                            budget=budget,
+                            around=0 if question.asks_overview else around,
+                            page=page,
+                            is_overview=question.asks_overview and self._seed is None,
+                            zone=zone,
+                        ),
                         broken,
                         cold,
                         find_missing_times(matches),

@@ -27,6 +27,7 @@ _BATCH = 24  # passages read at a time
 _NEIGHBOURS = 1  # on each side
 _NEIGHBOUR_TOKENS = 60
 _HEADER_TOKENS = 6  # of a result's place and time
+_OVERVIEW_CHARACTERS = 240  # of a result, where the query asks for an overview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +117,28 @@ def select_results(
     budget: int = RESULT_TOKENS,
     around: int = 0,
     page: int = 1,
+    is_overview: bool = False,
+    zone: tzinfo = UTC,
 ) -> tuple[list[SearchResult], bool]:
     """Return the results of *page*, best first, and whether there are more pages.
 
     A page has at most *limit* results, and *budget* tokens together, but always its first result. A result that does
     not fit is left for the next page. Results with equal texts are returned once. The first *around* results have the
-    neighbours that are not results themselves, if these fit.
+    neighbours that are not results themselves, if these fit. For an overview results are short, and of as many days in
+    *zone* as there are.
     """
     results: list[SearchResult] = []
     left = list(ranked)
+    if is_overview:  # of the time that the query names first
+        left = [
+            each
+            for is_then in (True, False)
+            for each in _spread_over_days([one for one in ranked if one[1].is_then is is_then], zone)
+        ]
+    most = _OVERVIEW_CHARACTERS if is_overview else None
     texts: set[str] = set()
     for _ in range(page):
-        results, left = _take_page(matches, left, texts, limit, budget)
+        results, left = _take_page(matches, left, texts, limit, budget, most)
     budget -= sum(each.tokens for each in results)
     hits = {(each.place, each.passage.id) for each in results}
     for n, result in enumerate(results[:around]):
@@ -138,14 +149,26 @@ def select_results(
     return results, bool(left)
 
 
+def _spread_over_days(ranked: Sequence[tuple[int, RankedCandidate]], zone: tzinfo) -> list[tuple[int, RankedCandidate]]:
+    """Return *ranked* with the best of each day first, of a day with an entry of the memory this entry."""
+    first: dict[object, tuple[int, RankedCandidate]] = {}
+    for place, each in ranked:
+        day = datetime.fromtimestamp(each.at, zone).date() if each.at is not None else (place, each.id)
+        if day not in first or (first[day][1].role and not each.role):
+            first[day] = place, each
+    chosen = {(place, each.id) for place, each in first.values()}
+    return [*first.values(), *(each for each in ranked if (each[0], each[1].id) not in chosen)]
+
+
 def _take_page(
     matches: Sequence[IndexMatches],
     ranked: Sequence[tuple[int, RankedCandidate]],
     texts: set[str],
     limit: int,
     budget: int,
+    most: int | None,
 ) -> tuple[list[SearchResult], list[tuple[int, RankedCandidate]]]:
-    """Return the results of one page and the candidates after it; *texts* are those already returned."""
+    """Return the results of one page and the candidates after it; *texts* are those returned, *most* their length."""
     indexes = [each.index for each in matches]
     results: list[SearchResult] = []
     left: list[tuple[int, RankedCandidate]] = []
@@ -156,9 +179,10 @@ def _take_page(
             text = " ".join(passage.text.split()).casefold()
             if text in texts:
                 continue
+            is_long = most is not None and len(passage.text) > most
             result = SearchResult(
                 place=place,
-                passage=passage,
+                passage=replace(passage, text=f"{passage.text[:most]}…") if is_long else passage,
                 score=candidate.score,
                 coverage=matches[place].coverage(passage),
                 similarity=candidate.own,
