@@ -7,6 +7,7 @@ import binascii
 import codecs
 import io
 import re
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,8 +23,13 @@ _CONTEXT = 8  # readable characters around a text, from which on it is no noise
 _CERTAIN = 8  # bytes that noise does not contain by chance
 _REACH = 256  # bytes read before and after a text
 _UNREADABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
-_ESCAPE = re.compile(r"(?<!\\)\\+u([0-9a-fA-F]{4})")  # escaped once or again
+_ESCAPE = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|U([0-9a-fA-F]{8}))")  # once or again
+_ESCAPED_BYTES = re.compile(r"(?<!\\)(?:(?:\\+x|%)[0-9a-fA-F]{2})+")  # of programs, and of addresses
+_ESCAPED_BLANK = re.compile(r"(?<=[^\W_])\+(?=[^\W_])")  # of addresses
+_HAS_ESCAPES = re.compile(r"\\[uUx]|%[0-9a-fA-F]{2}|[^\W_]\+[^\W_]")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
+_BASE64_TEXT = re.compile(_BASE64.pattern.decode())
+_MIXED = re.compile("[A-Z0-9]")
 _STREAM = re.compile(rb"stream\r?\n")  # of a PDF; usually deflated
 _WIDE = 8  # one in so many bytes is NUL in a UTF-16 text of European letters
 
@@ -38,8 +44,8 @@ def extract_texts(data: bytes, depth: int = _DEPTH) -> Iterator[str | bytes]:
         yield data
     else:
         yield plain
-        if "\\u" in plain:
-            yield unescaped(plain)
+        if depth and _HAS_ESCAPES.search(plain):
+            yield from extract_texts(unescaped(plain).encode("utf-8", "replace"), depth - 1)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         yield data.decode("utf-16", "replace")
     elif plain is not None and data[:4096].count(0) * _WIDE > len(data[:4096]):
@@ -98,9 +104,33 @@ def _character(character: str, code: str) -> bytes:
 
 
 def unescaped(text: str) -> str:
-    r"""Return *text* with each ``\uXXXX`` replaced by its character, surrogate pairs combined."""
-    replaced = _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text)
+    """Return *text* with the escapes of JSON, programs and addresses replaced by their characters."""
+    replaced = _ESCAPE.sub(_decode_escape, _ESCAPED_BLANK.sub(" ", text))
+    replaced = _ESCAPED_BYTES.sub(_decode_bytes, replaced)
     return replaced.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _decode_escape(escape: re.Match[str]) -> str:
+    code = int(escape[1] or escape[2] or escape[3], 16)
+    return chr(code) if code <= sys.maxunicode else escape[0]
+
+
+def _decode_bytes(escapes: re.Match[str]) -> str:
+    return bytes.fromhex(re.sub(r"[\\x%]", "", escapes[0])).decode("utf-8", "replace")
+
+
+def packed_parts(text: str) -> Iterator[bytes]:
+    """Yield the parts of a readable *text* that may be base64, or all of it if it has escapes.
+
+    A long word looks like base64, and trying it takes a hundred times as long as reading it. Base64 of a text has a
+    capital or a digit behind its first letter: of 600,000 texts of 8 to 10 characters, 7 had none.
+    """
+    if _HAS_ESCAPES.search(text):
+        yield text.encode("utf-8", "replace")
+        return
+    for run in _BASE64_TEXT.finditer(text):
+        if _MIXED.search(run[0], 1):
+            yield run[0].encode()
 
 
 def _unpack(data: bytes, *, is_text: bool) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.attachments.file_facts import ASIDE
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.erasure.embedded_text import contains_text, extract_texts
+from agent.memory.erasure.embedded_text import contains_text, extract_texts, packed_parts
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
 from agent.memory.search.tokenizer import PLAIN
@@ -41,7 +41,7 @@ _ID_FIELDS = frozenset(
 class ErasurePattern:
     """Words to erase: a request as typed, and the language of its chat. An empty request matches every text.
 
-    With *is_deep*, texts match also by what is in them escaped, in base64, or compressed in it.
+    With *is_deep*, texts match also by what is in them with escapes or in base64.
     """
 
     request: str
@@ -63,7 +63,7 @@ class ErasurePattern:
         """Return True if *text* contains the words."""
         if not isinstance(text, str):
             return False
-        return self._is_in(text) or (self.is_deep and self.in_bytes(text.encode("utf-8", "replace")))
+        return self._is_in(text) or (self.is_deep and any(map(self.in_bytes, packed_parts(text))))
 
     def in_bytes(self, data: bytes) -> bool:
         """Return True if *data* contains the words, also escaped, compressed, archived or in base64."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -335,7 +336,7 @@ async def test_base64_and_escapes_in_calls_and_results_of_tools(tmp_path: Path) 
     home = tmp_path / "home"
     packed = base64.b64encode(f"all about the {ASCII} and more".encode()).decode()
     escaped = json.dumps(f"all about {CYRILLIC} and more")
-    texts = [f"packed: {packed}\n", f"escaped: {escaped}\n"]
+    texts = [f"packed: {packed}\n", f"escaped: {escaped}\nhttps://example.org/?q={quote(CYRILLIC)}\n"]
     writes = [calls(("file_write", json.dumps({"name": f"{n}.txt", "text": text}))) for n, text in enumerate(texts)]
     reads = [calls(("file_read", json.dumps({"name": f"{n}.txt"}))) for n in range(2)]
     script: list[ScriptEntry | str] = [*writes, *reads, "done", *reads, "done again"]
@@ -355,3 +356,5 @@ async def test_base64_and_escapes_in_calls_and_results_of_tools(tmp_path: Path) 
         await wait_until_purged(parlour, ROOM)
     assert where(home, ASCII) == {}
     assert where(home, CYRILLIC) == {}
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert [path.name for path in files if quote(CYRILLIC).encode() in path.read_bytes()] == []

@@ -7,9 +7,11 @@ import gzip
 import io
 import json
 import os
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from urllib.parse import quote_plus
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +38,8 @@ WRAPPINGS: dict[str, Wrap] = {
     "pdf": lambda data: b"%PDF-1.4\n<< /Filter /FlateDecode >>\nstream\n" + zlib.compress(data) + b"\nendstream",
     "base64": lambda data: b"data:text/plain;base64," + base64.b64encode(data),
     "json": lambda data: json.dumps({"text": data.decode("utf-8", "replace")}).encode(),
+    "program": lambda data: f"data = {data!r}".encode(),
+    "address": lambda data: f"https://example.org/?q={quote_plus(data)}".encode(),
     "beside": lambda data: b"\xff\xfe\xfd" * 30_000 + data + b"\x80" * 30_000,  # large, and no text
 }
 WORDS = ["quokkazeppelin", "дирижабль секрет", "🦓🚁🛸🦑"]
@@ -48,8 +52,9 @@ def test_words_are_found_two_wrappings_deep(first: str, second: str, word: str) 
     """In capitals, too; another word is not found there."""
     data = WRAPPINGS[first](f"so, {word.upper()}! ".encode() * 3)
     data = WRAPPINGS[second](data) if second else data
-    if second == "json" and first not in ("json", "base64"):
-        return  # JSON holds text: bytes do not survive in it
+    texts = ("json", "base64", "program", "address")
+    if second in texts and second != "base64" and first not in texts:
+        return  # these hold text: bytes do not survive in them
     wanted, other = ErasurePattern.of(word), ErasurePattern.of("something else")
     assert wanted is not None
     assert other is not None
@@ -87,3 +92,11 @@ def test_a_telephones_dash_is_two_hyphens(typed: str) -> None:
     assert found == 1
     assert "purge" not in words.casefold()
     assert not _PURGE.search("the --purged tea")
+
+
+@pytest.mark.parametrize("hostile", ["\\", "\\x", "%4", "%41", "+a", "a+", "\\u{", "Aa0", "A" * 11 + "-"])
+def test_packed_texts_are_looked_for_in_time(hostile: str) -> None:
+    """Whatever somebody repeats in a message: 100,000 characters of it take a fraction of a second."""
+    begun = time.process_time()
+    assert not ErasurePattern("quokkazeppelin").deep.in_text((hostile * 100_000)[:100_000])
+    assert time.process_time() - begun < 3
