@@ -252,12 +252,12 @@ class People:
 
     async def _edit_by_hand(self, chat: str, step: ExplorerStep) -> str:
         """Add a line to MEMORY.md with an editor that writes in place, or by a rename."""
-        gateway = self._gateways[step.pick(2, len(self._gateways))]
         pair = self._truth.pair_of(chat)
-        names = [chat, *sorted(pair.accounts - {chat} if pair is not None and pair.state is LinkState.LINKED else ())]
-        files = [document_of(gateway.home, each) for each in names]
-        file = next((each for each in files if each.exists()), None)
-        if file is None:
+        if pair is not None:  # a line of a file that two accounts share is of neither, after an unlink too
+            return "a file of a pair"
+        gateway = self._gateways[step.pick(2, len(self._gateways))]
+        file = document_of(gateway.home, chat)
+        if not file.exists():
             return "no document"
         word = self._truth.new_word(chat)
         text = f"fact {step.number} is {word}"
@@ -271,8 +271,7 @@ class People:
             beside.write_text(after, "utf-8")
             beside.rename(file)
         # With several gateways, one that another has overtaken drops it (docs/scale.md).
-        is_alone = len(self._gateways) == 1 and (pair is None or pair.state is not LinkState.CHANGING)
-        self._truth.settle(text, Presence.YES if is_alone else Presence.MAYBE)
+        self._truth.settle(text, Presence.YES if len(self._gateways) == 1 else Presence.MAYBE)
         return f"{file.name} of {file.parents[1].name} at {gateway.name}: {text}"
 
     # -- links -----------------------------------------------------------------------------

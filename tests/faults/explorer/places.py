@@ -14,6 +14,7 @@ from tests.faults.explorer.truth import Truth
 _HEX = re.compile(r"\\\\x((?:[0-9a-f]{2}){8,})")  # bytes in a dump
 _NAME = re.compile(r"(people|chats)/wire(?:%3a|:)([-\w]+)")
 _TABLE = re.compile(r"^COPY (\S+) ", re.MULTILINE)
+_RELATIONS = "SELECT pg_relation_filenode(oid), oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'i', 't')"
 _CANARY_BYTES = re.compile(CANARY.pattern.encode())
 
 
@@ -32,9 +33,11 @@ def look_at_rows(truth: Truth, server: PostgresServer, folder: Path) -> None:
 def look_at_tables(truth: Truth, server: PostgresServer) -> None:
     """Look at the files of tables and indices, where deleted rows stay until they are overwritten."""
     server.query("CHECKPOINT")
+    names = {str(number): name for number, name in server.query(_RELATIONS)}
     for file, data in server.table_files():
+        name = names.get(file.name.partition(".")[0], file.name)
         for word in dict.fromkeys(_CANARY_BYTES.findall(data)):
-            truth.look_at_bytes(f"deleted rows in {file.name}", None, word.decode())
+            truth.look_at_bytes(f"deleted rows in {name}", None, word.decode())
 
 
 def look_at_home(truth: Truth, home: Path, name: str) -> None:

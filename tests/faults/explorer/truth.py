@@ -120,6 +120,10 @@ class Truth:
         self.words[word] = SpokenWord(owner)
         return word
 
+    def is_of(self, word: str, owner: str) -> bool:
+        """Return True if *owner* said the word."""
+        return word in self.words and self.words[word].owner == owner
+
     def pair_of(self, account: str) -> LinkedPair | None:
         """Return the pair that an account is in."""
         return next((each for each in self.pairs if account in each.accounts), None)

@@ -103,7 +103,8 @@ class WirePlatform:
         self.prompts[token] = messages
         number = hashlib.sha256(token.encode()).digest()[0]
         await asyncio.sleep(_SLOWEST * number / 255 if number % _NOT_QUICK == 0 else 0)
-        words = list(dict.fromkeys(CANARY.findall(sent)))[-_ECHOED:]
+        # An answer that mixes two accounts' words would stay with the older one after an unlink.
+        words = [word for word in dict.fromkeys(CANARY.findall(sent)) if self.truth.is_of(word, where)][-_ECHOED:]
         return {"text": f"re {token}: I know {' '.join(words)}", "tool": "", "arguments": ""}
 
 
