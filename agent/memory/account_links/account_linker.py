@@ -64,6 +64,7 @@ class AccountLinker:
 
     async def link(self, job: Job) -> RetryJobLater | None:
         """Link the job's two accounts to the person with the older conversations."""
+        await self._complete(job)
         accounts = [PlatformAccount.from_name(str(each)) for each in job.payload["accounts"]]
         while True:
             persons = [self.links.person(each) for each in accounts]
@@ -84,6 +85,7 @@ class AccountLinker:
 
     async def unlink(self, job: Job) -> RetryJobLater | None:
         """Unlink the job's account from its person; its companions leave too and are linked to it again."""
+        await self._complete(job)
         account, *companions = [
             PlatformAccount.from_name(str(each))
             for each in (job.payload["account"], *job.payload.get("companions", ()))  # jobs of older versions have none
@@ -100,6 +102,17 @@ class AccountLinker:
             if later := await self.link(dataclasses.replace(job, id=f"{job.id}.{each.name}", payload=payload)):
                 return later
         return None
+
+    async def _complete(self, job: Job) -> None:
+        """Complete the moves that an earlier run of *job* has begun.
+
+        The accounts are linked or separated already, so that the rest of the job has nothing to do. Otherwise only a
+        start resumes moves, and no gateway starts where another one takes the job over.
+        """
+        for move in await self.links.moves():
+            if move.id == job.id or move.id.startswith(f"{job.id}."):
+                async with self.scope_lock.hold_exclusive(move.source, move.target):
+                    await self._finish(move)
 
     async def _separate(self, account: PlatformAccount, move_id: str) -> RetryJobLater | None:
         """Make *account* a person of its own, unless it is the one that names its person."""

@@ -1,9 +1,11 @@
-"""A link moves the conversations of every chat, whoever answers it."""
+"""A link moves the conversations of every chat, whoever answers it, and whoever completes it."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+
+import pytest
 
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.memory_merge import MemoryMerger
@@ -12,12 +14,37 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from gateway.events import SessionKey
-from gateway.ports import ScopeMove
+from gateway.events import PlatformAccount, SessionKey
+from gateway.ports import Job, ScopeMove
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
 from tests.fakes.memory import SCOPE, START, FakeRecords, talk
 
 BOB, BOBS_SCOPE = SessionKey("telegram", "43"), "people/telegram%3a43"
+
+
+ACCOUNTS = {"accounts": [SCOPE.removeprefix("people/"), BOBS_SCOPE.removeprefix("people/")]}
+
+
+async def nothing(_: str) -> None:
+    """There are no documents."""
+
+
+def linker_of(home: Path, records: FakeRecords, mirror: SessionFileWriter) -> AccountLinker:
+    """Return a linker of a home."""
+    return AccountLinker(
+        links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
+        records=records,
+        transcripts=records.transcripts,
+        session_files=mirror,
+        scope_lock=ScopeLock(),
+        writing=asyncio.Lock(),
+        merger=MemoryMerger(home=home, versions=VersionStore(home), disk=Disk()),
+        notice=nothing,
+        reopen=lambda _: None,
+        close_files=nothing,
+        now=lambda: START,
+        disk=Disk(),
+    )
 
 
 async def test_chats_that_no_gateway_has_claimed_are_in_the_persons_folder_too(tmp_path: Path) -> None:
@@ -27,26 +54,35 @@ async def test_chats_that_no_gateway_has_claimed_are_in_the_persons_folder_too(t
     await mirror.flush()
     before = transcript_path(tmp_path, BOBS_SCOPE, str(BOB)).read_bytes()
     records.engine.claims.is_shared = True
-
-    async def nothing(_: str) -> None:
-        """There are no documents."""
-
-    linker = AccountLinker(
-        links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
-        records=records,
-        transcripts=records.transcripts,
-        session_files=mirror,
-        scope_lock=ScopeLock(),
-        writing=asyncio.Lock(),
-        merger=MemoryMerger(home=tmp_path, versions=VersionStore(tmp_path), disk=Disk()),
-        notice=nothing,
-        reopen=lambda _: None,
-        close_files=nothing,
-        now=lambda: START,
-        disk=Disk(),
-    )
+    linker = linker_of(tmp_path, records, mirror)
     await linker.links.link(ScopeMove(id="link:1", kind="link", source=BOBS_SCOPE, target=SCOPE, at=START))
     await linker.resume()
     assert transcript_path(tmp_path, SCOPE, str(BOB)).read_bytes() == before
     assert not transcript_path(tmp_path, BOBS_SCOPE, str(BOB)).exists()
     assert await linker.links.moves() == []
+
+
+@pytest.mark.parametrize("kind", ["link", "unlink"])
+async def test_a_job_that_another_gateway_has_begun_is_completed(tmp_path: Path, kind: str) -> None:
+    """A gateway is killed after the rows of a move: the one that takes its job over moves the files."""
+    records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
+    await mirror.flush()
+    fact = tmp_path / BOBS_SCOPE / "memory/MEMORY.md"
+    fact.parent.mkdir(parents=True)
+    fact.write_text("- Bob likes tea\n")
+    linker = linker_of(tmp_path, records, mirror)
+    bob = PlatformAccount.from_name(BOBS_SCOPE.removeprefix("people/"))
+    move = ScopeMove(id="link:1", kind="link", source=BOBS_SCOPE, target=SCOPE, at=START)
+    await linker.links.link(move)
+    if kind == "unlink":
+        await linker.resume()
+        move = ScopeMove(id="unlink:1", kind="unlink", source=SCOPE, target=BOBS_SCOPE, at=START, account=bob)
+        await linker.links.unlink(move)
+    payload = ACCOUNTS if kind == "link" else {"account": bob.name}
+    job = Job(id=move.id, kind=kind, scope=SCOPE, payload=payload, due_at=START)
+    assert await (linker.link(job) if kind == "link" else linker.unlink(job)) is None
+    assert await linker.links.moves() == []
+    assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == (2 if kind == "link" else 1)
+    assert len(list((tmp_path / BOBS_SCOPE / "sessions").glob("*.jsonl"))) == (0 if kind == "link" else 1)
+    assert "- Bob likes tea" in (tmp_path / SCOPE / "memory/MEMORY.md").read_text()  # nobody's, so that it stays there
