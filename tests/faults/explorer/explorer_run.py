@@ -25,7 +25,7 @@ from tests.faults.process_pool import ForkServer
 PEOPLE = ("ann1", "ann2", "bob1", "bob2", "cat1")
 GROUPS = ("-team",)
 _BUSY = 20  # steps of people at once
-_RESTS = 150.0  # seconds until everything is done after the last step
+_RESTS = 90.0  # seconds until everything is done after the last step
 _ON_ITS_WAY = 0.3
 _UP = 60.0
 _AHEAD = (0.0, 170.0, -140.0)  # seconds of the gateways' clocks
