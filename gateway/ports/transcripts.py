@@ -130,6 +130,9 @@ class TranscriptStore(Protocol):
     async def remove(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
         """Remove the turns of *scope*, or of some of its sessions; return their number."""
 
+    async def move(self, source: str, target: str, *, keys: Collection[SessionKey] | None = None) -> None:
+        """Give the turns of *source*, or of some of its sessions, to *target*, some at a time. Idempotent."""
+
     async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
         """Remove the turns of *scope* that ended before a time; return their number.
 

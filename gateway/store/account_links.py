@@ -26,7 +26,7 @@ from gateway.store.row_codec import (
     write_json,
     write_key,
 )
-from gateway.store.transcripts import move_turns
+from gateway.store.transcripts import move_newest
 
 _PEOPLE = "people/"
 _PUT_ACCOUNT = upsert_sql("account", "identity", "person", "at")
@@ -191,7 +191,7 @@ def _link(database: Database, move: ScopeMove) -> ScopeMove:
     )
     scopes = (quote(move.target), quote(move.source))
     database.execute("UPDATE session SET scope = ? WHERE scope = ?", scopes)
-    move_turns(database, scopes[1], scopes[0])
+    move_newest(database, scopes[1], scopes[0])
     move_proposals(database, scopes[1], scopes[0])
     database.execute("UPDATE job SET scope = ? WHERE scope = ?", scopes)
     database.execute(_COPY_CHOICES, scopes)
@@ -207,7 +207,7 @@ def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, move.source, move.at)
     for key in keys:
         database.execute("UPDATE session SET scope = ? WHERE key = ?", (quote(move.target), key))
-        move_turns(database, quote(move.source), quote(move.target), key=key)
+    move_newest(database, quote(move.source), quote(move.target), keys=keys)
     names = frozenset(str(read_key(key)) for key in keys)
     _split_jobs(database, move, names)
     account = move.account.name
@@ -227,7 +227,7 @@ def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
 def _adopt(database: Database, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, "", move.at)
     database.execute("UPDATE session SET scope = ? WHERE scope = ''", (quote(move.target),))
-    move_turns(database, "", quote(move.target))
+    move_newest(database, "", quote(move.target))
     move_proposals(database, "", quote(move.target))
     # Jobs about a chat or requested by a user. The installation's own jobs have no scope either, and stay.
     found = database.execute("SELECT seq, kind, payload FROM job WHERE scope = ''").fetchall()

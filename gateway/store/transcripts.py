@@ -33,6 +33,8 @@ from gateway.store.row_codec import (
 )
 from gateway.text.json_lines import decode_lines
 
+_MOVED = 400  # turns that are given to another scope in one operation
+_NEWEST_MOVED = 64  # of each session, with the link itself
 _SLICE = 128  # turns read or changed in one operation
 _SUMMED = 4_096  # turns whose lengths are added in one operation
 _MOST_BYTES = 4 * 1024 * 1024  # of one answer of `newest`, `since` or `scan`, but for its last turn
@@ -118,10 +120,9 @@ _INSERT_AT = (
     "ON CONFLICT DO NOTHING"
 )
 _SESSION = "SELECT transcript FROM session WHERE scope = ? AND key = ?"
-_BYTES = (
-    "SELECT count(*), sum(size), min(at), max(seq) FROM (SELECT seq, at, length(body) AS size FROM record "
-    "WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND seq > ? AND body IS NOT NULL "
-    "ORDER BY seq LIMIT ?) t"
+_LENGTHS = (
+    "SELECT seq, at, length(body) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND seq > ? "
+    "AND body IS NOT NULL ORDER BY seq LIMIT ?"
 )
 _LAST = (
     "SELECT turn, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL "
@@ -132,6 +133,9 @@ _ENDING = (
     "ORDER BY new_transcript = '', seq DESC LIMIT 1"
 )
 _NEWEST = "SELECT transcript FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
+_LAST_OF = "SELECT seq FROM record WHERE scope = ? AND key = ? ORDER BY seq DESC LIMIT ?"
+_GIVE = "UPDATE record SET scope = ? WHERE scope = ? AND key = ? AND seq >= ?"
+_TRANSCRIPTS_OF = "SELECT DISTINCT transcript FROM record WHERE scope = ? AND key = ? AND transcript != ''"
 MAKE_STALE = (
     "INSERT INTO stale_file (scope, key, transcript, changes) VALUES (?, ?, ?, 1) "
     "ON CONFLICT (scope, key, transcript) DO UPDATE SET changes = stale_file.changes + 1"
@@ -324,6 +328,30 @@ class SqlTranscripts:
         self._engine.may_have_stale = True
         return await self._engine.writer.submit(remove)
 
+    async def move(self, source: str, target: str, *, keys: Collection[SessionKey] | None = None) -> None:
+        """Move turns to another scope."""
+        scopes = quote(source), quote(target)
+
+        def move(database: Database) -> bool:
+            sessions = (
+                [key for key, _ in database.execute(_SESSIONS, scopes[:1]).fetchall()]
+                if keys is None
+                else [write_key(key) for key in keys]
+            )
+            left = _MOVED
+            for key in sessions:
+                left -= (moved := _move_some(database, *scopes, key, left))
+                if moved and database.execute(_LAST_OF, (scopes[0], key, 1)).fetchone() is None:
+                    # The file and the index may have been made of a part.
+                    _count_change(database, scopes, scopes[1], key)
+                if not left:
+                    return True
+            return False
+
+        self._engine.may_have_stale = True
+        while await self._engine.writer.submit(move):
+            pass
+
     async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
         """Remove old turns."""
         columns = (quote(scope), micros(before))
@@ -344,16 +372,14 @@ class SqlTranscripts:
         chat = (quote(scope), write_key(key))
         part = (*chat, transcript, 2**62 if before is None else before)
 
-        def add_up(database: Database, after: int) -> tuple[int, int, int, int]:
-            count, size, at, last = database.execute(_BYTES, (*part, after, _SUMMED)).fetchone()
-            return count, int(size or 0), at, last
-
-        size, reached, count = 0, -(2**62), _SUMMED
-        begun: int | None = None
+        size, begun, reached = 0, None, -(2**62)
+        count = _SUMMED
         while count == _SUMMED:
-            count, added, at, reached = await self._engine.writer.submit(partial(add_up, after=reached))
-            size += added
-            begun = min(at, begun or at) if count else begun
+            columns = (*part, reached, _SUMMED)
+            found = await self._engine.writer.submit(partial(_read_rows, statement=_LENGTHS, columns=columns))
+            for seq, at, length in found:
+                size, reached, begun = size + length, seq, at if begun is None else min(begun, at)
+            count = len(found)
 
         def read(database: Database) -> TranscriptExtent:
             last = database.execute(_LAST, part).fetchone() if begun is not None else None
@@ -457,6 +483,10 @@ class SqlTranscripts:
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
 
+def _read_rows(database: Database, statement: str, columns: Sequence[Any]) -> list[Any]:
+    return database.execute(statement, columns).fetchall()
+
+
 def _slice(result: QueryResult) -> list[Any]:
     """Return the first rows, until their bodies are a few megabytes."""
     rows: list[Any] = []
@@ -519,14 +549,29 @@ def _store_changes(database: Database, *, scope: str, changes: Sequence[_Changed
     return done
 
 
-def move_turns(database: Database, source: str, target: str, *, key: str = "") -> None:
-    """Give the turns of the scope *source*, or of one session of it, to *target*. All arguments are column values."""
-    of_source = "scope = ? AND (? = '' OR key = ?)"
-    found = database.execute(
-        sql("SELECT DISTINCT key, transcript FROM record WHERE", of_source), (source, key, key)
-    ).fetchall()
-    database.executemany(MAKE_STALE, [(scope, *each) for scope in (source, target) for each in found])
-    database.execute(sql("UPDATE record SET scope = ? WHERE", of_source), (target, source, key, key))
+def move_newest(database: Database, source: str, target: str, *, keys: Collection[str] | None = None) -> None:
+    """Give the newest turns of the scope *source*, or of some sessions of it, to *target*, which `move` completes.
+
+    All arguments are column values. What windows and pages begin with is there with the transaction that links.
+    """
+    sessions = [key for key, _ in database.execute(_SESSIONS, (source,)).fetchall()] if keys is None else keys
+    for key in sessions:
+        _count_change(database, (source, target), source, key)
+        _move_some(database, source, target, key, _NEWEST_MOVED)
+
+
+def _move_some(database: Database, source: str, target: str, key: str, limit: int) -> int:
+    """Move the newest turns of a session that are not moved yet; return their number."""
+    found = database.execute(_LAST_OF, (source, key, limit)).fetchall()
+    if found:
+        database.execute(_GIVE, (target, source, key, found[-1][0]))
+    return len(found)
+
+
+def _count_change(database: Database, scopes: Sequence[str], scope: str, key: str) -> None:
+    """Have the transcripts that a session has in *scope* stale in all *scopes*."""
+    found = database.execute(_TRANSCRIPTS_OF, (scope, key)).fetchall()
+    database.executemany(MAKE_STALE, [(each, key, transcript) for each in scopes for (transcript,) in found])
 
 
 def _remove(database: Database, where: str, columns: Sequence[Any]) -> int:

@@ -44,11 +44,12 @@ _BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN unwritten u ON u.seq 
 _UNWRITTEN = sql(
     "SELECT", _RECORD, "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.seq > ? ORDER BY u.seq LIMIT ?"
 )
+# With the number of the session's turn before it, by which an open window knows that it has missed none.
 _INSERT = (
     "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
-    "supersedes, scope, anchor, snapshot, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
+    "supersedes, scope, anchor, snapshot, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq, "
+    "(SELECT max(p.seq) FROM record p WHERE p.scope = record.scope AND p.key = record.key AND p.seq < record.seq)"
 )
-_PREVIOUS = "SELECT max(seq) FROM record WHERE scope = ? AND key = ? AND seq < ?"
 # With `+`, PostgreSQL does not look for a row in the index of all that are open, which are few when it makes its plan.
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND +ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND +ended_at IS NULL"
@@ -241,8 +242,7 @@ def _store(
 ) -> tuple[TurnRecord, int]:
     """Store everything but the lease and its *notes*; return the record, and the number of rows that it ended."""
     record = new.commit.record
-    (seq,) = database.execute(_INSERT, new.columns).fetchone()
-    (previous,) = database.execute(_PREVIOUS, (quote(record.scope), new.key, seq)).fetchone()
+    seq, previous = database.execute(_INSERT, new.columns).fetchone()
     database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, new.key, new.blobs))
     if new.deletion is not None:
         store_deletion(database, record, new.deletion)

@@ -171,6 +171,8 @@ class AccountLinker:
                 return
 
     async def _move(self, move: ScopeMove) -> None:
+        keys = [SessionKey.parse(key) for key in move.keys] if move.kind == UNLINK else None
+        await self.transcripts.move(move.source, move.target, keys=keys)
         if move.kind == UNLINK:
             for scope in (move.source, move.target):
                 await self.session_files.redact(scope, partial(blank_answer, since=move.since))

@@ -19,7 +19,7 @@ from agent.memory.erasure.scope_files import (
 from agent.memory.erasure.word_match import ALL, without_entries, without_words
 from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, pad_line
+from agent.memory.storage.transcript_lines import decode, encode, kind_of
 from gateway.ports import Line
 
 _TEXT_KINDS = frozenset({"message", "command", "notice"})
@@ -101,9 +101,6 @@ class GroupMember:
             others = {name: value for name, value in line.items() if name != "quoted"}
             if any(fact.get("quoted") for fact in facts_in(line)):
                 others["files"] = [fact for fact in facts_in(line) if not fact.get("quoted")]
-            return pad_line(others, others, len(raw)) if others != line else raw
+            return encode(others) if others != line else raw
         cleared = decode(without_words(raw, ALL, lambda _: True, whole=True)) or {}
-        blank = {name: value for name, value in cleared.items() if name != "by"}
-        short = {name: "" if value == FORGOTTEN else value for name, value in blank.items()}
-        data = pad_line(blank, short, len(raw))
-        return data if len(data) == len(raw) else encode(blank)
+        return encode({name: value for name, value in cleared.items() if name != "by"})

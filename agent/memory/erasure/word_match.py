@@ -14,7 +14,7 @@ from agent.memory.erasure.embedded_text import contains_text, extract_texts, pac
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
 from agent.memory.search.tokenizer import PLAIN
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, kind_of, pad_line, without_arguments
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, without_arguments
 from gateway.ports import Line
 
 LONGEST = 500  # characters of a request
@@ -160,7 +160,7 @@ def without_sentences(text: str, pattern: ErasurePattern) -> str:
 def without_words(
     raw: bytes, pattern: ErasurePattern, is_allowed: Callable[[Line], bool], *, whole: bool = False
 ) -> bytes:
-    """Return a transcript line of the same length without the words, if *is_allowed* returns True for it.
+    """Return a transcript line without the words, if *is_allowed* returns True for it.
 
     With *whole*, the files, quotes and thinking of a matching line are removed too. An unreadable line that contains
     the words becomes blank.
@@ -174,20 +174,18 @@ def without_words(
     # Allowed first: the answers to a member's message may contain the words when the message does not.
     if not is_allowed(line) or not pattern.in_any({n: value for n, value in line.items() if n not in _ID_FIELDS}):
         return raw
-    return pad_line(
-        blank_line(line, pattern, FORGOTTEN, whole=whole), blank_line(line, pattern, "", whole=whole), len(raw)
-    )
+    return encode(_blank_line(line, pattern, whole=whole))
 
 
-def blank_line(line: Line, pattern: ErasurePattern, instead: str, *, whole: bool) -> dict[str, Any]:
-    """Return *line* without the words; *instead* replaces a text that contains them."""
+def _blank_line(line: Line, pattern: ErasurePattern, *, whole: bool) -> dict[str, Any]:
+    """Return *line* without the words."""
     blank = {
         name: value
         for name, value in line.items()
         if name not in _REMOVED_FIELDS or not (whole or pattern.in_any(value))
     }
     replaced = [name for name in _TEXT_FIELDS.get(kind_of(line), ()) if pattern.in_any(blank.get(name))]
-    blank |= dict.fromkeys(replaced, instead)
+    blank |= dict.fromkeys(replaced, FORGOTTEN)
     if pattern.in_any(blank.get("tool_calls")):
         blank["tool_calls"] = [without_arguments(call) for call in blank["tool_calls"]]
     done = _ID_FIELDS.union(replaced)

@@ -17,7 +17,6 @@ from gateway.text import deleted_messages, json_lines
 VERSION = 1
 encode, decode, decode_lines = json_lines.encode_line, json_lines.decode_line, json_lines.decode_lines
 FORGOTTEN, deleted_ids = deleted_messages.FORGOTTEN, deleted_messages.deleted_ids
-_SPARE_FIELDS = ("by", "origin", "tokens", "model", "head")
 _BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # the line breaks of `str.splitlines`
 
 
@@ -138,21 +137,6 @@ def forgotten_line(mid: str) -> Line:
 
 
 # -- writing and reading ---------------------------------------------------------------------------
-
-
-def pad_line(line: Line, shorter: Line, length: int) -> bytes:
-    """Encode *line*, or *shorter* if it does not fit, padded with spaces to *length* bytes.
-
-    Fields that nothing refers to are left out first: `[forgotten]` may be longer than the text that it replaces.
-    """
-    fields = dict(line)
-    for name in _SPARE_FIELDS:
-        if len(encode(fields)) > length:
-            fields.pop(name, None)
-    if len(encode(fields)) > length:
-        fields = {name: value for name, value in shorter.items() if name in fields}
-    data = encode(fields)[:-1]
-    return data + b" " * max(length - 1 - len(data), 0) + b"\n"
 
 
 def without_arguments(call: Any) -> Any:

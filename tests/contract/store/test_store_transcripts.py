@@ -17,7 +17,7 @@ from agent.memory.prompt.conversation_cache import window_state
 from agent.memory.storage import transcript_lines as build
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import StoredTurn, TranscriptExtent, TranscriptStore, TurnRecord
+from gateway.ports import ScopeMove, StoredTurn, TranscriptExtent, TranscriptStore, TurnRecord
 from gateway.ports.erasure import ErasureFilter
 from gateway.ports.store import Store
 from gateway.store import transcripts as statements
@@ -550,6 +550,31 @@ async def test_another_mirror_has_every_file_stale(backend: StoreBackend) -> Non
     assert await stale(store) == []
 
 
+async def test_a_link_moves_the_newest_turns_and_the_rest_some_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other chat waits for all; the newest are there at once, and a repetition changes nothing."""
+    monkeypatch.setattr(statements, "_NEWEST_MOVED", 2)
+    monkeypatch.setattr(statements, "_MOVED", 3)
+    await commit(store, *talk(9), *(exchange(n, n * 2, key=THREAD, transcript="b" * 16) for n in range(20, 24)))
+    await commit(store, exchange(30, 0, key=BOB, scope=OTHER, transcript="c" * 16))
+    everything = [turn_name(n) for n in range(9)]
+    await store.links.link(ScopeMove(id="link:1", kind="link", source=SCOPE, target=OTHER, at=START))
+    assert turns(await all_of(store, OTHER)) == everything[-2:]
+    assert len(await all_of(store, OTHER, THREAD)) == 2
+    counts = await store.transcripts.changes(OTHER)
+    for _ in range(2):
+        await store.transcripts.move(SCOPE, OTHER)
+        assert turns(await all_of(store, OTHER)) == everything
+        assert len(await all_of(store, OTHER, THREAD)) == 4
+        assert not await store.transcripts.scan(SCOPE)
+    after = await store.transcripts.changes(OTHER)
+    assert all(after[each] > counts[each] for each in counts)
+    assert sorted(each.transcript for each in await store.transcripts.stale_files(OTHER)) == sorted(
+        [TRANSCRIPT, "b" * 16]
+    )
+
+
 async def test_of_a_conversation_that_is_removed_nothing_is_left_when_its_file_is(store: Store) -> None:
     """Its count names a chat, so it goes with the file."""
     await commit(store, *talk(3))
@@ -751,6 +776,7 @@ WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
     "remove": lambda store: store.remove(SCOPE),
     "lapse": lambda store: store.lapse(SCOPE, START + timedelta(days=9), as_it_is),
+    "move": lambda store: store.move(SCOPE, "people/telegram%3a44"),
     "adopt": lambda store: store.adopt(SCOPE, ANN, [turn_of(each) for each in talk(9)]),
 }
 NEITHER = {"drop_stale", "mirror", "begin_mirror", "is_adopted", "mark_adopted"}
@@ -780,7 +806,7 @@ async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
     found = await {**READS, **WRITES}[name](store.transcripts)
     assert "canary" not in str(found)
     assert (await all_of(store, OTHER), await store.transcripts.stale_files(OTHER)) == theirs
-    assert found or name in ("find", "stale_files", "changes", "remove", "lapse", "rewrite", "adopt")
+    assert found or name in ("find", "stale_files", "changes", "remove", "lapse", "move", "rewrite", "adopt")
 
 
 def test_every_operation_is_tried_with_another_scope() -> None:

@@ -159,7 +159,6 @@ async def test_what_is_taken_back_is_gone_from_archives_and_in_short_messages_to
         lines = [(old, new) for old, new in zip(before.splitlines(), archive.splitlines(), strict=False)]
         changed = [(json.loads(old), json.loads(new)) for old, new in lines if old != new]
         assert [(old["content"], new["content"]) for old, new in changed] == [("k9", "[forgotten]")]
-        assert all(len(old) == len(new) for old, new in lines)
         assert users(model.asked[2]) == ["next"]
 
 
