@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of
 from gateway.journal_file import CACHE, MOVED, STAMP
+from gateway.ports.documents import is_mirrored
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import package_version
 from gateway.ports.transcripts import MIRROR
@@ -44,6 +45,7 @@ STAYS = frozenset(
 )
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
 _OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part", MIRROR)  # true of the files here, not of copies
+_MIRROR_LEFT = "the files of documents and their repositories (they are in the journal, and written again)"
 BLOCK = 1024 * 1024
 _SMALL = 64 * 1024
 
@@ -97,8 +99,9 @@ async def backup(
             if copy_journal is not None and fetch is None:
                 await copy_journal(staging / home.journal.name)
         schema = schema_of(home) or SCHEMA
+        missing = [*list_missing(), *([_MIRROR_LEFT] if copy_journal is not None else [])]
         return await asyncio.to_thread(
-            write_archive, staging, target, schema=schema, lengths=lengths, missing=list_missing(), progress=progress
+            write_archive, staging, target, schema=schema, lengths=lengths, missing=missing, progress=progress
         )
     finally:
         await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
@@ -121,12 +124,13 @@ def _make_staging(home: Home) -> str:
 def _link_tree(source: Path, staging: Path, *, with_journal: bool) -> dict[str, int]:
     """Copy small files and hard-link large ones; return the current lengths of the linked ones.
 
+    Without the journal, which is copied from the open store, documents are left out: their rows are in it.
     Our files are replaced by a rename or only grow, so a link and a length preserve their content.
     """
     lengths: dict[str, int] = {}
     for file in _files(source):
         name = file.relative_to(source)
-        if not with_journal and name.name.startswith("journal.db") and len(name.parts) == 1:
+        if not with_journal and (_is_journal(name) or _is_mirrored(name)):
             continue
         place = staging / name
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -181,6 +185,16 @@ def is_archived(name: PurePath) -> bool:
 def is_transcript(name: PurePath) -> bool:
     """Return True for the file of a conversation, and not for lines that were set aside beside it."""
     return name.parent.name == "sessions" and name.suffix == ".jsonl" and not _is_in_workspace(name)
+
+
+def _is_journal(name: PurePath) -> bool:
+    return name.name.startswith("journal.db") and len(name.parts) == 1
+
+
+def _is_mirrored(name: PurePath) -> bool:
+    """Return True for a file of documents: the restored home writes it from the rows."""
+    inside = name.parts[{"people": 2, "chats": 2, "shared": 1}.get(name.parts[0], 0) :]
+    return is_mirrored("/".join(inside))
 
 
 def _is_in_workspace(name: PurePath) -> bool:

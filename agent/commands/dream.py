@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
-from agent.memory.documents.version_store import DREAM_CAUSE, DocumentVersion
+from agent.memory.documents.document_changes import DREAM_CAUSE
 from agent.memory.dream.dream_applier import DreamRequester
 from agent.memory.dream.dream_service import RestoreConflict
 from agent.memory.dream.dream_state import DREAM
 from gateway.events import InboundKind, Role
 from gateway.i18n.formats import format_moment
-from gateway.ports import Job
+from gateway.ports import DocumentChange, Job
 
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # messages in the chat that a reply can refer to
 
@@ -50,7 +50,7 @@ async def _log(context: CommandContext, sha: str) -> str:
         newest = await context.services.memory.dreams.log(context.scope, limit=1)
         if not newest:
             return context.translate("dream.no_changes")
-        sha = newest[0].sha
+        sha = newest[0].id
     version_and_diff = await context.services.memory.documents.diff(context.scope, sha)
     if version_and_diff is None:
         return context.translate("memory.no_such_change", sha=sha[:40])
@@ -83,6 +83,6 @@ async def _restore(context: CommandContext, sha: str) -> str:
     return context.translate("dream.restored", sha=sha[:8], kept=done.kept)
 
 
-def _line(context: CommandContext, version: DocumentVersion) -> str:
+def _line(context: CommandContext, version: DocumentChange) -> str:
     at = format_moment(version.at, context.turn.zone, context.language)
     return context.translate("dream.log_line", sha=version.short, at=at, names=", ".join(version.names))

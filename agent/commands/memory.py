@@ -9,7 +9,6 @@ from datetime import timedelta
 from agent.commands import erasures
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
-from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, StagedChange
 from agent.memory.editing.text_operations import PATH, RemoveLines, ReplaceLines
@@ -30,6 +29,7 @@ from agent.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id
 from gateway.i18n.formats import format_moment
+from gateway.ports import DocumentChange
 
 _DECISION_WORDS = ("pending", "approve", "reject", "remove")  # of buttons
 _LEAST = 8  # characters that identify a name
@@ -347,7 +347,7 @@ _ACTS: Mapping[str, Act] = {
 }
 
 
-def _change(context: CommandContext, version: DocumentVersion) -> str:
+def _change(context: CommandContext, version: DocumentChange) -> str:
     return format_change(version, zone=context.turn.zone, language=context.language)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from agent.commands.command import CommandContext
-from agent.memory.documents.version_store import (
+from agent.memory.documents.document_changes import (
     APPROVED,
     ARCHIVED,
     BY_HAND,
@@ -14,7 +14,6 @@ from agent.memory.documents.version_store import (
     IMPORTED,
     TRACKED,
     UNARCHIVED,
-    DocumentVersion,
 )
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
@@ -24,6 +23,7 @@ from agent.memory.versioning.memory_service import UNDO, LineOrigin
 from agent.one_line import one_line
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
+from gateway.ports import DocumentChange
 
 _PAGE = 1_800  # characters: with its frame one message on every platform
 _LONGEST_LINE = 80  # characters of a changed line
@@ -114,7 +114,7 @@ _CAUSES = {  # by the beginning of a version's cause; a longer one before its pr
 }
 
 
-def format_change(version: DocumentVersion, *, zone: str, language: str) -> str:
+def format_change(version: DocumentChange, *, zone: str, language: str) -> str:
     """Return one line: the change's name, time and cause."""
     sentence = next((each for begins, each in _CAUSES.items() if version.why.startswith(begins)), "memory.cause_other")
     cause = translate(sentence, language, what=version.why.rpartition(" ")[2][:40])
@@ -126,7 +126,7 @@ def format_source(origin: LineOrigin, *, zone: str, language: str, is_shared: bo
 
     A message without a sender's name is the reader's own unless the chat *is_shared*.
     """
-    lines = [format_change(origin.version, zone=zone, language=language)]
+    lines = [format_change(origin.change, zone=zone, language=language)]
     if origin.message is not None:
         who, quote = origin.message.name, one_line(origin.message.text, _LONGEST_QUOTE)
         if who or is_shared:

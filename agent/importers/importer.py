@@ -22,7 +22,7 @@ from agent.importers.import_data import (
     ImportReportItem,
 )
 from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
-from agent.memory.documents.version_store import IMPORTED
+from agent.memory.documents.document_changes import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply

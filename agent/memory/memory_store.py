@@ -27,7 +27,6 @@ from agent.memory.consolidation.consolidator import (
     StoredAnswer,
 )
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_store import BY_HAND
 from agent.memory.editing.document_editor import save_conflicts
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_archive import MemoryArchive
@@ -116,7 +115,7 @@ class MemoryStore:
                 both = three_way(self._read.text, content, current.text)
                 text = both.text
                 save_conflicts(self.memory_dir, self._disk, both.conflicts, MEMORY)
-            written = self._documents.write_now(_SCOPE, MEMORY, text, was=current.rev, why=BY_HAND)
+            written = self._documents.write_now(_SCOPE, MEMORY, text, was=current.rev)
             if written is not None:
                 self._read = written
                 return

@@ -21,6 +21,7 @@ from agent.llm.model_client import ModelClient
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.scope_names import label
@@ -84,6 +85,7 @@ class GatewayApp:
     intake: GatewayIntake
     sessions: StoredSessions
     session_files: SessionFileWriter
+    document_files: DocumentFileWriter
     workspaces: ScopeWorkspaces
     pages: ToolResultPages
     recall: ScopeRecall
@@ -152,6 +154,7 @@ class GatewayApp:
             names = [label(each) for each in files.damaged_scopes()] if files is not None else []
             return [f"the latest memory of {name}: an object is damaged, see `parlour store check`" for name in names]
 
+        await self.document_files.notice_all()
         return await backup(
             self.home,
             self.store.backup,

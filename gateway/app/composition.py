@@ -11,6 +11,8 @@ from functools import partial
 from agent.commands import CommandRouter
 from agent.llm.model_abilities import LearnedModels
 from agent.locks import WorkerSlots
+from agent.memory.documents.document_adoption import adopt_documents
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.scope_file_sync import ScopeFileSync
@@ -122,14 +124,22 @@ async def open_app(
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
-        is_adopted = await store.transcripts.is_adopted() and await store.proposals.is_adopted()
-        if not is_adopted:  # before anything moves or removes files
+        adopted = [await each.is_adopted() for each in (store.transcripts, store.documents, store.proposals)]
+        if not all(adopted):  # before anything moves or removes files
             if files is not None:
                 await files.fetch_all()
+            if not await store.documents.is_adopted():
+                await adopt_documents(home.path, store.documents, now)
+                if files is not None:
+                    await files.leave_documents()
+                await store.documents.mark_adopted()
             await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
             await app.commands.memory.staging.adopt_files(await store.links.moves())
             if files is not None:
                 files.leave_sessions()
+        # Files that are not this store's go first: after a kill, the next start still knows that they are not.
+        is_outdated = await app.session_files.is_outdated(is_shared=files is not None)
+        await app.document_files.begin(is_outdated=is_outdated)
         await app.session_files.begin(is_shared=files is not None)
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
@@ -187,8 +197,12 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         has_unwritten=store.erasing.has_unwritten if is_shared else None,
         fetch=files.fetch if is_shared and files is not None else None,
     )
+    document_files = DocumentFileWriter(
+        context.home.path, store.documents, is_mirroring=not is_shared, has_git=settings.memory.git
+    )
+    stack.push_async_callback(document_files.close)
     recall = await stack.enter_async_context(open_recall(context, usage.recorder))
-    memory = build_memory(context, session_files, recall, intake.quarantine)
+    memory = build_memory(context, session_files, document_files, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(
         settings,
@@ -333,6 +347,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         intake=parts.intake,
         sessions=memory.sessions,
         session_files=memory.session_files,
+        document_files=memory.document_files,
         workspaces=memory.workspaces,
         pages=parts.pages,
         recall=parts.recall,

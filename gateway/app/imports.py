@@ -13,9 +13,6 @@ from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_ledger import ImportLedgers
 from agent.importers.importer import MemoryImporter
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import SHARED, chat_scope
 from agent.memory.storage.disk import Disk
@@ -52,7 +49,7 @@ async def run_import(
     importer = MemoryImporter(
         home=home,
         system=system,
-        documents=FileDocumentStore(home, keeper=VersionKeeper(home, disk, VersionStore(home), now=_now)),
+        documents=app.store.documents,
         ledgers=ledgers,
         conversations=ConversationImporter(
             home=home,

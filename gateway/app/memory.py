@@ -21,13 +21,12 @@ from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.conversation_titles import ConversationTitleJobs
 from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer, DreamSchedule
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
@@ -59,7 +58,7 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE,
     SUMMARISE_RAW,
 )
-from agent.memory.scopes import person_of
+from agent.memory.scopes import person_of, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -82,9 +81,9 @@ from gateway.unscoped_data import HomeUnscopedData
 class MemoryServices:
     """Memory as turns, commands, jobs and operators use it."""
 
-    documents: FileDocumentStore
+    documents: ScopeDocuments
+    document_files: DocumentFileWriter
     archive: MemoryArchive
-    versions: VersionStore
     conversations: ConversationCache
     sessions: StoredSessions
     stored_conversations: StoredConversations
@@ -119,6 +118,7 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
         store.scope_files,
         with_home=settings.memory.isolation == "shared",
         with_sessions=not await store.transcripts.is_adopted(),
+        with_documents=not await store.documents.is_adopted(),
     )
     try:
         await files.start()
@@ -129,17 +129,27 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
 
 
 def build_memory(
-    context: AppContext, session_files: SessionFileWriter, index: DerivedIndex, quarantine: Quarantine
+    context: AppContext,
+    session_files: SessionFileWriter,
+    document_files: DocumentFileWriter,
+    index: DerivedIndex,
+    quarantine: Quarantine,
 ) -> MemoryServices:
-    """Build memory over the files of the home; *index* is the search index, *session_files* writes the transcripts."""
+    """Build memory over the store and the files of the home; *index* is the search index.
+
+    *session_files* and *document_files* write the mirror.
+    """
     settings, home, store, now = context.settings, context.home.path, context.store, context.now
     # The offline model cannot summarise.
     can_summarise = bool(settings.llm.model or context.plugins.models)
     windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
     consolidates = can_summarise and any(windows)
-    versions = VersionStore(home)
     archive = MemoryArchive(max_chars=settings.memory.max_chars, now=now)
-    documents = FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), versions, now=now), fit=archive.fit)
+
+    async def fit(scope: str, before: str, text: str) -> str:
+        return await asyncio.to_thread(archive.fit, scope_folder(home, scope) / "memory", before, text)
+
+    documents = ScopeDocuments(store.documents, notice=document_files.notice, fit=fit)
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
         home,
@@ -199,8 +209,10 @@ def build_memory(
         session_files=session_files,
         scope_lock=scope_lock,
         writing=writing,
-        merger=MemoryMerger(home=home, versions=versions, disk=Disk()),
+        merger=MemoryMerger(home=home, changes=store.documents, disk=Disk()),
         notice=documents.notice,
+        hold_documents=document_files.hold,
+        settle_documents=document_files.settle,
         reopen=reopen,
         close_files=index.close_index,
         now=now,
@@ -210,7 +222,6 @@ def build_memory(
     storage = ErasureStorage(
         home=home,
         documents=documents,
-        versions=versions,
         transcripts=session_files,
         records=store.records,
         jobs=store.jobs,
@@ -219,23 +230,24 @@ def build_memory(
         index=index,
         staging=staging,
         writing=writing,
+        settle_documents=document_files.settle,
         reopen=reopen,
         now=now,
     )
     return MemoryServices(
         documents=documents,
+        document_files=document_files,
         archive=archive,
-        versions=versions,
         conversations=conversations,
         sessions=sessions,
         stored_conversations=stored_conversations,
         session_files=session_files,
         jobs=jobs,
-        service=MemoryService(home, documents, versions, store.journal, store.transcripts),
-        dreams=DreamService(documents, versions, can_run=can_summarise),
+        service=MemoryService(home, documents, store.journal, store.transcripts),
+        dreams=DreamService(documents, can_run=can_summarise),
         erasure=_build_erasure(context, storage, jobs, scope_lock, workspaces, stored_conversations),
         staging=staging,
-        editor=ChatMemoryEditor(home, documents, versions, staging, writing=writing, now=now),
+        editor=ChatMemoryEditor(home, documents, staging, writing=writing, now=now),
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, together=LOCAL_ACCOUNTS, now=now),
         linker=linker,
@@ -283,6 +295,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         usage=store.usage,
         session=store.journal.session,
         transcripts=store.transcripts,
+        documents=memory.documents,
         staging=memory.staging,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,
@@ -306,9 +319,7 @@ def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClien
         home=home,
         jobs=store.jobs,
         model=model,
-        applier=DreamApplier(
-            home=home, documents=memory.documents, versions=memory.versions, staging=memory.staging, now=now
-        ),
+        applier=DreamApplier(home=home, documents=memory.documents, staging=memory.staging, now=now),
         notifier=DreamNotifier(
             records=store.records, session=store.journal.session, now=now, sign=context.command_prefix
         ),
@@ -405,7 +416,7 @@ def build_job_runner(
         transcripts=store.transcripts,
         jobs=store.jobs,
         documents=memory.documents,
-        derived_data=DerivedDataFinder(home, memory.versions),
+        derived_data=DerivedDataFinder(home, store.documents),
         staging=memory.staging,
         purge_index=memory.erasure.index.purge_stale,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from agent.commands.memory_lists import first_change
-from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.erasure.purge_jobs import PURGE, SCRUB
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
@@ -23,7 +22,7 @@ from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n.languages import FALLBACK
-from gateway.ports import MEMORY, Job, SearchOptions
+from gateway.ports import MEMORY, DocumentChange, Job, SearchOptions
 from gateway.ports.access import ACTING
 
 OPERATOR = "operator"  # access to the control socket means ownership of the home
@@ -76,7 +75,7 @@ class MemoryOperations(OperationGroup):
             yield {
                 "line": origin.line,
                 "document": origin.name,
-                "change": _change(origin.version),
+                "change": _change(origin.change),
                 "said": {"name": said.name, "at": format_time(said.at), "text": said.text} if said else None,
                 "summary": {"session": entry.session, "timestamp": entry.timestamp, "text": entry.content}
                 if entry
@@ -160,7 +159,7 @@ class MemoryOperations(OperationGroup):
             raise UserError("the offline model cannot run Dream; set llm.model")
         folder = scope_folder(self._app.home.path, scope) / "memory"
         before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
-        before_run = {version.sha for version in await self._app.commands.memory.dreams.log(scope)}
+        before_run = {version.id for version in await self._app.commands.memory.dreams.log(scope)}
         job = Job(
             id=f"dream:{OPERATOR}.{secrets.token_hex(8)}",
             kind="dream",
@@ -172,9 +171,7 @@ class MemoryOperations(OperationGroup):
         if later is not None:
             raise UserError(f"Dream was postponed ({later.reason}); its results so far are kept, run it again")
         after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
-        new = [
-            version for version in await self._app.commands.memory.dreams.log(scope) if version.sha not in before_run
-        ]
+        new = [version for version in await self._app.commands.memory.dreams.log(scope) if version.id not in before_run]
         yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
 
     @operation("memory rebuild")
@@ -239,7 +236,7 @@ class MemoryOperations(OperationGroup):
         return await asyncio.to_thread(HistoryLog(folder).rebuild) if folder.is_dir() else 0
 
 
-def _change(version: DocumentVersion) -> dict[str, Any]:
+def _change(version: DocumentChange) -> dict[str, Any]:
     return {
         "sha": version.short,
         "at": format_time(version.at),

@@ -44,7 +44,7 @@ class GatewayPersonPanels:
             return None
         zone, language = self._locales.zone(scope), self._locales.language(key)
         text = format_source(found, zone=zone, language=language, is_shared=False)
-        return LineSource(text, found.version.short)
+        return LineSource(text, found.change.short)
 
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
         """Return the reminders that are not over, the next one first."""

@@ -50,6 +50,7 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
         read_document=_reader(asyncio.get_running_loop()),
         zone=context.locales.zone,
         turns=context.store.transcripts if seed is None else None,
+        rows=context.store.documents,
         meaning=embedder,
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,

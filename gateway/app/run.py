@@ -95,6 +95,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             group,
             app.session_files.close,
             session_files=app.session_files.run,
+            document_files=app.document_files.run,
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(

@@ -137,7 +137,7 @@ def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLo
             now=context.now,
         ),
         sessions=memory.sessions,
-        memory=ScopeMemory(home, memory.documents),
+        memory=ScopeMemory(memory.documents),
         texts=TextBlobCache(Disk(), home),
         profiles=parts.profiles,
         context_of=context.context_of,
@@ -216,7 +216,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
     )
     attachments = _build_attachment_loader(context, parts)
     assembler = PromptAssembler(
-        ScopeMemory(context.home.path, memory.documents),
+        ScopeMemory(memory.documents),
         files=attachments,
         history=ChannelHistory(
             parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)

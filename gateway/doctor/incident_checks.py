@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_AREAS, _IN = ("people", "chats"), ("", "memory/")  # where the documents of scopes are
 _MOST_EVENTS = 3
 _MOST_GROUPS = 5
 LATELY = timedelta(days=1)
@@ -37,7 +38,7 @@ async def check_incidents(home: Home, *, port: int = 0, url: str = "") -> AsyncI
     *port* is the page's port as this process's environment names it, 0 where it names none: a gateway with another
     port has other settings. *url* is the address of a database that can be used; empty for the embedded store.
     """
-    for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
+    for finding in await asyncio.to_thread(lambda: [*_quarantine(home), *_unreadable(home)]):
         yield finding
     try:
         status = await _status(home)
@@ -64,6 +65,17 @@ def _holder(status: Mapping[str, Any], home: Home, port: int) -> DoctorFinding:
         return DoctorFinding(FindingLevel.FAIL, "lock", line)
     where = f"; its page is on port {theirs}" if theirs else ""
     return DoctorFinding(FindingLevel.OK, "lock", f"a gateway is running on this home{where}")
+
+
+def _unreadable(home: Home) -> Iterator[DoctorFinding]:
+    """Yield the files of documents that a person saved, and that cannot be read as text."""
+    places = ("", "memory/", "shared/", "shared/memory/", *(f"{area}/*/{memory}" for area in _AREAS for memory in _IN))
+    found = sorted(path for place in places for path in home.path.glob(f"{place}*.md.unreadable-*"))
+    for path in found[:_MOST_EVENTS]:
+        line = "it was edited by hand and is no text; save it as UTF-8, copy its lines into the document, and delete it"
+        yield DoctorFinding(FindingLevel.WARN, "memory", f"{path.relative_to(home.path)}: {line}")
+    if len(found) > _MOST_EVENTS:
+        yield DoctorFinding(FindingLevel.WARN, "memory", f"and {len(found) - _MOST_EVENTS:,} more such files")
 
 
 def _quarantine(home: Home) -> Iterator[DoctorFinding]:

@@ -10,6 +10,8 @@ from typing import Protocol
 
 REPOSITORY = "memory/.git"  # path of a stale repository, which is to be begun again
 _AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
+_EDITED = ("SOUL.md", "USER.md", "memory/MEMORY.md")
+_MIRRORED = ("memory/.git/", "memory/.git.", "memory/.mirror/", "memory/epoch.txt", "memory/.writing")
 _SHOWN = 8  # characters of a change's id
 
 
@@ -107,9 +109,13 @@ class DocumentChangeStore(DocumentStore, Protocol):
         why: str,
         by: str = "",
         undoes: str = "",
+        after: int | None = None,
         at: datetime | None = None,
     ) -> DocumentChange | None:
         """Replace several documents by one change; return None, with nothing changed, if one has another rev.
+
+        With *after*, the same happens unless that is the number of the newest change: versions that the texts were made
+        from are then as they were read.
 
         If no text differs, nothing is stored, and the change that is returned has no id. A line that moves, or that
         comes back by a change that *undoes* another, stays the same line for `source`.
@@ -139,11 +145,14 @@ class DocumentChangeStore(DocumentStore, Protocol):
     async def states(self, scope: str) -> Sequence[DocumentState]:
         """Return the documents after every change, the oldest first."""
 
-    async def replace(self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int]) -> bool:
+    async def replace(
+        self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
+    ) -> bool:
         """Replace all that is stored of each scope by its states, the oldest first, in one transaction.
 
         Returns False, with nothing changed, if the newest change of a scope has not the number in *was* (0 = none). The
-        states keep the ids of their changes, and get the numbers behind that one. A scope without states is removed.
+        states keep the ids of their changes, and get the numbers behind that one. A scope without states is removed,
+        the others get *epoch*, unless it is empty.
         """
 
     async def set_epoch(self, scope: str, epoch: str) -> None:
@@ -158,10 +167,24 @@ class DocumentChangeStore(DocumentStore, Protocol):
     async def drop_stale_path(self, file: StalePath) -> None:
         """Note that *file* was written again, unless it is stale once more since."""
 
+    async def owe_files(self, scope: str) -> None:
+        """Have every file of the scope's documents, and their repository, written again."""
+
+    async def is_adopted(self) -> bool:
+        """Return True if the files of an earlier release were stored."""
+
+    async def mark_adopted(self) -> None:
+        """Note that the files of an earlier release are stored."""
+
 
 def document_file(name: str) -> str:
     """Return the path of a document's file inside its scope's folder."""
     return name if name in _AT_THE_TOP else f"memory/{name}"
+
+
+def is_mirrored(path: str) -> bool:
+    """Return True if *path*, inside a scope's folder, is of the mirror of documents, or was of their earlier files."""
+    return path.startswith(_MIRRORED) or any(path == each or path.startswith(f"{each}.unreadable-") for each in _EDITED)
 
 
 def rev_of(text: str) -> str:

@@ -208,6 +208,7 @@ class MemorySettings(FrozenModel):
     model: str | None = None  # of summaries, notes and flushes; None = llm.model
     retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0  # 0 = kept until it is erased on request
     max_chars: Annotated[int, Field(ge=2_000, le=400_000)] = 32_000  # of MEMORY.md; older lines move to an archive
+    git: bool = True  # every change of the documents is a commit in memory/.git, too
     auto_recall: bool = False  # looks up what may help before the model is asked; costs tokens in every turn
 
 

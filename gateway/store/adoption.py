@@ -52,7 +52,8 @@ class OpenWork:
 def mark(database: Database, choice: OpenChoice, sessions: Iterable[SessionRow] = ()) -> OpenWork:
     """Mark a journal that no gateway has open as adopted; return its open work. *sessions* replace its own rows."""
     database.execute(SET_META, ("adopted", choice.value))
-    database.execute("DELETE FROM meta WHERE name = 'adopted_turns'")  # files may have turns that are not in it
+    # Files may have turns and documents that are not in it.
+    database.execute("DELETE FROM meta WHERE name IN ('adopted_turns', 'adopted_documents')")
     database.executemany(
         "UPDATE session SET transcript = ?, next_index = ? WHERE key = ?",
         [(row.transcript, row.next_index, write_key(row.key)) for row in sessions],

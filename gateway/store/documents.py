@@ -26,7 +26,7 @@ from gateway.ports.documents import (
     document_file,
     rev_of,
 )
-from gateway.store.database import LISTED, Database
+from gateway.store.database import LISTED, SET_META, Database
 from gateway.store.document_lines import (
     DocumentLine,
     LineDiff,
@@ -39,6 +39,7 @@ from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 from gateway.store.transcripts import MAKE_STALE
 
+_ADOPTED = "adopted_documents"
 _CACHED = 256  # documents
 _SHORTEST = 4  # characters of an id that are taken for it
 _ID_BYTES = 4
@@ -145,6 +146,7 @@ class SqlDocuments:
         why: str,
         by: str = "",
         undoes: str = "",
+        after: int | None = None,
         at: datetime | None = None,
     ) -> DocumentChange | None:
         """Replace several documents by one change."""
@@ -163,8 +165,12 @@ class SqlDocuments:
             change = replace(change, id=secrets.token_hex(_ID_BYTES), names=tuple(differing))
             revs = {name: rev_of(text) for name, text in differing.items()}
             self._engine.may_have_stale_paths = True
-            store = partial(_store, scope=quote(scope), change=change, before=before, edits=edits, revs=revs)
+            store = partial(
+                _store, scope=quote(scope), change=change, before=before, edits=edits, revs=revs, after=after
+            )
             number = await self._engine.writer.submit(store)
+            if number is None:
+                return None
             if number:
                 return replace(change, number=number)
 
@@ -250,7 +256,9 @@ class SqlDocuments:
         changes, rows = await self._engine.writer.submit(read)
         return await asyncio.to_thread(_read_states, changes, rows)
 
-    async def replace(self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int]) -> bool:
+    async def replace(
+        self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
+    ) -> bool:
         """Replace all that is stored of scopes."""
         rows = await asyncio.to_thread(
             lambda: {quote(scope): _write_states(quote(scope), each, was[scope]) for scope, each in states.items()}
@@ -264,6 +272,8 @@ class SqlDocuments:
                     return False
             for scope, each in rows.items():
                 _replace_scope(database, scope, each, numbers[scope] + len(each.changes))
+                if epoch and each.changes:
+                    database.execute(_SET_EPOCH, (scope, quote(epoch)))
             return True
 
         return await self._engine.writer.submit(store)
@@ -297,6 +307,28 @@ class SqlDocuments:
         """Note that a file was written again."""
         columns = (quote(file.scope), file.path, file.changes)
         await self._engine.writer.submit(lambda database: database.execute(_DROP_STALE, columns).close())
+
+    async def owe_files(self, scope: str) -> None:
+        """Have every file of the documents written again."""
+
+        def owe(database: Database) -> None:
+            names = [name for (name,) in database.execute(_NAMES, (quote(scope),)).fetchall()]
+            _owe_files(database, quote(scope), names)
+            database.execute(MAKE_STALE, (quote(scope), "", REPOSITORY))
+
+        self._engine.may_have_stale_paths = True
+        await self._engine.writer.submit(owe)
+
+    async def is_adopted(self) -> bool:
+        """Return True if the files of an earlier release were stored."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
+        )
+        return found is not None
+
+    async def mark_adopted(self) -> None:
+        """Note that the files are stored."""
+        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
     def _cache(self, scope: str, document: ScopeDocument) -> None:
         self._texts[scope, document.name] = document
@@ -345,9 +377,12 @@ def _store(
     before: Mapping[str, _StoredDocument],
     edits: Mapping[str, LineDiff],
     revs: Mapping[str, str],
-) -> int:
-    """Store a change if its documents are as they were read; return its number, otherwise 0."""
+    after: int | None,
+) -> int | None:
+    """Store a change if its documents are as they were read; return its number, otherwise 0, or None behind *after*."""
     number = _lock(database, scope) + 1
+    if after is not None and number != after + 1:
+        return None
     for name in edits:
         _, changed = database.execute(_REV, (scope, name)).fetchone() or ("", 0)
         if changed != before[name].changed:

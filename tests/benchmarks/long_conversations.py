@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.file_documents import document_path
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory
 from agent.memory.scopes import quote, transcript_path
 from agent.memory.storage import transcript_lines as build
@@ -21,6 +21,7 @@ from gateway.events import SessionKey
 from gateway.ports import Line, MessageOutcome, StoreLimits, TurnRecord
 from gateway.settings import load_settings
 from gateway.store.sqlite import open_store
+from tests.fakes.documents import open_documents
 
 WINDOW = 50  # messages that a cold session replays, whatever its age
 _BEGAN = datetime(2026, 9, 1, 8, 0, tzinfo=UTC)
@@ -80,7 +81,10 @@ async def live(home: Path, past: ConversationSizes) -> None:
     """Write *past* into a fresh home that no gateway owns yet."""
     abilities, zone = Toolbox.load().abilities, load_settings({"PARLOUR_HOME": str(home)}).timezone
     await asyncio.to_thread(_write_memories, home, past)
-    memory, disk = ScopeMemory(home, FileDocumentStore(home)), Disk()
+    documents, changes = open_documents()
+    for chat in past.all():
+        await changes.write(chat.scope, "MEMORY.md", chat.memory, was="", why="benchmark")
+    memory, disk = ScopeMemory(documents), Disk()
     template = b""
     for chat in past.all():
         view = await memory.view(chat.scope)

@@ -28,7 +28,7 @@ async def measure() -> None:
         for home, store in zip(homes, stores, strict=True):
             home.mkdir()
             assert store.scope_files is not None
-            syncs.append(ScopeFileSync(home, store.scope_files))
+            syncs.append(ScopeFileSync(home, store.scope_files, with_documents=True))
             await syncs[-1].start()
         first, second = syncs
         scopes = [f"people/person-{number}" for number in range(SCOPES)]

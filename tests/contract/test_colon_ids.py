@@ -21,6 +21,7 @@ from gateway.errors import SettingsError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.settings import InstalledPlugins, load_settings
 from tests.fakes.account_linking import CODE, settled
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.matrix import MatrixChannel, MatrixPlugin, MatrixSettings, room_id, user_id
 from tests.fakes.staged_changes import FACT, memory, staged
@@ -120,8 +121,8 @@ async def test_each_has_their_own_folder_and_is_found_by_name() -> None:
         await parlour.idle()
         for each in (ANN, BOB):
             await parlour.app.memory_jobs.settle(f"people/{each.name}")
-        assert "zeppelin" in (parlour.home / "people" / ANN.name / "memory" / "MEMORY.md").read_text()
-        assert "Nora" in (parlour.home / "people" / BOB.name / "memory" / "MEMORY.md").read_text()
+        assert "zeppelin" in stored_text(parlour.home, f"people/{ANN.name}")
+        assert "Nora" in stored_text(parlour.home, f"people/{BOB.name}")
         assert (parlour.home / ROOM / "sessions" / "matrix%3a%21room%3aexample.org.jsonl").exists()
         names = await MemoryOperations(parlour.app).names()
         for text in (BOB.label, BOB.id, f"people/{BOB.name}"):

@@ -10,21 +10,13 @@ from pathlib import Path
 import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports import DocumentStore
+from tests.fakes.documents import FakeDocuments
 
 SCOPE = "people/telegram%3a42"
 
 
-def versioned(home: Path) -> DocumentStore:
-    """Files whose every change is kept."""
-    return FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), VersionStore(home), now=utc_now))
-
-
-BACKENDS: dict[str, Callable[[Path], DocumentStore]] = {"files": FileDocumentStore, "versioned files": versioned}
+BACKENDS: dict[str, Callable[[Path], DocumentStore]] = {"files": FileDocumentStore, "rows": lambda _: FakeDocuments()}
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -79,14 +71,14 @@ async def test_scopes_and_names_are_apart(documents: DocumentStore) -> None:
 
 
 @pytest.mark.parametrize("scope", ["..", "people/..", "people/a/b", "people/A"])
-async def test_what_is_no_scope_is_refused(documents: DocumentStore, scope: str) -> None:
+async def test_what_is_no_scope_is_refused(tmp_path: Path, scope: str) -> None:
     """A mistake in the caller is loud, never a file elsewhere."""
     with pytest.raises(ValueError, match="not a scope"):
-        await documents.write(scope, "MEMORY.md", "x", was="", why="t1")
+        await FileDocumentStore(tmp_path).write(scope, "MEMORY.md", "x", was="", why="t1")
 
 
 @pytest.mark.parametrize("name", ["../MEMORY.md", "a/b.md", ".hidden", "", "x\0"])
-async def test_what_is_no_name_is_refused(documents: DocumentStore, name: str) -> None:
+async def test_what_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
     """The same for names."""
     with pytest.raises(ValueError, match="not a document"):
-        await documents.read(SCOPE, name)
+        await FileDocumentStore(tmp_path).read(SCOPE, name)

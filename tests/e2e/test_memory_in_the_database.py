@@ -17,12 +17,14 @@ from agent.memory.storage.scope_scan import scan_scope
 from gateway.commands.store_migration import move_to_file
 from gateway.errors import UserError
 from gateway.home_migration import open_home
+from gateway.ports.documents import is_mirrored
 from gateway.store.postgres import schema
 from gateway.store.scope_files import TABLES
 from gateway.store.workers import WorkerIdentity
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where
+from tests.fakes.documents import edit_by_hand
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.postgres_server import PostgresServer
@@ -39,9 +41,10 @@ def environment(postgres: PostgresServer) -> Mapping[str, str]:
 
 
 def contents(home: Path, scope: str = SCOPE) -> dict[str, bytes]:
-    """Return the stored files of a scope in a home, by path."""
+    """Return the stored files of a scope in a home, by path, and MEMORY.md."""
     folder = home / scope
-    return {path: (folder / path).read_bytes() for path in scan_scope(folder, {})}
+    stored = [path for path in scan_scope(folder, {}) if path == "memory/MEMORY.md" or not is_mirrored(path)]
+    return {path: (folder / path).read_bytes() for path in stored}
 
 
 async def change_of(parlour: InProcessGateway, word: str) -> str:
@@ -67,6 +70,7 @@ async def test_a_new_home_has_everybodys_memory(tmp_path: Path, environment: Map
     async with gateway(home=second, model=model, environment=environment) as parlour:
         ask = parlour.channel.ask
         await parlour.app.session_files.flush()
+        await parlour.app.document_files.settle(SCOPE)
         assert contents(second) == contents(first)
         assert contents(second, "people/pocket%3abob") == contents(first, "people/pocket%3abob")
         assert large in contents(second).values()
@@ -92,10 +96,11 @@ async def test_an_export_is_the_same_in_every_home(tmp_path: Path, environment: 
         await parlour.channel.ask("ann", "/remember I like green tea")
         await parlour.channel.ask("ann", "hello")
         await parlour.idle()
-    async with gateway(home=homes[1], model=SummaryModel(), environment=environment):
-        pass
+    async with gateway(home=homes[1], model=SummaryModel(), environment=environment) as parlour:
+        texts = await parlour.app.store.documents.texts(SCOPE)
     exported = [
-        {each.name: each.read() for each in members(home, SCOPE, [], zone="UTC", disk=Disk())} for home in homes
+        {each.name: each.read() for each in members(home, SCOPE, [], documents=texts, zone="UTC", disk=Disk())}
+        for home in homes
     ]
     assert any(b"green tea" in (data or b"") for data in exported[0].values())
     assert exported[0] == exported[1]
@@ -138,7 +143,7 @@ async def test_a_killed_gateways_promises_are_in_the_database(tmp_path: Path, en
         assert "green tea" in await parlour.channel.ask("ann", "/memory")
         await parlour.channel.ask("ann", "/remember I have a bike")
         await parlour.idle()
-    (left / SCOPE / "memory" / "MEMORY.md").write_text("- never promised\n")
+    edit_by_hand(left / SCOPE / "memory" / "MEMORY.md", "- never promised\n")
     async with gateway(home=left, model=SummaryModel(), environment=environment) as parlour:
         shown = await parlour.channel.ask("ann", "/memory")
         assert "never promised" not in shown
@@ -178,9 +183,12 @@ async def test_edits_by_hand_while_no_gateway_runs_are_kept(tmp_path: Path, envi
         await parlour.channel.ask("ann", "/remember I like green tea")
         await parlour.idle()
     memory = first / SCOPE / "memory" / "MEMORY.md"
-    memory.write_text(memory.read_text().replace("green", "black"))
-    async with gateway(home=first, model=SummaryModel(), environment=environment):
-        pass
+    edit_by_hand(memory, memory.read_text().replace("green", "black"))
+    async with gateway(home=first, model=SummaryModel(), environment=environment) as parlour:
+        while True:  # behind the start
+            if "black" in (await parlour.app.store.documents.read(SCOPE, "MEMORY.md")).text:
+                break
+            await asyncio.sleep(0.01)
     async with gateway(home=tmp_path / "second", model=SummaryModel(), environment=environment) as parlour:
         assert "black tea" in await parlour.channel.ask("ann", "/memory")
 
@@ -190,9 +198,12 @@ async def test_only_a_home_with_the_latest_memory_is_moved_back_to_a_file(
 ) -> None:
     """`parlour store migrate sqlite` refuses a stale home; from the current one a gateway goes on without a server."""
     first, second = tmp_path / "first", tmp_path / "second"
+    sources = PlatformFiles()
+    kind = InProcessFilePlugin(sources)
     for home, fact in ((first, "green tea"), (second, "a bike")):
-        async with gateway(home=home, model=SummaryModel(), environment=environment) as parlour:
+        async with gateway(home=home, model=SummaryModel(), environment=environment, kind=kind) as parlour:
             await parlour.channel.ask("ann", f"/remember I like {fact}")
+            await parlour.channel.ask("ann", "look", attachments=[sources.put(f"{fact}.bin", fact.encode())])
             await parlour.idle()
 
     def move_back(home: Path) -> None:

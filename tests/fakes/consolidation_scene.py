@@ -37,6 +37,7 @@ from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.documents import FakeDocuments
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, ProcessCrash, turn_name
 
 TURNS = 6
@@ -136,6 +137,7 @@ class ConsolidationScene:
         is_numbered: bool = True,
     ) -> None:
         self.home = home
+        self.documents = FakeDocuments()  # of flushes, which ask for the epoch alone
         self.prompt_limit = 0
         self.disk = Disk()
         self.records = FakeRecords()
@@ -260,7 +262,7 @@ class ConsolidationScene:
             home=self.home,
             jobs=self.jobs,
             reader=MessageReader(self.records.transcripts),
-            documents=FileDocumentStore(self.home, disk=disk),
+            documents=self.documents,
             writing=asyncio.Lock(),
             model=self.model,
             zone=lambda _: zone,

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.documents.file_documents import FileDocumentStore, document_path
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import DocumentVersion, VersionStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamRequester
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
@@ -24,8 +20,9 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import Job, SessionRow, TurnRecord
+from gateway.ports import DocumentChange, Job, SessionRow, TurnRecord
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.documents import FakeDocuments
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
 from tests.fakes.proposals import open_staging
 
@@ -127,22 +124,18 @@ class DreamScene:
         self.jobs = KilledDreamJobs()
         self.records = KilledRecords()
         self.model = DreamModel(*answers)
-        self.versions = VersionStore(home)
         self.now = START
-        self.staging = open_staging(home, now=lambda: self.now)
+        self.changes = FakeDocuments(now=lambda: self.now)
+        self.documents = ScopeDocuments(self.changes)
+        self.staging = open_staging(home, self.documents, now=lambda: self.now)
 
     def write(self, name: str, text: str) -> None:
-        """Save a document as a person does."""
-        path = document_path(self.home, self.scope, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        before = time.time() - 1  # nobody is in the middle of saving it
-        os.utime(path, (before, before))
+        """Change a document as a person does."""
+        self.changes.put(self.scope, **{name.removesuffix(".md"): text})
 
     def text(self, name: str = "MEMORY.md") -> str:
         """Return a document."""
-        path = document_path(self.home, self.scope, name)
-        return path.read_text() if path.exists() else ""
+        return self.changes.text(self.scope, name)
 
     def happened(self, *contents: str, origin: str = "user") -> Sequence[HistoryEntry]:
         """Add entries to the history."""
@@ -170,9 +163,8 @@ class DreamScene:
     def dreamer(self, disk: Disk | None = None, **fields: Any) -> Dreamer:
         """Return what a process has after its start."""
         self.jobs.disk = self.records.disk = disk if isinstance(disk, FaultyDisk) else None
+        self.changes.step = self.jobs.step
         disk = disk or Disk()
-        keeper = VersionKeeper(self.home, disk, self.versions, now=lambda: self.now)
-        documents = FileDocumentStore(self.home, disk=disk, keeper=keeper)
 
         async def session(key: SessionKey) -> SessionRow:
             return SessionRow(key=key, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=self.scope)
@@ -183,8 +175,7 @@ class DreamScene:
             model=self.model,
             applier=DreamApplier(
                 home=self.home,
-                documents=documents,
-                versions=self.versions,
+                documents=self.documents,
                 staging=self.staging,
                 now=lambda: self.now,
                 disk=disk,
@@ -231,9 +222,9 @@ class DreamScene:
         await self.run(dreamer)
         return dreamer
 
-    def commits(self) -> list[DocumentVersion]:
-        """Return Dream's versions, the newest first."""
-        return [each for each in self.versions.log(self.scope, limit=100) if each.why.startswith("dream: ")]
+    def commits(self) -> list[DocumentChange]:
+        """Return Dream's changes, the newest first."""
+        return [each for each in self.changes.changes(self.scope) if each.why.startswith("dream: ")]
 
     async def waiting(self) -> list[StagedChange]:
         """Return what waits for a yes."""

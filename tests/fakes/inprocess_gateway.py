@@ -272,6 +272,15 @@ class InProcessGateway:
                     return
             await asyncio.sleep(0.005)
 
+    async def document(self, scope: str, name: str = "MEMORY.md") -> str:
+        """Return a document of a scope; its file is written a moment later."""
+        return (await self.app.store.documents.read(scope, name)).text
+
+    async def settle_documents(self) -> None:
+        """Return when the files of all documents are written, and edits of them taken over."""
+        for scope in await self.app.store.documents.scopes():
+            await self.app.document_files.settle(scope)
+
     async def _is_busy(self) -> bool:
         """Return True if there is a turn, a message, or a due job of files; other jobs may wait for a held model."""
         depth = await self.app.store.journal.depth()

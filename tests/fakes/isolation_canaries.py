@@ -14,10 +14,10 @@ from string import ascii_lowercase
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.documents.version_store import VersionStore
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.documents import stored_states
 
 CANARY = re.compile(r"kanari[a-z]{4}vogel")  # no clock and no id spells it
 _ECHOED = 60
@@ -160,9 +160,9 @@ def look_at_files(watch: CanaryWatch, home: Path) -> None:
                 if path.is_file():
                     for text in _texts(path):
                         watch.look(str(path.relative_to(home)), owners, text)
-            for version, texts in VersionStore(home).every(f"{area}/{folder.name}"):
-                for data in texts.values():
-                    watch.look(f"{folder.name} version {version.short}", owners, data.decode())
+            for state in stored_states(home, f"{area}/{folder.name}"):
+                for text in state.texts.values():
+                    watch.look(f"{folder.name} change {state.change.short}", owners, text)
     for path in sorted((home / "shared").rglob("*")) if (home / "shared").is_dir() else ():
         if path.is_file():
             watch.look(str(path.relative_to(home)), (), path.read_text(errors="replace"))

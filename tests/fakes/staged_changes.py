@@ -10,9 +10,9 @@ from typing import Any
 
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines, RemoveLines
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports import Job
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway
 
 FACT = "Ann keeps bees"
@@ -64,8 +64,7 @@ async def look(parlour: InProcessGateway, scope: str, name: str) -> None:
 
 def memory(parlour: InProcessGateway, scope: str) -> str:
     """Return what is remembered."""
-    path = scope_folder(parlour.home, scope) / "memory" / "MEMORY.md"
-    return path.read_text() if path.exists() else ""
+    return stored_text(parlour.home, scope)
 
 
 async def scope_in(parlour: InProcessGateway, session: str) -> str:

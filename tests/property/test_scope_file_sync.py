@@ -123,7 +123,7 @@ async def database(folder: Path) -> AsyncIterator[LossyStore]:
 async def opened(home: Path, store: LossyStore) -> ScopeFileSync:
     """Start on *home*, made when missing."""
     await asyncio.to_thread(home.mkdir, exist_ok=True)
-    sync = ScopeFileSync(home, store)
+    sync = ScopeFileSync(home, store, with_documents=True)
     await sync.start()
     return sync
 
@@ -522,7 +522,7 @@ async def test_a_start_fetches_what_grows_at_another_gateway(tmp_path: Path) -> 
 async def test_files_of_conversations_leave_the_database_once_their_turns_are_rows(tmp_path: Path) -> None:
     """Until then a start fetches them, to take the turns over; then they stay in the homes, whose mirror they are."""
     async with database(tmp_path) as store:
-        syncs = [ScopeFileSync(tmp_path / name, store, with_sessions=True) for name in ("a", "b")]
+        syncs = [ScopeFileSync(tmp_path / name, store, with_sessions=True, with_documents=True) for name in ("a", "b")]
         (tmp_path / "b").mkdir()
         put(tmp_path / "a", ANN, "sessions/x.jsonl", b"1\n")
         for sync in syncs:

@@ -15,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.files.file_workspace import FileWorkspace
-from agent.memory.documents.file_documents import FileDocumentStore, document_path
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, redact_history
 from agent.memory.storage import scope_scan
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
@@ -50,9 +48,7 @@ class ScopeWriters:
     def __init__(self, home: Path) -> None:
         self._home, self._disk = home, Disk()
         self._open: dict[str, int] = {}
-        self._versions = VersionStore(home)
-        keeper = VersionKeeper(home, self._disk, self._versions, now=lambda: NOW)
-        self._documents = FileDocumentStore(home, keeper=keeper)
+        self._documents = FileDocumentStore(home)
         self._attachments = AttachmentBlobStore(home)
         self._results = ToolResultPages(home)
 
@@ -64,11 +60,6 @@ class ScopeWriters:
         elif kind == "document":
             was = (await self._documents.read(scope, "MEMORY.md")).rev
             await self._documents.write(scope, "MEMORY.md", f"- {text}\n", was=was, why="a test")
-        elif kind == "edit":  # a person's, which the next turn notices
-            path = document_path(self._home, scope, "USER.md")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            await self._documents.notice(scope)
         else:
             await self._attachments.put(scope, text.encode())
 
@@ -84,7 +75,6 @@ class ScopeWriters:
             "result": lambda: self._results._keep(scope, text),
             "history": lambda: log.append(HistoryEntry(timestamp="2026-01-01 00:00", content=text, entry=text)),
             "redact": lambda: redact_history(folder / "memory", self._disk, lambda line: line.replace("a", "b")),
-            "rewrite": lambda: self._versions.rewrite(scope, lambda data, _: data.replace(b"a", b"b")),
             "create": lambda: files.create(f"new/{name}", text.encode(), is_untrusted=False),
             "replace": lambda: files.replace(f"new/{name}", text.encode(), key=text, is_untrusted=bool(text)),
             "append": lambda: files.append(f"new/{name}", text.encode(), key=text, is_untrusted=False),
@@ -118,7 +108,7 @@ class ScopeWriters:
             self._disk.close(self._open.popitem()[1])
 
 
-KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "edit", "attachment"])
+KINDS = sorted([*ScopeWriters(Path())._blocking("", ""), "document", "attachment"])
 TEXTS = ("a", "ab", "a", "bab", "")
 
 

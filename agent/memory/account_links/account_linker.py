@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -45,8 +46,8 @@ _PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
 class AccountLinker:
     """Handlers of the jobs.
 
-    *reopen* discards what is cached of a scope, *close_files* closes its open files, *notice* saves manual edits of its
-    documents as a version.
+    *reopen* discards what is cached of a scope, *close_files* closes its open files. *notice* takes over manual edits
+    of its documents, *hold_documents* keeps their files as they are, *settle_documents* writes them.
     """
 
     links: AccountLinkStore
@@ -57,6 +58,8 @@ class AccountLinker:
     writing: asyncio.Lock
     merger: MemoryMerger
     notice: Callable[[str], Awaitable[None]]
+    hold_documents: Callable[..., AbstractAsyncContextManager[None]]
+    settle_documents: Callable[[str], Awaitable[None]]
     reopen: Callable[[str], None]
     close_files: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
@@ -177,47 +180,51 @@ class AccountLinker:
             for scope in (move.source, move.target):
                 await self.session_files.redact(scope, partial(blank_answer, since=move.since))
         folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
-
-        needed, staying = [
-            await find_digests(scope, self.transcripts) if move.kind == UNLINK else ()
-            for scope in (move.target, move.source)
-        ]
-
-        def move_files() -> None:
-            with note_writes(*folders, is_tree=True):
-                self._move_files(move, needed, staying)
-
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
                 await self.close_files(scope)
-            await self.session_files.rearrange(folders, move_files)
+            await stack.enter_async_context(self.hold_documents(move.source, move.target))
+            await (self._split(move, folders) if move.kind == UNLINK else self._merge(move, folders))
         for scope in (move.source, move.target):
+            await self.settle_documents(scope)
             if not await self.session_files.flush(scope):  # chats that no gateway has claimed are among them
                 raise OSError(errno.EIO, "the conversations cannot be written")
             self.reopen(scope)
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
 
-    def _move_files(self, move: ScopeMove, needed: Collection[str], staying: Collection[str]) -> None:
-        """Move the memory and files of *move*. Blocks; idempotent."""
-        if move.kind == UNLINK:
-            keys = set(move.keys)
-            person = move.source.removeprefix(PEOPLE)
-            leaving = move.account.name if move.account else ""
+    async def _split(self, move: ScopeMove, folders: Sequence[Path]) -> None:
+        """Move what belongs to the leaving account. Idempotent."""
+        keys = set(move.keys)
+        person = move.source.removeprefix(PEOPLE)
+        leaving = move.account.name if move.account else ""
 
-            def account_of(key: str) -> str:
-                return leaving if key in keys else self._account(key, person)
+        def account_of(key: str) -> str:
+            return leaving if key in keys else self._account(key, person)
 
-            self.merger.split(move.id, move.source, move.target, leaving, account_of, person)
-            split_scope_files(self.merger.home, self.disk, move, needed=needed, staying=staying)
-            return
+        needed, staying = [await find_digests(scope, self.transcripts) for scope in (move.target, move.source)]
+        with note_writes(*folders, is_tree=True):
+            await self.merger.split(move.id, move.source, move.target, leaving, account_of, person)
+            move_files = partial(split_scope_files, self.merger.home, self.disk, move, needed=needed, staying=staying)
+            await self.session_files.rearrange(folders, move_files)
+
+    async def _merge(self, move: ScopeMove, folders: Sequence[Path]) -> None:
+        """Move the memory and files of the scope that ends. Idempotent."""
         # Changes without an author belong to the account of their scope, if the scope had one account only.
         owner = move.target.removeprefix(PEOPLE)
         persons = (move.source.removeprefix(PEOPLE) or owner, owner)
-        accounts = [each if each in move.single or not move.source else "" for each in persons]
-        self.merger.merge(move.id, move.source, move.target, source_account=accounts[0], target_account=accounts[1])
-        merge_scope_files(self.merger.home, self.disk, move)
+        source, target = (each if each in move.single or not move.source else "" for each in persons)
+        merger = self.merger
+        await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
+        memory = (await merger.changes.read(move.target, "MEMORY.md")).text
+
+        def move_files() -> None:
+            with note_writes(*folders, is_tree=True):
+                merger.merge_files(move.id, move.source, move.target, memory, accounts=(source, target))
+                merge_scope_files(merger.home, self.disk, move)
+
+        await self.session_files.rearrange(folders, move_files)
 
     def _account(self, key: str, person: str) -> str:
         try:

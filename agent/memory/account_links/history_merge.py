@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from agent.memory.account_links.document_merge import (
     EntryOwnership,
@@ -14,15 +14,13 @@ from agent.memory.account_links.document_merge import (
     select_entries,
     trace_ownership,
 )
-from agent.memory.documents.version_store import CONSOLIDATION, DREAM_CAUSE, TRACKED, DocumentVersion
+from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, read_cursor
 from agent.memory.history.history_markdown import HistoryMarkdown
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import Line
+from gateway.ports import DocumentChange, DocumentState, Line
 
-Versioned: TypeAlias = Sequence[tuple[DocumentVersion, Mapping[str, bytes]]]
-Change: TypeAlias = tuple[Mapping[str, bytes], str, str, datetime]  # documents, cause, person, time
 PERSONA = "SOUL.md"
 _REVERTS = ("undo ", "dream restore ")  # causes of versions that restore entries of earlier authors
 OWNER_FIELD = "whose"  # the account, in an entry without a session
@@ -32,48 +30,51 @@ OWNER_FIELD = "whose"  # the account, in an entry without a session
 
 
 def interleave_versions(
-    first: Versioned, second: Versioned, *, first_account: str, second_account: str
-) -> Iterator[Change]:
-    """Yield the merged states of two histories in order of time.
+    first: Sequence[DocumentState], second: Sequence[DocumentState], *, first_account: str, second_account: str
+) -> list[DocumentState]:
+    """Return the merged states of two histories in order of time.
 
     The author of a change without one is its history's account; "" for a history of several accounts.
     """
     accounts = (first_account, second_account)
-    versions = [(version, texts, 0) for version, texts in first] + [(version, texts, 1) for version, texts in second]
-    current: list[Mapping[str, bytes]] = [{}, {}]
-    for version, texts, side in sorted(versions, key=lambda each: each[0].at):
-        current[side] = texts
-        yield merge_documents(*current), version.why, version.by or accounts[side], version.at
-
-
-def merge_documents(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Merge the documents of two scopes; the persona of the first is kept if there is one."""
-    merged: dict[str, bytes] = {}
-    for name in TRACKED:
-        one, other = _text(first.get(name)), _text(second.get(name))
-        merged[name] = ((one or other) if name == PERSONA else merge_texts(one, other)).encode()
+    current: list[Mapping[str, str]] = [{}, {}]
+    merged: list[DocumentState] = []
+    for state, side in sorted(
+        [*((each, 0) for each in first), *((each, 1) for each in second)], key=lambda each: each[0].change.at
+    ):
+        current[side] = state.texts
+        change = replace(state.change, by=state.change.by or accounts[side])
+        merged.append(DocumentState(change=change, texts=merge_documents(*current)))
     return merged
 
 
-def entry_owners(versions: Versioned, account_of: Callable[[str], str], survivor: str) -> EntryOwnership:
+def merge_documents(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+    """Merge the documents of two scopes; the persona of the first is kept if there is one."""
+    merged: dict[str, str] = {}
+    for name in TRACKED:
+        one, other = first.get(name, ""), second.get(name, "")
+        merged[name] = (one or other) if name == PERSONA else merge_texts(one, other)
+    return {name: text for name, text in merged.items() if text}
+
+
+def entry_owners(states: Sequence[DocumentState], account_of: Callable[[str], str], survivor: str) -> EntryOwnership:
     """Return the owners of every entry that the documents ever had; *account_of* returns a history entry's account.
 
     The lines of a summary belong to the account of the summarised chat, the lines of a Dream to the account of its
     chats, or to *survivor* if these belong to several accounts.
     """
 
-    def author(version: DocumentVersion) -> str:
-        if version.why.startswith(_REVERTS):
+    def author(change: DocumentChange) -> str:
+        if change.why.startswith(_REVERTS):
             return ""
-        if version.by:
-            return version.by
-        if version.why.startswith((CONSOLIDATION, DREAM_CAUSE)):
-            accounts = {account_of(entry) or survivor for entry in version.why.split() if entry.startswith("e")}
+        if change.by:
+            return change.by
+        if change.why.startswith((CONSOLIDATION, DREAM_CAUSE)):
+            accounts = {account_of(entry) or survivor for entry in change.why.split() if entry.startswith("e")}
             return accounts.pop() if len(accounts) == 1 else survivor
         return ""
 
-    texts_by = (({name: _text(text) for name, text in texts.items()}, author(version)) for version, texts in versions)
-    return trace_ownership(texts_by, survivor)
+    return trace_ownership(((each.texts, author(each.change)) for each in states), survivor)
 
 
 def split_document(name: str, text: str, ownership: EntryOwnership, account_name: str) -> tuple[str, str]:
@@ -83,21 +84,17 @@ def split_document(name: str, text: str, ownership: EntryOwnership, account_name
 
 
 def split_versions(
-    versions: Versioned, ownership: EntryOwnership, account_name: str
-) -> tuple[list[Change], list[Change]]:
-    """Return the versions of the scope that stays, and those of *account_name*."""
-    staying: list[Change] = []
-    moving: list[Change] = []
-    for version, texts in versions:
-        halves = {name: split_document(name, _text(text), ownership, account_name) for name, text in texts.items()}
-        for n, changes in enumerate((staying, moving)):
-            documents = {name: each[n].encode() for name, each in halves.items()}
-            changes.append((documents, version.why, version.by, version.at))
-    return staying, moving
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode("utf-8", "replace")
+    states: Sequence[DocumentState], ownership: EntryOwnership, account_name: str
+) -> tuple[list[DocumentState], list[DocumentState]]:
+    """Return the history of the scope that stays, and that of *account_name*, each with the changes that changed it."""
+    halves: tuple[list[DocumentState], list[DocumentState]] = ([], [])
+    for state in states:
+        split = {name: split_document(name, text, ownership, account_name) for name, text in state.texts.items()}
+        for n, half in enumerate(halves):
+            texts = {name: each[n] for name, each in split.items() if each[n]}
+            if texts != (half[-1].texts if half else {}):
+                half.append(DocumentState(change=state.change, texts=texts))
+    return halves
 
 
 # -- entries -------------------------------------------------------------------------------------------

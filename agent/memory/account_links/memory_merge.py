@@ -6,18 +6,18 @@ exclusive locks of both scopes.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.memory.account_links import history_merge
-from agent.memory.account_links.document_merge import EntryOwnership, merge_texts
-from agent.memory.documents.file_documents import EPOCH
-from agent.memory.documents.git_repository import TRACKED
-from agent.memory.documents.version_store import VersionStore, write_history
+from agent.memory.account_links.document_merge import EntryOwnership
+from agent.memory.documents.document_changes import TRACKED, select_documents
+from agent.memory.documents.file_documents import SOUL
 from agent.memory.editing.memory_archive import USED
 from agent.memory.history.history_log import (
     CURSOR,
@@ -33,12 +33,12 @@ from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
-from gateway.ports import Line
+from gateway.ports import DocumentChangeStore, DocumentState, Line
 
 MOVE_FILE = ".move"  # the id of the move that built this folder
 _OWNERS_FILE = ".of.json"  # accounts of the files that have no session or author
 _NEW, _OLD = ".memory-new", ".memory-old"
-_TOP = ("USER.md", "SOUL.md")
+_MIRRORED = ("MEMORY.md", ".git", ".mirror")  # written from the rows of the documents
 # Files that are built, not copied.
 _BUILT = frozenset(
     {
@@ -50,12 +50,12 @@ _BUILT = frozenset(
         CURSOR,
         DREAM_CURSOR,
         LOCK,
-        EPOCH,
+        "epoch.txt",
         MOVE_FILE,
         _OWNERS_FILE,
         USED,
     }
-    | {".git"}
+    | {".git", ".mirror"}
 )
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(\.archive)?\.md\Z")
 _FLUSH = re.compile(r"(?=^## Flush at \d\d:\d\d \(session: .+\)$)", re.MULTILINE)
@@ -64,49 +64,83 @@ _SESSION = re.compile(r"^## Flush at \d\d:\d\d \(session: (.+)\)$|^- \*\*Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMerger:
-    """Merges and splits memory folders."""
+    """Merges and splits the memory of two scopes: documents as rows, and the files of their folders."""
 
     home: Path
-    versions: VersionStore
+    changes: DocumentChangeStore
     disk: Disk
 
-    def merge(self, move: str, source: str, target: str, *, source_account: str, target_account: str) -> None:
-        """Merge the memory of *source* into *target*; the accounts are "" for scopes that have several.
+    # -- documents ---------------------------------------------------------------------------------
 
-        The source's folder is not changed; the caller removes it with the scope's other files.
+    async def merge_documents(
+        self, move: str, source: str, target: str, *, source_account: str, target_account: str
+    ) -> None:
+        """Merge the documents of *source*, with every version, into those of *target*. Idempotent.
+
+        The accounts are "" for scopes that have several. Of the home itself the persona stays.
         """
-        source_folder, target_folder = (scope_folder(self.home, scope) for scope in (source, target))
-        is_empty = not any((source_folder / name).exists() for name in _TOP)
-        if not (source_folder / "memory").is_dir() and is_empty:
-            return
-        if self._is_swapped(target_folder, move):
-            return
-        self._merge_top(source_folder, target_folder, is_root=not source)
-        new = self._create_new(target_folder)
-        old, other = target_folder / "memory", source_folder / "memory"
-        write_history(
-            new / ".git",
-            history_merge.interleave_versions(
-                self.versions.every(target),
-                self.versions.every(source),
+        names = set(TRACKED) if source else set(TRACKED) - {SOUL}  # every scope uses the home's own persona
+        while moving := select_documents(every := await self.changes.states(source), names):
+            staying = [] if source else select_documents(every, {SOUL})
+            own = await self.changes.states(target)
+            was = await self._numbers(source, target)
+            merged = await asyncio.to_thread(
+                history_merge.interleave_versions,
+                own,
+                moving,
                 first_account=target_account,
                 second_account=source_account,
-            ),
-        )
-        self.put(new / "MEMORY.md", merge_texts(self._text(old / "MEMORY.md"), self._text(other / "MEMORY.md")))
+            )
+            is_current = _is_newest(own, was[target]) and _is_newest(every, was[source])
+            if is_current and await self.changes.replace({source: staying, target: merged}, was=was):
+                break
+        await self.changes.set_epoch(target, move)
+
+    async def split(
+        self, move: str, source: str, target: str, account_name: str, account_of: Callable[[str], str], survivor: str
+    ) -> None:
+        """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay.
+
+        *account_of* returns the account of a session key, "" for the account that stays. Idempotent: documents are
+        split last, because the owners of files are found in them.
+        """
+        while await self.changes.epoch(source) != move:
+            states = await self.changes.states(source)
+            was = await self._numbers(source, target)
+            staying, moving = await asyncio.to_thread(
+                self._split_files, move, states, source, target, account_name, account_of, survivor
+            )
+            if not states or (
+                _is_newest(states, was[source])
+                and await self.changes.replace({source: staying, target: moving}, was=was, epoch=move)
+            ):
+                for scope in (source, target):
+                    await self.changes.set_epoch(scope, move)
+
+    async def _numbers(self, *scopes: str) -> dict[str, int]:
+        return {scope: head.number for scope, head in (await self.changes.heads(scopes)).items()}
+
+    # -- files; these block ------------------------------------------------------------------------
+
+    def merge_files(self, move: str, source: str, target: str, memory: str, *, accounts: tuple[str, str]) -> None:
+        """Merge the folder of *source* into that of *target*, whose MEMORY.md is *memory* now.
+
+        *accounts* are those of the two scopes. The source's folder is not changed; the caller removes it with the
+        scope's other files.
+        """
+        source_account, target_account = accounts
+        source_folder, target_folder = (scope_folder(self.home, scope) for scope in (source, target))
+        if not (source_folder / "memory").is_dir() or self._is_swapped(target_folder, move):
+            return
+        new = self._create_new(target_folder)
+        old, other = target_folder / "memory", source_folder / "memory"
         self._merge_history(new, old, other, target_account, source_account)
         self._copy_files(old, new, target_account)
         self._copy_files(other, new, source_account)
-        save_keys(
-            new, self.disk, load_keys(old, self.disk) | load_keys(other, self.disk), self._text(new / "MEMORY.md")
-        )
+        save_keys(new, self.disk, load_keys(old, self.disk) | load_keys(other, self.disk), memory)
+        self._copy_mirror(old, new)
         self._complete(new, move)
         self._swap(target_folder)
-
-    def _merge_top(self, source: Path, target: Path, *, is_root: bool) -> None:
-        self.put(target / "USER.md", merge_texts(self._text(target / "USER.md"), self._text(source / "USER.md")))
-        if not is_root and not self._text(target / "SOUL.md"):  # every scope uses the home's own persona
-            self.put(target / "SOUL.md", self._text(source / "SOUL.md"))
 
     def _merge_history(self, new: Path, old: Path, other: Path, target_account: str, source_account: str) -> None:
         first, second = history_merge.entries(old, self.disk), history_merge.entries(other, self.disk)
@@ -137,46 +171,45 @@ class MemoryMerger:
         if owners:
             self.disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
 
-    def split(
-        self, move: str, source: str, target: str, account_name: str, account_of: Callable[[str], str], survivor: str
-    ) -> None:
-        """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay.
-
-        *account_of* returns the account of a session key, "" for the account that stays.
-        """
+    def _split_files(
+        self,
+        move: str,
+        states: Sequence[DocumentState],
+        source: str,
+        target: str,
+        account_name: str,
+        account_of: Callable[[str], str],
+        survivor: str,
+    ) -> tuple[list[DocumentState], list[DocumentState]]:
+        """Split the folder of *source*; return the histories of the documents that stay, and of those that move."""
         source_folder, target_folder = scope_folder(self.home, source), scope_folder(self.home, target)
-        if self._is_swapped(source_folder, move) or not (source_folder / "memory").is_dir():
-            return
-        old = source_folder / "memory"
-        plan = _SplitPlan(self, old, account_name, account_of)
-        versions = self.versions.every(source)
-        ownership = history_merge.entry_owners(versions, plan.account_of_entry, survivor)
-        staying, moving = history_merge.split_versions(versions, ownership, account_name)
-        kept, given = history_merge.split_document("MEMORY.md", self._text(old / "MEMORY.md"), ownership, account_name)
+        is_split = self._is_swapped(source_folder, move)
+        folders = (source_folder / "memory", target_folder / "memory")
+        plan = _SplitPlan(self, folders[0], account_name, account_of, folders if is_split else folders[:1])
+        ownership = history_merge.entry_owners(states, plan.account_of_entry, survivor)
+        halves = history_merge.split_versions(states, ownership, account_name)
+        if is_split or not folders[0].is_dir():
+            return halves
+        texts = [each[-1].texts.get("MEMORY.md", "") if each else "" for each in halves]
         if not self._is_swapped(target_folder, move):
             new = self._create_new(target_folder)
-            write_history(new / ".git", moving)
-            self.put(new / "MEMORY.md", given)
-            plan.fill(new, is_moving=True, ownership=ownership)
-            self._split_top(source_folder, target_folder, ownership, account_name)
+            plan.fill(new, texts[1], is_moving=True, ownership=ownership)
             self._complete(new, move)
             self._swap(target_folder)
-        self._split_top(source_folder, None, ownership, account_name)
         new = self._create_new(source_folder)
-        write_history(new / ".git", staying)
-        self.put(new / "MEMORY.md", kept)
-        plan.fill(new, is_moving=False, ownership=ownership)
+        plan.fill(new, texts[0], is_moving=False, ownership=ownership)
+        self._copy_mirror(folders[0], new)
         self._complete(new, move)
         self._swap(source_folder)
+        return halves
 
-    def _split_top(self, source: Path, target: Path | None, ownership: EntryOwnership, account_name: str) -> None:
-        """Copy the account's entries in USER.md and SOUL.md to *target*; without one, remove them from *source*."""
-        for name in _TOP:
-            kept, given = history_merge.split_document(name, self._text(source / name), ownership, account_name)
-            if target is not None:
-                self.put(target / name, given)
-            elif kept != self._text(source / name):
-                self.disk.replace(source / name, kept.encode()) if kept else self.disk.remove(source / name)
+    def _copy_mirror(self, old: Path, new: Path) -> None:
+        """Copy the files of the documents: they are written again behind the move, and edits in them are found."""
+        for name in _MIRRORED:
+            if (old / name).is_dir():
+                shutil.copytree(old / name, new / name, dirs_exist_ok=True)
+            elif (data := self.disk.load(old / name)) is not None:
+                self.disk.replace(new / name, data)
 
     # -- folders -----------------------------------------------------------------------------------
 
@@ -187,8 +220,7 @@ class MemoryMerger:
         return new
 
     def _complete(self, new: Path, move: str) -> None:
-        """Mark the folder as complete; the new epoch makes every conversation of the scope take a new snapshot."""
-        self.disk.replace(new / EPOCH, f"{move}\n".encode())
+        """Mark the folder as complete."""
         self.disk.replace(new / MOVE_FILE, move.encode())
 
     def _is_swapped(self, scope: Path, move: str) -> bool:
@@ -228,7 +260,15 @@ class MemoryMerger:
 class _SplitPlan:
     """Selects a folder's entries and files that move, or those that stay."""
 
-    def __init__(self, merger: MemoryMerger, old: Path, account_name: str, account_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        merger: MemoryMerger,
+        old: Path,
+        account_name: str,
+        account_of: Callable[[str], str],
+        histories: Sequence[Path],
+    ) -> None:
+        """*histories* are the folders with the history entries, both when they are split already."""
         self._disk = merger.disk
         self._put = merger.put
         self._old = old
@@ -236,17 +276,16 @@ class _SplitPlan:
         self._account_of = account_of
         self._dreamt, self._new = history_merge.entries(old, self._disk)
         self._owners = merger.file_owners(old)
-        self._sessions = {
-            str(line.get("entry")): str(line.get("session") or "") for line in (*self._dreamt, *self._new)
-        }
+        lines = [line for each in histories for part in history_merge.entries(each, self._disk) for line in part]
+        self._sessions = {str(line.get("entry")): str(line.get("session") or "") for line in lines}
 
     def account_of_entry(self, entry: str) -> str:
         """Return the account whose chat a history entry summarises."""
         session = self._sessions.get(entry, "")
         return self._account_of(session) if session else ""
 
-    def fill(self, new: Path, *, is_moving: bool, ownership: EntryOwnership) -> None:
-        """Write one half: history entries, raw messages and notes."""
+    def fill(self, new: Path, memory: str, *, is_moving: bool, ownership: EntryOwnership) -> None:
+        """Write the half whose MEMORY.md is *memory*: history entries, raw messages and notes."""
         dreamt, fresh = (
             [each for each in part if self._moves(each) is is_moving] for part in (self._dreamt, self._new)
         )
@@ -263,7 +302,6 @@ class _SplitPlan:
                 self._put(new / name, half)
                 if name in self._owners:
                     owners[name] = self._owners[name]
-        memory = (self._disk.load(new / "MEMORY.md") or b"").decode("utf-8", "replace")
         save_keys(new, self._disk, load_keys(self._old, self._disk), memory)
         if owners and not is_moving:
             self._disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
@@ -305,6 +343,11 @@ class _SplitPlan:
         session = str((decode(text.encode()) or {}).get("session") or "")
         account = self._account_of(session) if session else ""
         return (account or self._owners.get(name, "")) == self._account_name
+
+
+def _is_newest(states: Sequence[DocumentState], number: int) -> bool:
+    """Return True if *number* is that of the newest of *states*."""
+    return not states or states[-1].change.number == number
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ import structlog
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, request_consolidation
-from agent.memory.documents.version_store import CONSOLIDATION
+from agent.memory.documents.document_changes import CONSOLIDATION
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.edit_review import with_evidence

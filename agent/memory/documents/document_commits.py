@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.git_repository import head_of, open_repo, read_message, write_commit
+from agent.memory.documents.git_repository import RepositoryCommit, append_commits, head_of, open_repo, read_message
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.written_files import note_writes
@@ -23,6 +23,7 @@ from gateway.ports.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
 
+_BY = "By: "
 _TRAILERS = re.compile(r"^Change: (\S+)\nNumber: (\d+)$", re.MULTILINE)
 
 
@@ -43,26 +44,16 @@ class DocumentCommits:
             return "", 0
         with open_repo(path, make=False) as repo:
             head = head_of(repo)
-            found = _TRAILERS.findall(read_message(repo, head)) if head is not None else []
-        if head is not None and not found:
+            found = read_trailers(read_message(repo, head)) if head is not None else None
+        if head is not None and found is None:
             self.set_aside(scope)
-        return (found[-1][0], int(found[-1][1])) if found else ("", 0)
+        return found or ("", 0)
 
     def add(self, scope: str, states: Sequence[DocumentState]) -> None:
         """Commit *states*, the oldest first, behind the newest commit. Raises OSError."""
         self._disk.make_folder(self._path(scope).parent)
         with open_repo(self._path(scope), make=True) as repo:
-            for state in states:
-                change = state.change
-                write_commit(
-                    repo,
-                    {name: text.encode() for name, text in sorted(state.texts.items()) if text},
-                    head_of(repo),
-                    why=change.why,
-                    by=change.by,
-                    at=change.at,
-                    trailers=(f"Change: {change.id}", f"Number: {change.number}"),
-                )
+            append_commits(repo, list(map(_to_commit, states)))
 
     def set_aside(self, scope: str) -> None:
         """Give the repository another name: it has commits that no change is known of."""
@@ -84,3 +75,23 @@ class DocumentCommits:
 
     def _path(self, scope: str) -> Path:
         return scope_folder(self._home, scope) / "memory" / ".git"
+
+
+def read_trailers(message: str) -> tuple[str, int] | None:
+    """Return id and number of the change that a commit's message names; None if it names none."""
+    found = _TRAILERS.findall(message)
+    return (found[-1][0], int(found[-1][1])) if found else None
+
+
+def read_cause(message: str) -> tuple[str, str]:
+    """Return the cause that a commit's message names, and the person who wanted the change, or ""."""
+    why, _, rest = message.partition("\n")
+    return why, next((line.removeprefix(_BY) for line in rest.splitlines() if line.startswith(_BY)), "")
+
+
+def _to_commit(state: DocumentState) -> RepositoryCommit:
+    change = state.change
+    cause = " ".join(change.why.split()) or "changed"
+    lines = [*([f"{_BY}{change.by}"] if change.by else []), f"Change: {change.id}", f"Number: {change.number}"]
+    texts = {name: text.encode() for name, text in sorted(state.texts.items()) if text}
+    return RepositoryCommit(texts=texts, message="\n".join([cause, "", *lines, ""]), at=change.at)

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import ARCHIVED, TRACKED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, read_text
 from gateway.ports import DocumentStore, ScopeDocument
+from gateway.ports.documents import document_file
 
 log = structlog.get_logger(__name__)
 
@@ -31,16 +30,13 @@ SOUL = "SOUL.md"
 DEFAULT_PERSONA = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language \
 you are spoken to. You say so when you do not know something, and you never claim to have done what you have not \
 done."""
-EPOCH = "epoch.txt"  # a document whose rev changes when something of the scope is erased
-_AT_THE_TOP = frozenset({SOUL, "USER.md"})
 
 
 def document_path(home: Path, scope: str, name: str) -> Path:
     """Return the path of a scope's document; raise ValueError for an invalid name."""
     if not _NAME.match(name):
         raise ValueError(f"not a document: {name!r}")
-    folder = scope_folder(home, scope)
-    return folder / name if name in _AT_THE_TOP else folder / "memory" / name
+    return scope_folder(home, scope) / document_file(name)
 
 
 async def read_epoch(documents: DocumentStore, scope: str) -> str:
@@ -93,17 +89,12 @@ class FileDocumentStore:
         home: Path,
         *,
         disk: Disk | None = None,
-        keeper: VersionKeeper | None = None,
         fit: Callable[[Path, str, str], str] | None = None,
     ) -> None:
-        """Serve the documents of *home*; with a *keeper*, every change is saved as a version.
-
-        *fit* returns a new MEMORY.md (folder, old text, new text) within its ceiling, which becomes another version.
-        """
+        """Serve the documents of *home*. *fit* returns a new MEMORY.md (folder, old text, new text) in its ceiling."""
         self._fit = fit
         self._home = home
         self._disk = disk or Disk()
-        self._keeper = keeper
         self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote; these files are complete
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
@@ -114,14 +105,14 @@ class FileDocumentStore:
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
     ) -> ScopeDocument | None:
         """Replace the text if its rev is still *was*; return None if another writer was faster. Durable on return."""
-        written = await asyncio.to_thread(self.write_now, scope, name, text, was=was, why=why, by=by)
+        written = await asyncio.to_thread(self.write_now, scope, name, text, was=was)
         if written is not None:
-            log.info("document.written", scope=scope, name=name, why=why)
+            log.info("document.written", scope=scope, name=name, why=why, by=by)
         return written
 
-    async def epoch(self, scope: str) -> str:
-        """Return the rev of the epoch's file."""
-        return (await self.read(scope, EPOCH)).rev
+    async def epoch(self, scope: str) -> str:  # noqa: ARG002 - the port's
+        """Return "": nothing erases in a folder without a gateway."""
+        return ""
 
     def read_now(self, scope: str, name: str) -> ScopeDocument:
         """Do what `read` does; blocks."""
@@ -129,11 +120,6 @@ class FileDocumentStore:
         if data is None:
             return ScopeDocument(name=name, text="", rev="")
         return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
-
-    async def notice(self, scope: str) -> None:
-        """Save edits by hand since the last version; does nothing without a keeper."""
-        if self._keeper is not None and scope_folder(self._home, scope).is_dir():
-            await asyncio.to_thread(self._notice, scope)
 
     def _read_settled(self, path: Path) -> bytes | None:
         """Return the file's bytes once no editor is saving it: some editors empty a file before they write."""
@@ -147,49 +133,33 @@ class FileDocumentStore:
             self._ours.popitem(last=False)
         return data
 
-    def _notice(self, scope: str) -> None:
-        with self._scope_lock(scope):
-            for name in TRACKED:
-                self._keep(scope, name, self._disk.load(document_path(self._home, scope, name)))
-
-    def _keep(self, scope: str, name: str, data: bytes | None) -> None:
-        if self._keeper is not None:
-            self._keeper.notice(scope, name, data)
-
     def _scope_lock(self, scope: str) -> AbstractContextManager[None]:
         return self._disk.lock(scope_folder(self._home, scope) / "memory" / ".lock")
 
-    def write_now(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> ScopeDocument | None:
+    def write_now(self, scope: str, name: str, text: str, *, was: str) -> ScopeDocument | None:
         """Do what `write` does; blocks."""
         path = document_path(self._home, scope, name)
         data = text.encode("utf-8", "replace")
         # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
         with self._scope_lock(scope):
             now = self._read_settled(path)
-            self._keep(scope, name, now)
             if ("" if now is None else _rev(now)) != was:
                 return None
-            if not self._replace(scope, name, path, data, now, why=why, by=by):
+            if not self._replace(path, data, now):
                 return None
             if self._fit is not None and name == "MEMORY.md":
                 before, text = read_text(now or b""), read_text(data)
                 fitted = self._fit(path.parent, before, text)
-                if fitted != text and self._replace(scope, name, path, fitted.encode(), data, why=ARCHIVED):
+                if fitted != text and self._replace(path, fitted.encode(), data):
                     data = fitted.encode()
         return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
 
-    def _replace(
-        self, scope: str, name: str, path: Path, data: bytes, was: bytes | None, *, why: str, by: str = ""
-    ) -> bool:
-        """Replace the file's bytes *was*, and save the change as a version; return False if an editor was faster."""
+    def _replace(self, path: Path, data: bytes, was: bytes | None) -> bool:
+        """Replace the file's bytes *was*; return False if an editor was faster."""
         if was == data:
             return True
-        if self._keeper is not None:
-            self._keeper.announce(scope, name, data, why=why, by=by)
         self._ours[_rev(data)] = None
-        is_ours = self._disk.swap(path, data, was=was)
-        self._keep(scope, name, data if is_ours else self._disk.load(path))
-        return is_ours
+        return self._disk.swap(path, data, was=was)
 
 
 def _is_fresh(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""One git repository of a scope's documents, as dulwich has it: trees, versions, and the line they stand in. Blocks."""
+"""One git repository of a scope's documents, as dulwich has it. Blocks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,38 +19,28 @@ import structlog
 from agent.memory.storage.written_files import note_writes
 
 if TYPE_CHECKING:
-    from dulwich.objects import Commit
+    from dulwich.objects import Commit, ObjectID, ShaFile
     from dulwich.repo import Repo
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-TRACKED = ("SOUL.md", "USER.md", "MEMORY.md")
-# Causes that change several documents at once: each is of one run, never comes again, and is one version.
-ONE_CHANGE = ("dream: ", "dream restore ", "undo ")
 _BRANCH = b"refs/heads/main"
 _WE = b"Parlour <parlour@localhost>"
-_BY = "By: "
-_SHORTEST = 4  # characters of a version's name that are taken for it
 _FILE = 0o100644
+_LOOSE = 8  # commits at once whose objects are files of their own; those of more are one pack
 _LOOKS, _PAUSE = 3, 0.05  # before a repository is damaged, and seconds between them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentVersion:
-    """One change: the state after it is kept under its name."""
+class RepositoryCommit:
+    """A state of the documents, and the message that says why it came to be."""
 
-    sha: str
+    texts: Mapping[str, bytes]  # by name
+    message: str
     at: datetime
-    why: str  # the cause: a job's or an entry's id, a command, `edited by hand`
-    by: str  # the person who wanted it, or ""
-    names: tuple[str, ...]  # the documents that changed
-
-    @property
-    def short(self) -> str:
-        """The name as people are shown it."""
-        return self.sha[:8]
+    sha: str = ""  # once it is written
 
 
 @contextmanager
@@ -164,57 +155,52 @@ def read_tree(repo: Repo, commit: bytes | None) -> dict[str, bytes]:
     return texts
 
 
-def write_commit(
-    repo: Repo,
-    texts: Mapping[str, bytes],
-    parent: bytes | None,
-    *,
-    why: str,
-    by: str,
-    at: datetime,
-    instead: bytes | None = None,
-    trailers: Sequence[str] = (),
-) -> str:
-    """Commit a version after *parent*: the newest one, or the one before *instead*, which this version replaces.
+def append_commits(repo: Repo, commits: Sequence[RepositoryCommit]) -> None:
+    """Write *commits*, the oldest first, behind the newest one.
 
-    *trailers* are lines that end its message. The caller holds the scope's lock. Raises OSError when the disk refuses
-    it, or another process writes there.
+    One thread at a time may call for a repository. Raises OSError when the disk refuses it, or another process writes
+    there.
     """
-    from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
+    from dulwich.objects import ObjectID
     from dulwich.refs import Ref
 
+    newest = head_of(repo)
+    before = after = ObjectID(newest) if newest else None
+    objects: list[ShaFile] = []
+    for each in commits:
+        objects += _build_objects(each, after)
+        after = objects[-1].id
     folder = Path(repo.controldir())
+    with note_writes(folder, is_tree=True):
+        if len(commits) > _LOOSE:
+            repo.object_store.add_objects([(one, None) for one in {one.id: one for one in objects}.values()])
+        else:
+            for one in objects:
+                _write(partial(repo.object_store.add_object, one))
+        if after is not None and not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, after)):
+            raise OSError("another process has written a commit at the same moment")
+    (folder / _BRANCH.decode()).chmod(0o600)  # the library leaves refs to the umask
 
-    def put(each: ShaFile) -> None:
-        name = each.id.decode()
-        with note_writes(folder / "objects" / name[:2] / name[2:]):
-            _write(lambda: repo.object_store.add_object(each))
+
+def _build_objects(each: RepositoryCommit, parent: ObjectID | None) -> list[ShaFile]:
+    """Return the texts, the tree and, last, the commit."""
+    from dulwich.objects import Blob, Commit, Tree
 
     tree = Tree()
-    for name, text in texts.items():
+    objects: list[ShaFile] = []
+    for name, text in each.texts.items():
         blob = Blob.from_string(text)
-        put(blob)
+        objects.append(blob)
         tree.add(name.encode(), _FILE, blob.id)
-    put(tree)
     commit = Commit()
     commit.tree = tree.id
-    commit.parents = [ObjectID(parent)] if parent else []
+    commit.parents = [parent] if parent else []
     commit.author = commit.committer = _WE
-    commit.author_time = commit.commit_time = int(at.timestamp())
+    commit.author_time = commit.commit_time = int(each.at.timestamp())
     commit.author_timezone = commit.commit_timezone = 0
     commit.encoding = b"UTF-8"
-    cause = " ".join(why.split()) or "changed"
-    ending = [*([f"{_BY}{by}"] if by else []), *trailers]
-    commit.message = "\n".join([cause, *(["", *ending] if ending else []), ""]).encode("utf-8", "replace")
-    put(commit)
-    newest = instead or parent
-    before = ObjectID(newest) if newest else None
-    branch = folder / _BRANCH.decode()
-    with note_writes(branch):
-        if not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, commit.id)):
-            raise OSError("somebody else kept a version at the same moment")
-    branch.chmod(0o600)  # the library leaves refs to the umask
-    return commit.id.decode()
+    commit.message = each.message.encode("utf-8", "replace")
+    return [*objects, tree, commit]
 
 
 def _write(write: Callable[[], T]) -> T:
@@ -229,57 +215,21 @@ def _write(write: Callable[[], T]) -> T:
     try:
         return write()
     except FileLocked as error:  # a person's own git, at this moment
-        raise OSError("somebody else kept a version at the same moment") from error
+        raise OSError("another process has written a commit at the same moment") from error
 
 
-def continues_change(newest: DocumentVersion, texts: Mapping[str, bytes], *, why: str, by: str) -> bool:
-    """Return True if the newest version is the first part of the change that *texts* belong to."""
-    is_same = (newest.why, newest.by) == (" ".join(why.split()), by)
-    return is_same and why.startswith(ONE_CHANGE) and not set(texts) & set(newest.names)
-
-
-def walk(repo: Repo) -> Iterator[DocumentVersion]:
-    """Yield every version, the newest first."""
-    commit = head_of(repo)
-    while commit is not None:
-        yield read_version(repo, commit)
-        commit = parent_of(repo, commit)
-
-
-def read_version(repo: Repo, commit: bytes) -> DocumentVersion:
-    """Return the version that *commit* describes."""
-    found = _read(repo, commit)
-    why, _, rest = found.message.decode("utf-8", "replace").partition("\n")
-    by = next((line.removeprefix(_BY) for line in rest.splitlines() if line.startswith(_BY)), "")
-    before, after = read_tree(repo, parent_of(repo, commit)), read_tree(repo, commit)
-    return DocumentVersion(
-        sha=commit.decode(),
-        at=datetime.fromtimestamp(found.commit_time, UTC),
-        why=why,
-        by=by,
-        names=tuple(name for name in TRACKED if before.get(name) != after.get(name)),
-    )
+def walk(repo: Repo) -> Iterator[RepositoryCommit]:
+    """Yield every commit, the newest first."""
+    sha = head_of(repo)
+    while sha is not None:
+        commit = _read(repo, sha)
+        at = datetime.fromtimestamp(commit.commit_time, UTC)
+        message = read_message(repo, sha)
+        yield RepositoryCommit(sha=sha.decode(), at=at, message=message, texts=read_tree(repo, sha))
+        sha = parent_of(repo, sha)
 
 
 def read_message(repo: Repo, commit: bytes) -> str:
     """Return the message of *commit*."""
     message: bytes = _read(repo, commit).message
     return message.decode("utf-8", "replace")
-
-
-def resolve(repo: Repo, sha: str) -> bytes | None:
-    """Return the whole name of the version that *sha* begins; None when none or several do."""
-    if len(sha) < _SHORTEST or not sha.isalnum():
-        return None
-    found = []
-    commit = head_of(repo)
-    while commit is not None:
-        if commit.startswith(sha.lower().encode()):
-            found.append(commit)
-        commit = parent_of(repo, commit)
-    return found[0] if len(found) == 1 else None
-
-
-def lines_of(text: bytes | None) -> list[str]:
-    """Return the lines of a document, whatever its bytes."""
-    return (text or b"").decode("utf-8", "replace").splitlines()

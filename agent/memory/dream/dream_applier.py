@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from agent.memory.documents.file_documents import SOUL, FileDocumentStore
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.file_documents import SOUL
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.dream.dream_state import DreamPass, DreamRun
-from agent.memory.editing.document_editor import DocumentEditor
+from agent.memory.editing.document_editor import DocumentEditor, save_conflicts
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import ReviewReason, StagedChange
 from agent.memory.editing.text_operations import Operation
+from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.history.history_log import HistoryEntry, add_keys
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate
-from gateway.ports import Job, SessionRow, TurnRecordStore
+from gateway.ports import DocumentChange, Job, SessionRow, TextChange, TurnRecordStore
 
 log = structlog.get_logger(__name__)
 
 DOCUMENTS = ("USER.md", "MEMORY.md", SOUL)
 _PEOPLE = "people/"  # the scopes of people
 _ASKED = "asked"  # field of a job
-_LOOK_BACK = 50  # versions in which our own is looked for after a crash
+_LOOK_BACK = 50  # changes in which our own is looked for after a crash
+_TRIES = 3  # of a compare-and-set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,7 @@ class DreamApplier:
     """Changes the documents of any scope. Doing it twice is doing it once."""
 
     home: Path
-    documents: FileDocumentStore
-    versions: VersionStore
+    documents: ScopeDocuments
     staging: StagedChangeStore
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
@@ -71,35 +72,59 @@ class DreamApplier:
         Raises OSError.
         """
         cause = run.cause(entries)
-        changes = waits = 0
-        waiting: list[Operation] = []
+        outcomes: list[tuple[str, DocumentOutcome]] = []
         for dream_pass in run.passes:
             simulation = await asyncio.to_thread(_simulate_pass, run, dream_pass)
             for name in DOCUMENTS:
                 only = _only_propose(scope, name, dream_pass.is_untrusted)
                 result = await asyncio.to_thread(outcome, simulation, name, only_propose=only)
-                left = await self._write(scope, name, run.base[name], result, cause)
-                changes += 0 if ReviewReason.BUSY in left.waiting else len(left.done)
-                waits += sum(map(len, left.waiting.values()))
-                waiting += left.waiting_operations
-                if stages:
-                    await self._editor.stage(
-                        scope, left, functools.partial(self._build_change, scope, run, entries, name)
-                    )
+                outcomes.append((name, result))
+        changed = {name: result.text for name, result in outcomes if result.text != run.base[name]}
+        change = await self._write(scope, run.base, changed, cause)
+        changes = waits = 0
+        waiting: list[Operation] = []
+        for name, result in outcomes:
+            is_busy = change is None and name in changed
+            left = replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done}) if is_busy else result
+            changes += 0 if is_busy else len(left.done)
+            waits += sum(map(len, left.waiting.values()))
+            waiting += left.waiting_operations
+            if stages:
+                await self._editor.stage(scope, left, functools.partial(self._build_change, scope, run, entries, name))
         edits = (edit for each in run.passes for answer in each.answers for edit in answer)
         keys = keys_of_lines(edits, pending_operations=waiting)
-        await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys)
-        await self.documents.notice(scope)  # a crash may have come between a file and its version
-        sha = await asyncio.to_thread(self._sha, scope, cause)
-        return DreamReport(entries=len(entries), changes=changes, waits=waits, sha=sha)
+        memory = (await self.documents.read(scope, "MEMORY.md")).text
+        await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys, memory)
+        return DreamReport(entries=len(entries), changes=changes, waits=waits, sha=change.short if change else "")
 
-    async def _write(self, scope: str, name: str, base: str, result: DocumentOutcome, cause: str) -> DocumentOutcome:
-        if result.text == base:
-            return result
+    async def _write(
+        self, scope: str, base: Mapping[str, str], texts: Mapping[str, str], cause: str
+    ) -> DocumentChange | None:
+        """Merge the changes from *base* to *texts* into the documents, as one change; return it.
+
+        It has no id if nothing differs. None if other writers won every try.
+        """
         await self.documents.notice(scope)
-        if await asyncio.to_thread(self._is_written, scope, name, cause):
-            return result  # before a crash; later changes were a person's decision
-        return await self._editor.write(scope, name, base, result, why=cause)
+        for _ in range(_TRIES):
+            earlier = await self.documents.changes.log(scope, limit=_LOOK_BACK)
+            if written := next((each for each in earlier if each.why == cause), None):
+                return written  # before a crash; later changes were a person's decision
+            merged: dict[str, TextChange] = {}
+            conflicts: dict[str, Sequence[MergeConflict]] = {}
+            for name, text in texts.items():
+                now = await self._editor.text(scope, name)
+                result = await asyncio.to_thread(three_way, base[name], text, now)
+                if result.text != now:
+                    merged[name] = TextChange((await self.documents.read(scope, name)).rev, result.text)
+                conflicts[name] = result.conflicts
+            change = await self.documents.change(scope, merged, why=cause, after=earlier[0].number if earlier else None)
+            if change is not None:
+                for name, each in conflicts.items():
+                    folder = scope_folder(self.home, scope) / "memory"
+                    await asyncio.to_thread(save_conflicts, folder, self.disk, each, name)
+                return change
+        log.warning("memory.write_contended", scope=scope, name=", ".join(texts))
+        return None
 
     def _build_change(
         self, scope: str, run: DreamRun, entries: Sequence[HistoryEntry], document: str, why: str
@@ -117,14 +142,6 @@ class DreamApplier:
     @property
     def _editor(self) -> DocumentEditor:
         return DocumentEditor(home=self.home, documents=self.documents, staging=self.staging, disk=self.disk)
-
-    # -- these block -------------------------------------------------------------------------------
-
-    def _is_written(self, scope: str, name: str, cause: str) -> bool:
-        return any(each.why == cause for each in self.versions.log(scope, limit=_LOOK_BACK, name=name))
-
-    def _sha(self, scope: str, cause: str) -> str:
-        return next((each.short for each in self.versions.log(scope, limit=_LOOK_BACK) if each.why == cause), "")
 
 
 def _only_propose(scope: str, name: str, is_untrusted: bool) -> str:

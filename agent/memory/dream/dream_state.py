@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.documents.version_store import DREAM_CAUSE
+from agent.memory.documents.document_changes import DREAM_CAUSE
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
 from agent.memory.history.history_log import HistoryEntry
 from agent.memory.scopes import PENDING

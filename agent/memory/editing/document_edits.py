@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.memory.documents.version_store import TRACKED
+from agent.memory.documents.document_changes import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,

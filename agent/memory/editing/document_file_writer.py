@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,10 +22,10 @@ import structlog
 from cachetools import LRUCache
 
 from agent.locks import KeyLocks
+from agent.memory.documents.document_changes import BY_HAND, TRACKED
 from agent.memory.documents.document_commits import DocumentCommits
-from agent.memory.documents.version_store import BY_HAND, TRACKED
 from agent.memory.editing.three_way_merge import merge_both
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, decode_text, wait_for_thread
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import StoreUnavailable
@@ -43,9 +44,10 @@ _LINGERING = 0.5  # and may write into a file that was exchanged, for it had ope
 _COARSE = 2.5  # seconds; a file that was changed so recently can be changed again without a new time
 _LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
 _KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
+_LAST_FLUSHES = 3  # one for a file that was exchanged, one for its next text, one for what came out
 _TRIES = 20  # of a compare-and-set
 _ALL = 1_000_000  # changes
-_COMMITTED = 32  # changes in one visit of a thread
+_COMMITTED = 256  # changes in one visit of a thread
 
 _Signatures: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
@@ -113,13 +115,18 @@ class DocumentFileWriter:
         home: Path,
         documents: DocumentChangeStore,
         *,
+        is_mirroring: bool = True,
         has_git: bool = True,
         disk: Disk | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """With *has_git*, each change is a commit. *now* is the clock of the files' times."""
+        """With *has_git*, each change is a commit. *now* is the clock of the files' times.
+
+        Unless *is_mirroring*, because several gateways share the store, no file is written, and none is looked at.
+        """
         self._home = home
         self._documents = documents
+        self._is_mirroring = is_mirroring
         self._has_git = has_git
         self._disk = disk or Disk()
         self._commits = DocumentCommits(home, self._disk)
@@ -129,10 +136,33 @@ class DocumentFileWriter:
         self._missing: dict[Path, float] = {}  # since when
         self._unsettled: set[str] = set()  # scopes with files that somebody may be writing
         self._failing: dict[str, _WriteOutage] = {}  # by scope
-        self._is_store_down = False
+        self._is_store_down = self._is_closing = False
+
+    async def begin(self, *, is_outdated: bool) -> None:
+        """Remove files that are not this store's, which would keep what is erased; a mirror then writes all again.
+
+        With *is_outdated*, another home had the mirror since, and the store wins. Without a mirror, edits by hand are
+        taken over first. Raises OSError and StoreUnavailable.
+        """
+        if self._is_mirroring and not is_outdated:
+            return
+        for scope in ("", *await asyncio.to_thread(list_scopes, self._home)):
+            if any(await asyncio.to_thread(self._signatures, scope)):
+                if not is_outdated:
+                    async with self._locks.hold(scope):
+                        await self._look_at(scope)
+                log.info("document_files.removed", scope=scope)
+            await self.remove(scope)
+        if self._is_mirroring:
+            for scope in await self._documents.scopes():
+                await self._documents.owe_files(scope)
 
     async def run(self) -> None:
         """Write until cancelled, beginning with what the last run left."""
+        if not self._is_mirroring:
+            await asyncio.Event().wait()
+        for scope in await wait_for_thread(asyncio.to_thread(self._edited_scopes)):
+            await self.notice(scope)
         passes = 0
         while True:
             await self.flush()
@@ -147,6 +177,8 @@ class DocumentFileWriter:
 
         Call it before the documents are read for a turn or a command. A file that is being saved is taken over later.
         """
+        if not self._is_mirroring:
+            return
         seen = self._seen.get(scope)
         if seen is not None and seen == await asyncio.to_thread(self._signatures, scope):
             return
@@ -160,12 +192,19 @@ class DocumentFileWriter:
         except StoreUnavailable:
             log.warning("document_files.store_down", scope=scope)
 
+    async def notice_all(self) -> None:
+        """Take over what a person has changed in the documents of every scope of the home."""
+        for scope in ("", *await asyncio.to_thread(list_scopes, self._home)):
+            await self.notice(scope)
+
     async def flush(self, scope: str | None = None) -> bool:
         """Write what is stale of *scope*, or of all; return False if files could not be written.
 
         Files that are being saved are left for the next flush, and scopes whose files could not be written for
         a later one, unless *scope* is given.
         """
+        if not self._is_mirroring:
+            return True
         now = asyncio.get_running_loop().time()
         try:
             stale = [each for each in await self._documents.stale_paths(scope) if _is_ours(each)]
@@ -194,6 +233,8 @@ class DocumentFileWriter:
         Nothing in its folder has an earlier text then, beside what a person has put there. Raises OSError when a file
         cannot be written, or is changed all the time, and StoreUnavailable.
         """
+        if not self._is_mirroring:
+            return
         self._unsettled.add(scope)
         clock = asyncio.get_running_loop()
         latest = clock.time() + _LONGEST_SETTLE
@@ -225,13 +266,29 @@ class DocumentFileWriter:
             self._unsettled.discard(scope)
             await wait_for_thread(asyncio.to_thread(self._remove, scope))
 
+    @asynccontextmanager
+    async def hold(self, *scopes: str) -> AsyncIterator[None]:
+        """Leave the files of *scopes* as they are while the context is open, which may move them; then look again."""
+        async with AsyncExitStack() as stack:
+            for scope in sorted(set(scopes)):
+                await stack.enter_async_context(self._locks.hold(scope))
+                await stack.enter_async_context(self._commit_locks.hold(scope))
+            try:
+                yield
+            finally:
+                for scope in scopes:
+                    self._seen.pop(scope, None)
+
     async def close(self) -> None:
-        """Write what is stale."""
-        await self.flush()
+        """Write what is stale, without a wait for editors that may have a file open."""
+        self._is_closing = True
+        for _ in range(_LAST_FLUSHES):
+            await self.flush()
 
     # -- a scope -----------------------------------------------------------------------------------
 
     async def _write_scope(self, scope: str, stale: Sequence[StalePath]) -> None:
+        """Write the files of *scope*, and pay its debts *stale*, which were read before its documents are."""
         async with self._locks.hold(scope):
             sights = await self._look_at(scope)
             behind = await self._stale_names(scope, sights)
@@ -248,12 +305,14 @@ class DocumentFileWriter:
         if not stale:
             return
         async with self._commit_locks.hold(scope):
-            is_anew = is_settled and any(each.path == REPOSITORY for each in stale)
+            # Another flush may have paid them meanwhile: a repository that is owed is begun again once.
+            now = await self._documents.stale_paths(scope) if is_settled else ()
+            owed = [each for each in stale if each in now]
+            is_anew = any(each.path == REPOSITORY for each in owed)
             if is_anew:
                 await wait_for_thread(asyncio.to_thread(self._remove_unreadable, scope))
             await self._commit(scope, is_anew=is_anew)
-        if is_settled:
-            for file in stale:
+            for file in owed:
                 await self._documents.drop_stale_path(file)
 
     async def _look_at(self, scope: str) -> Mapping[str, _FileLook]:
@@ -346,6 +405,15 @@ class DocumentFileWriter:
                 found.append((stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_mtime_ns))
         return tuple(found)
 
+    def _edited_scopes(self) -> list[str]:
+        """Return the scopes with files that were changed since they were looked at last, while no gateway ran."""
+
+        def is_edited(scope: str) -> bool:
+            places = [self._place(scope, name) for name in TRACKED]
+            return any(_changed_at(each.path) > _changed_at(each.state) for each in places)
+
+        return [scope for scope in ("", *list_scopes(self._home)) if is_edited(scope)]
+
     def _changed(self, signatures_of: Mapping[str, _Signatures]) -> list[str]:
         return [scope for scope, signatures in signatures_of.items() if self._signatures(scope) != signatures]
 
@@ -372,7 +440,8 @@ class DocumentFileWriter:
             return state, False  # a kill came before it was removed
         if state.about is not None and out == state.about.encode() and self._disk.load(place.path) != out:
             return _FileState(state.was), False  # a kill came right before the exchange
-        if self._is_fresh(place.aside, _LINGERING) or self._is_fresh(place.path, _SAVING):
+        is_ours = self._is_closing and _is_text(out, state.was)
+        if not is_ours and (self._is_fresh(place.aside, _LINGERING) or self._is_fresh(place.path, _SAVING)):
             return state, True
         if not _is_text(out, state.was):
             if (text := _decode(out)) is None:
@@ -467,6 +536,13 @@ class DocumentFileWriter:
         if beside.exists():
             self._disk.remove_folder(beside)
         self._commits.remove(scope)
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_ctime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def _is_ours(file: StalePath) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
+from agent.memory.documents.document_changes import APPROVED
 from agent.memory.documents.file_documents import change_document
-from agent.memory.documents.version_store import APPROVED
 from agent.memory.editing.staged_changes import (
     ReviewReason,
     StagedChange,

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from agent.memory.documents.version_store import TRACKED
+from agent.memory.documents.document_changes import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,

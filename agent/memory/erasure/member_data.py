@@ -1,4 +1,4 @@
-"""Erase one member's messages and remembered facts from the files and versions of a group's scope. Blocks."""
+"""Erase one member's messages and remembered facts from the files and versions of a group's scope."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.attachments.file_facts import facts_in
+from agent.memory.documents.document_changes import rewrite_history
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -17,11 +18,11 @@ from agent.memory.erasure.scope_files import (
     remove_attachments,
 )
 from agent.memory.erasure.word_match import ALL, without_entries, without_words
-from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import decode, encode, kind_of
 from gateway.ports import Line
 
+_ALL = 2**62  # changes
 _TEXT_KINDS = frozenset({"message", "command", "notice"})
 
 
@@ -49,33 +50,28 @@ class GroupMember:
         is_own_turn = self._turn_filter()
         return bool(await redact(self.scope, lambda raw: self._blank_line(raw, is_own_turn)))
 
-    def without_lines(self, name: str, text: str) -> str:
-        """Return the current text of a document without the entries that the member added."""
-        authors = self.storage.versions.line_authors(self.scope).get(name, {})
-        return without_entries(text, ALL, lambda line: authors.get(line, "") in self.accounts)[0]
+    async def clear_documents(self) -> bool:
+        """Erase what the member added from the documents and every version; return False if they never changed any."""
+        documents = self.storage.documents
+
+        def redact(text: str, authors: Mapping[str, str]) -> str:
+            return without_entries(text, ALL, lambda line: authors.get(line, "") in self.accounts)[0]
+
+        is_author = any(each.by in self.accounts for each in await documents.changes.log(self.scope, limit=_ALL))
+        if is_author:
+            await rewrite_history(documents.changes, self.scope, redact, anonymous=self.accounts)
+            await asyncio.to_thread(self._clear_folder, BLOBS)
+        return is_author
 
     def clear_files(self) -> bool:
-        """Erase the member's data from versions, raw archive and snapshot texts; return False if none exists."""
-        for path in sorted((self.folder / RESULTS).glob("*")):  # whose call it was is not recorded there
-            self.storage.disk.remove(path)
+        """Erase the member's data from the raw archive and results of tools; return False if none is archived."""
+        self._clear_folder(RESULTS)  # whose call it was is not recorded there
         memory = self.folder / "memory"
-        if not memory.is_dir():
-            return False
+        return memory.is_dir() and bool(clear_raw(self.storage.disk, memory, ALL, self._is_sender))
 
-        def redact(text: bytes, authors: Mapping[str, str]) -> bytes:
-            plain = text.decode("utf-8", "surrogateescape")
-            cleared, count = without_entries(plain, ALL, lambda line: authors.get(line, "") in self.accounts)
-            return cleared.encode("utf-8", "surrogateescape") if count else text
-
-        with self.storage.disk.lock(memory / LOCK):
-            is_author = any(version.by in self.accounts for version, _ in self.storage.versions.every(self.scope))
-            if is_author:
-                self.storage.versions.rewrite(self.scope, redact, anonymous=self.accounts)
-        is_raw = bool(clear_raw(self.storage.disk, memory, ALL, self._is_sender))
-        if is_author:
-            for path in sorted((self.folder / BLOBS).glob("*")):
-                self.storage.disk.remove(path)
-        return is_author or is_raw
+    def _clear_folder(self, name: str) -> None:
+        for path in sorted((self.folder / name).glob("*")):
+            self.storage.disk.remove(path)
 
     def _is_sender(self, line: Line) -> bool:
         by = line.get("by")

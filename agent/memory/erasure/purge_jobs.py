@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from agent.memory.documents.document_changes import rewrite_history
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -30,7 +31,7 @@ from agent.memory.erasure.scope_files import (
 )
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
-from agent.memory.history.history_log import LOCK, redact_history
+from agent.memory.history.history_log import redact_history
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time, parse_time
@@ -145,6 +146,7 @@ class PurgeJobs:
         """
         payload: Mapping[str, Any] = job.payload
         if not payload["awaited"]:
+            await self.storage.settle_documents(job.scope)
             await self.storage.staging.discard(job.scope, str(payload["staged"]))
             return None
         pattern, requester = _request(payload)
@@ -210,6 +212,7 @@ class PurgeJobs:
                 break
             if found:
                 progress.awaited |= await self._running(job.scope, key)
+        await self.storage.settle_documents(job.scope)
         del self.progress[job.id]
         if job.payload.get("staged"):
             await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
@@ -243,42 +246,42 @@ class PurgeJobs:
         await self.storage.transcripts.redact(scope, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
         await asyncio.to_thread(remove_attachments, self.storage.disk, folder, attachments.unreferenced)
-        return await self.word_eraser.forget(
+        result = await self.word_eraser.forget(
             scope, pattern, requester, turn="", whole=True, page=page, spare=spare, since=since
         )
+        # Not in the job alone: a turn that begins after the request quotes the words from no version into its answer.
+        async with self.storage.writing:
+            await self._clear_versions(scope, pattern, requester)
+        return result
 
     async def _clear_files(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         async with self.storage.writing:
-            await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
+            text = (await self.storage.documents.read(scope, "MEMORY.md")).text
+            await asyncio.to_thread(self._clear_folder, scope, pattern, requester, text)
         await self.storage.index.purge_stale(scope)
 
-    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
+    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, text: str) -> None:
         folder = scope_folder(self.storage.home, scope)
         memory = folder / "memory"
         if not folder.is_dir():
             return
         if memory.is_dir():
-            # VersionKeeper works under this lock.
-            with self.storage.disk.lock(memory / LOCK):
-                self._clear_versions(scope, pattern, requester)
             clear_raw(self.storage.disk, memory, pattern, may_clear(requester))
         for name in (BLOBS, RESULTS):  # the next turn takes a new snapshot
             remove_matching(self.storage.disk, folder / name, pattern)
         if requester.may_all:
-            self.storage.versions.drop_broken(scope)
-            redact_history(memory, self.storage.disk, lambda text: without_sentences(text, pattern))
+            redact_history(memory, self.storage.disk, lambda each: without_sentences(each, pattern), text)
             clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
 
-    def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
-        def redact(text: bytes, authors: Mapping[str, str]) -> bytes:
-            plain = text.decode("utf-8", "surrogateescape")
-            cleared, count = without_entries(
-                plain, pattern, lambda line: requester.may_all or authors.get(line, "") == requester.account.name
-            )
-            return cleared.encode("utf-8", "surrogateescape") if count else text
+    async def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
+        """Erase the words from every version of the documents that the requester may clear."""
 
-        change = (lambda why: without_sentences(why, pattern)) if requester.may_all else str
-        self.storage.versions.rewrite(scope, redact, change=change)
+        def redact(text: str, authors: Mapping[str, str]) -> str:
+            author = requester.account.name
+            return without_entries(text, pattern, lambda line: requester.may_all or authors.get(line, "") == author)[0]
+
+        cause = (lambda why: without_sentences(why, pattern)) if requester.may_all else str
+        await rewrite_history(self.storage.documents.changes, scope, redact, cause=cause)
 
     async def _clear_records(
         self, reach: ErasureFilter, pattern: ErasurePattern, requester: ErasureRequester, *, upto: int

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
 import structlog
 
 from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.document_changes import select_documents
+from agent.memory.documents.file_documents import SOUL, change_document
 from agent.memory.erasure.member_data import GroupMember
 from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
 from agent.memory.erasure.scope_files import ErasureStorage, scope_paths
@@ -29,7 +29,6 @@ from gateway.ports.erasure import ErasureFilter
 log = structlog.get_logger(__name__)
 
 ERASE = "erase"
-PERSONA = "SOUL.md"
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _RETRY_DELAY = timedelta(seconds=2)
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 600  # seconds; how long running turns are waited for
@@ -65,7 +64,7 @@ class ScopeEraser:
         """Clear the documents; return the job for the command's commit that erases the rest."""
         async with self.storage.writing:
             for name in DOCUMENTS:
-                if scope or name != PERSONA:  # the home's own persona belongs to the installation
+                if scope or name != SOUL:  # the home's own persona belongs to the installation
                     await change_document(self.storage.documents, scope, name, lambda _: "", why="forget")
             await self.word_eraser.request_new_snapshots(scope, turn)
         self.storage.reopen(scope)
@@ -116,6 +115,7 @@ class ScopeEraser:
         await self.storage.index.close_index(scope)
         await self.storage.transcripts.remove_turns(scope)
         await self.storage.staging.discard_all(scope)
+        await self._remove_documents(scope)
         await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
         await self.storage.store.drop_jobs(scope, spare=spare)
@@ -125,6 +125,16 @@ class ScopeEraser:
         log.info("memory.erased", scope=scope, chats=len(keys))
 
     # -- a scope -----------------------------------------------------------------------------------
+
+    async def _remove_documents(self, scope: str) -> None:
+        """Remove the documents with every version; of the home itself the persona stays."""
+        changes = self.storage.documents.changes
+        while True:
+            states = await changes.states(scope)
+            number = states[-1].change.number if states else (await changes.heads([scope]))[scope].number
+            kept = [] if scope else select_documents(states, {SOUL})
+            if await changes.replace({scope: kept}, was={scope: number}):
+                return
 
     async def _clear_records(self, keys: frozenset[SessionKey], ids: Collection[str]) -> None:
         await self.storage.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
@@ -183,12 +193,10 @@ class ScopeEraser:
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope = member.scope
         await self.storage.transcripts.settle(scope)
+        await self.storage.documents.notice(scope)
         is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
         async with self.storage.writing:
-            for name in DOCUMENTS:
-                clear = partial(member.without_lines, name)
-                before, after = await change_document(self.storage.documents, scope, name, clear, why="forget")
-                is_changed = is_changed or before != after
+            is_changed = await member.clear_documents() or is_changed
             for job in await self.storage.jobs.pending_in(scope):
                 is_theirs = {job.payload.get("by"), job.payload.get("person")} & member.accounts
                 if is_theirs or job.payload.get("sender") in member.ids:
@@ -201,6 +209,7 @@ class ScopeEraser:
             rows = await self.storage.store.redact(ErasureFilter(keys=keys, sender=each, is_over=True), blank_value)
             is_changed = bool(rows) or is_changed
             await self.storage.store.anonymise(sender=each, keys=keys)
+        await self.storage.settle_documents(scope)
         if is_changed:
             await self._clear_unscoped_data(keys, set(member.ids))
             await self.storage.index.purge_stale(scope)

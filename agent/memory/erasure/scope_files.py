@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.attachments.file_facts import blobs_in, facts_in
-from agent.memory.documents.file_documents import EPOCH, FileDocumentStore
-from agent.memory.documents.version_store import VersionStore
-from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD
@@ -27,14 +25,18 @@ from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import JobQueue, Line, TurnRecordStore
 from gateway.ports.erasure import ErasureStore, UnscopedData
 
+if TYPE_CHECKING:
+    from agent.memory.editing.staged_change_store import StagedChangeStore
+
 BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS, RESULTS = "blobs", "attachments", "files", "sessions", "results"
 _AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS, RESULTS)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
 LAPSED = ".lapsed.json"  # in memory/, of earlier releases
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Files without user text, and files that are cleared elsewhere (documents, index).
-_NO_TEXT = {CURSOR, DREAM_CURSOR, LOCK, EPOCH, LAPSED, ".imported", ".flushed.json", ".used.json", ".move"}
+_NO_TEXT = {CURSOR, DREAM_CURSOR, LOCK, LAPSED, ".imported", ".flushed.json", ".used.json", ".move"}
 _EXCLUDED = frozenset({"MEMORY.md", "USER.md", "SOUL.md", *_NO_TEXT, *INDEX})
+_MIRRORED = (("memory", ".git"), ("memory", ".mirror"))  # written from the rows
 # Cleared, but never removed: other data refers to them.
 _NEVER_REMOVED = frozenset({HISTORY_JSONL, RAW_JSONL, HISTORY_MD})
 
@@ -57,11 +59,13 @@ class DerivedIndex(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureStorage:
-    """Everywhere that words are stored. *reopen* discards what is cached of a scope; hold *writing* to change files."""
+    """Everywhere that words are stored. *reopen* discards what is cached of a scope; hold *writing* to change files.
+
+    *settle_documents* takes over edits by hand, and returns when the files of the documents are written.
+    """
 
     home: Path
-    documents: FileDocumentStore
-    versions: VersionStore
+    documents: ScopeDocuments
     transcripts: SessionFileWriter
     records: TurnRecordStore
     jobs: JobQueue
@@ -70,6 +74,7 @@ class ErasureStorage:
     index: DerivedIndex
     staging: StagedChangeStore
     writing: asyncio.Lock
+    settle_documents: Callable[[str], Awaitable[None]]
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
@@ -115,7 +120,7 @@ def _files(home: Path, scope: str) -> Iterator[Path]:
         if path == folder:
             continue
         inside = path.relative_to(folder).parts
-        is_excluded = inside[0] == OWN_FILES or inside[:2] == ("memory", ".git") or path.name in _EXCLUDED
+        is_excluded = inside[0] == OWN_FILES or inside[:2] in _MIRRORED or path.name in _EXCLUDED
         is_transcript = inside[0] == SESSIONS and path.suffix == ".jsonl"
         if not is_excluded and not is_transcript and path.is_file():
             yield path

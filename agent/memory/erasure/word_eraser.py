@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from agent.files.workspaces import ScopeWorkspaces
-from agent.memory.documents.file_documents import EPOCH, change_document
+from agent.memory.documents.file_documents import DocumentBusy
 from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
@@ -41,6 +41,7 @@ ASK_ERASURE = "ask_erasure"  # kind of the job that asks whether words are to be
 DOCUMENTS = ("MEMORY.md", "USER.md", "SOUL.md")
 _NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
 _MOST_EXAMPLES = 5
+_TRIES = 3  # of a compare-and-set
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
@@ -117,6 +118,7 @@ class WordEraser:
         the request (*since*), are kept for their answers.
         """
         await self._storage.transcripts.settle(scope)
+        await self._storage.documents.notice(scope)
         async with self._storage.writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
             summaries = files = 0
@@ -125,7 +127,8 @@ class WordEraser:
                 # Jobs before files: a pending job must not write the words again.
                 planned += await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
-                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern)
+                memory = (await self._storage.documents.read(scope, "MEMORY.md")).text
+                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, memory)
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             planned += await self._storage.staging.erase(
                 scope,
@@ -151,7 +154,7 @@ class WordEraser:
         others = 0
         for name in DOCUMENTS:
             text = (await self._storage.documents.read(scope, name)).text
-            allowed = await asyncio.to_thread(self._removable_lines, scope, name, text, pattern, requester)
+            allowed = await self._removable_lines(scope, name, text, pattern, requester)
             removable = matching_entries(text, pattern, allowed.__contains__)
             others += len(matching_entries(text, pattern)) - len(removable)
             remembered += removable
@@ -232,29 +235,37 @@ class WordEraser:
         """Return the number of removed entries, and of matching entries that other people added."""
         removed = others = 0
         for name in DOCUMENTS:
-
-            def clear(text: str, name: str = name) -> str:
-                allowed = self._removable_lines(scope, name, text, pattern, requester)
-                return without_entries(text, pattern, allowed.__contains__)[0]
-
-            before, after = await change_document(
-                self._storage.documents, scope, name, clear, why="forget", by=requester.account.name
-            )
+            before, after = await self._clear_document(scope, name, pattern, requester)
             left = len(matching_entries(after, pattern))
             removed += len(matching_entries(before, pattern)) - left
             others += left
         return removed, others
 
-    def _removable_lines(
+    async def _clear_document(
+        self, scope: str, name: str, pattern: ErasurePattern, requester: ErasureRequester
+    ) -> tuple[str, str]:
+        """Remove the entries of a document that the requester may remove; return its text before and after."""
+        documents = self._storage.documents
+        for _ in range(_TRIES):
+            now = await documents.read(scope, name)
+            allowed = await self._removable_lines(scope, name, now.text, pattern, requester)
+            text, _ = await asyncio.to_thread(without_entries, now.text, pattern, allowed.__contains__)
+            by = requester.account.name
+            if text == now.text or await documents.write(scope, name, text, was=now.rev, why="forget", by=by):
+                return now.text, text
+        raise DocumentBusy(f"{name} is being written to all the time")
+
+    async def _removable_lines(
         self, scope: str, name: str, text: str, pattern: ErasurePattern, requester: ErasureRequester
     ) -> frozenset[str]:
         """Return the lines that the requester may remove: all for an admin, else those they added."""
         lines = [line for line in text.splitlines() if line.strip()]
         if requester.may_all:
             return frozenset(lines)
+        changes = self._storage.documents.changes
+        sources = [(line, await changes.source(scope, name, line)) for line in lines if pattern.in_text(line)]
         author = requester.account.name
-        sources = ((line, self._storage.versions.source(scope, name, line)) for line in lines if pattern.in_text(line))
-        return frozenset(line for line, version in sources if version is not None and version.by == author)
+        return frozenset(line for line, source in sources if source is not None and source.by == author)
 
     async def _clear_reminders(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> int:
         """Remove the reminders whose text matches, and return their number.
@@ -279,9 +290,9 @@ class WordEraser:
                 count += 1
         return count
 
-    def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
+    def _clear_notes(self, scope: str, pattern: ErasurePattern, memory: str) -> int:
         folder = scope_folder(self._storage.home, scope) / "memory"
-        changed = redact_history(folder, self._storage.disk, lambda text: without_sentences(text, pattern))
+        changed = redact_history(folder, self._storage.disk, lambda text: without_sentences(text, pattern), memory)
         for note in _notes(folder):
             text = (self._storage.disk.load(note) or b"").decode("utf-8", "replace")
             cleared, count = without_entries(text, pattern)
@@ -311,7 +322,7 @@ class WordEraser:
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Make every conversation of the scope take a new snapshot at its next turn."""
-        await change_document(self._storage.documents, scope, EPOCH, lambda _: f"{turn}\n", why="forget")
+        await self._storage.documents.changes.set_epoch(scope, turn)
 
 
 def _notes(folder: Path) -> list[Path]:

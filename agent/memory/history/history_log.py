@@ -233,11 +233,13 @@ def keys_of_all_lines(folder: Path, disk: Disk) -> dict[str, str]:
     return {line: text for keys in (*summarized, load_keys(folder, disk)) for line, text in keys.items()}
 
 
-def add_keys(folder: Path, disk: Disk, keys: Mapping[str, str]) -> None:
-    """Store the keys of lines that MEMORY.md or an archive has. Idempotent; blocks; raises OSError."""
+def add_keys(folder: Path, disk: Disk, keys: Mapping[str, str], text: str) -> None:
+    """Store the keys of lines that MEMORY.md, whose text is *text*, or an archive has.
+
+    Idempotent; blocks; raises OSError.
+    """
     if keys:
         with disk.lock(folder / LOCK):
-            text = (disk.load(folder / "MEMORY.md") or b"").decode("utf-8", "replace")
             save_keys(folder, disk, load_keys(folder, disk) | dict(keys), text)
 
 
@@ -265,18 +267,19 @@ def _lines(texts: Sequence[bytes]) -> list[str]:
 # -- redaction -------------------------------------------------------------------------------------
 
 
-def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> int:
+def redact_history(folder: Path, disk: Disk, change: Callable[[str], str], memory: str | None = None) -> int:
     """Apply *change* to the text of every entry; return the number of changed entries. Blocks; raises OSError.
 
-    Keys are kept only of lines that MEMORY.md and its archives have and that *change* does not alter. Entries keep
-    their cursors and ranges, and HISTORY.md is rewritten. Messages in the raw archive that *change* would alter are
-    blanked. Idempotent: files are replaced as a whole.
+    *memory* is the text of MEMORY.md, by default that of its file. Keys are kept only of lines that it and its archives
+    have and that *change* does not alter. Entries keep their cursors and ranges, and HISTORY.md is rewritten. Messages
+    in the raw archive that *change* would alter are blanked. Idempotent: files are replaced as a whole.
     """
     if not folder.is_dir():
         return 0
     with disk.lock(folder / LOCK):
-        keyed = _unaltered_lines(folder, disk, change)
-        memory = (disk.load(folder / "MEMORY.md") or b"").decode("utf-8", "replace")
+        if memory is None:
+            memory = (disk.load(folder / "MEMORY.md") or b"").decode("utf-8", "replace")
+        keyed = _unaltered_lines(folder, disk, change, memory)
         known = load_keys(folder, disk).items()
         unaltered = {name: words for name, words in known if name in keyed and change(words) == words}
         save_keys(folder, disk, unaltered, memory)
@@ -307,9 +310,10 @@ def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
         return rewrite_lines(folder / RAW_JSONL, disk, change)
 
 
-def _unaltered_lines(folder: Path, disk: Disk, change: Callable[[str], str]) -> frozenset[str]:
+def _unaltered_lines(folder: Path, disk: Disk, change: Callable[[str], str], memory: str) -> frozenset[str]:
     """Return the fingerprints of the lines of MEMORY.md and its archives that *change* does not alter."""
-    texts = [disk.load(path) or b"" for path in (folder / "MEMORY.md", *folder.glob(f"*{ARCHIVE_SUFFIX}"))]
+    archives = [disk.load(path) or b"" for path in folder.glob(f"*{ARCHIVE_SUFFIX}")]
+    texts = [memory.encode("utf-8", "replace"), *archives]
     return frozenset(line_fingerprint(line) for line in _lines(texts) if change(line) == line)
 
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.memory.documents.file_documents import DocumentBusy, FileDocumentStore, change_document
-from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, VersionStore
+from agent.memory.documents.document_changes import UNARCHIVED
+from agent.memory.documents.file_documents import DocumentBusy, change_document
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
 from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
@@ -38,7 +39,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports import Job
+from gateway.ports import DocumentChange, Job
 
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
 _MAX_VERSIONS = 200  # of a scope that are searched for those of a turn
@@ -89,8 +90,7 @@ class ChatMemoryEditor:
     def __init__(
         self,
         home: Path,
-        documents: FileDocumentStore,
-        versions: VersionStore,
+        documents: ScopeDocuments,
         staging: StagedChangeStore,
         *,
         writing: asyncio.Lock,
@@ -100,7 +100,7 @@ class ChatMemoryEditor:
         """Change documents under *writing*, which every job that changes memory holds."""
         self._home = home
         self._documents = documents
-        self._versions = versions
+        self._changes = documents.changes
         self._staging = staging
         self._writing = writing
         self._now = now
@@ -109,12 +109,12 @@ class ChatMemoryEditor:
     async def edit(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> ChatEditResult:
         """Apply *edits*, or none of them. Raises ToolFailed, with the closest lines for one that does not exist."""
         async with self._writing:
-            earlier = await asyncio.to_thread(self._turn_versions, request)
+            earlier = await self._turn_changes(request)
             done = {name for each in earlier if each.why == request.cause for name in each.names}
             if not done:
                 archived = await self._find_archived(request.scope, edits)
                 resolved, lost = await self._check(request, edits, archived)
-                lost += await asyncio.to_thread(lambda: sum(self._count_lost(request.scope, each) for each in earlier))
+                lost += sum([await self._count_lost(request.scope, each) for each in earlier])
                 is_held = request.is_tainted or lost > MOST_ASKED
                 if is_held and any(is_redacted(each.operation) for each in resolved):
                     raise ToolFailed(
@@ -131,13 +131,14 @@ class ChatMemoryEditor:
                 for name in _names(edits)
                 if name not in done
             ]
-            await asyncio.to_thread(add_keys, self._folder(request.scope), self._disk, keys_of_lines(edits))
-            return await asyncio.to_thread(self._report, request, written)
+            text = (await self._documents.read(request.scope, MEMORY)).text
+            await asyncio.to_thread(add_keys, self._folder(request.scope), self._disk, keys_of_lines(edits), text)
+            return await self._report(request, written)
 
     async def earlier_result(self, request: ChatEditRequest) -> ChatEditResult | None:
         """Return the result of *request* if an earlier attempt of its turn has applied it."""
         async with self._writing:
-            done = await asyncio.to_thread(self._report, request, ())
+            done = await self._report(request, ())
         return done if done.versions else None
 
     async def _find_archived(self, scope: str, edits: Sequence[DocumentEdit]) -> list[ArchivedLine]:
@@ -168,7 +169,7 @@ class ChatMemoryEditor:
             lost += _loss(text, _apply(mine, text))
             resolved += mine
         if not request.may_all:
-            await asyncio.to_thread(self._check_authors, request, resolved)
+            await self._check_authors(request, resolved)
         return resolved, lost
 
     def _check_archived(self, request: ChatEditRequest, text: str, archived: Sequence[ArchivedLine]) -> None:
@@ -181,11 +182,11 @@ class ChatMemoryEditor:
                 f" change it: {moved[0].text[:_SHOWN]}"
             )
 
-    def _check_authors(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> None:
+    async def _check_authors(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> None:
         for edit in edits:
             old = "" if isinstance(edit.operation, AddLines) else _old(edit.operation)
             for line in filter(str.strip, old.splitlines()):
-                source = self._versions.source(request.scope, edit.document, line)
+                source = await self._changes.source(request.scope, edit.document, line)
                 if source is None or source.by != request.account:
                     raise ToolFailed(
                         "nothing was changed: this line was added by other people, so only an admin of this chat may"
@@ -208,22 +209,23 @@ class ChatMemoryEditor:
         except DocumentBusy as busy:
             raise ToolFailed(f"{busy}; try again") from None
 
-    def _report(self, request: ChatEditRequest, new_texts: Sequence[tuple[str, str]]) -> ChatEditResult:
-        """Return the changes by their versions; without versions (the disk is full) by *new_texts*."""
-        versions = [each for each in self._turn_versions(request) if each.why == request.cause]
-        known = [self._versions.changed_texts(request.scope, each) for each in versions]
+    async def _report(self, request: ChatEditRequest, new_texts: Sequence[tuple[str, str]]) -> ChatEditResult:
+        """Return the changed lines by their changes; without any (no line differs) by *new_texts*."""
+        changes = [each for each in await self._turn_changes(request) if each.why == request.cause]
+        known = [await self._changes.changed_texts(request.scope, each) for each in changes]
         texts = [pair for each in known for pair in each.values()] or new_texts
-        changes = tuple(change for before, after in texts for change in _line_changes(before, after))
-        return ChatEditResult(changes=changes, versions=tuple(each.short for each in versions))
+        lines = tuple(line for before, after in texts for line in _line_changes(before, after))
+        return ChatEditResult(changes=lines, versions=tuple(each.short for each in changes))
 
-    def _turn_versions(self, request: ChatEditRequest) -> list[DocumentVersion]:
-        """Return the versions of the turn's edits, the oldest first."""
+    async def _turn_changes(self, request: ChatEditRequest) -> list[DocumentChange]:
+        """Return the changes of the turn's edits, the oldest first."""
         beginning = f"{EDIT_CAUSE}{request.turn}."
-        newest = self._versions.log(request.scope, limit=_MAX_VERSIONS)
+        newest = await self._changes.log(request.scope, limit=_MAX_VERSIONS)
         return [each for each in reversed(newest) if each.why.startswith(beginning)]
 
-    def _count_lost(self, scope: str, version: DocumentVersion) -> int:
-        return sum(_loss(before, after) for before, after in self._versions.changed_texts(scope, version).values())
+    async def _count_lost(self, scope: str, change: DocumentChange) -> int:
+        texts = await self._changes.changed_texts(scope, change)
+        return sum(_loss(before, after) for before, after in texts.values())
 
     def _folder(self, scope: str) -> Path:
         return scope_folder(self._home, scope) / "memory"

@@ -172,7 +172,8 @@ class MemoryJobs:
         )
         if keys:
             folder = scope_folder(self._home, job.scope) / "memory"
-            await asyncio.to_thread(add_keys, folder, Disk(), {line_fingerprint(bullet): keys})
+            text = (await self._documents.read(job.scope, MEMORY)).text
+            await asyncio.to_thread(add_keys, folder, Disk(), {line_fingerprint(bullet): keys}, text)
 
 
 def _needs_review(job: Job) -> bool:

@@ -52,7 +52,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.keys\.json"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:pending|dream)/[^/]+"),
-    (DataKind.MEMORY, _SCOPE + r"memory/\.git(?:\.(?:new|old|corrupt-[^/]+))?/.+"),
+    (DataKind.MEMORY, _SCOPE + r"memory/\.(?:git(?:\.[^/]+)?|mirror)/.+"),
     (
         DataKind.STATE,
         _SCOPE
@@ -100,7 +100,13 @@ class ScopeInventory:
 
 
 def count_scope(
-    home: Path, scope: str, *, staged_changes: int = 0, conversations: int = 0, since: datetime | None = None
+    home: Path,
+    scope: str,
+    *,
+    remembered: int = 0,
+    staged_changes: int = 0,
+    conversations: int = 0,
+    since: datetime | None = None,
 ) -> ScopeInventory:
     """Count the files of a scope, beside what the store counts. Blocks."""
     disk = Disk()
@@ -109,7 +115,7 @@ def count_scope(
     files = [path for path in (folder / "attachments").glob("*") if path.is_file()]
     files += [path for path in (folder / "files").rglob("*") if _is_own_file(path, folder / "files")]
     return ScopeInventory(
-        remembered=sum(_count_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
+        remembered=remembered,
         summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
         notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
         waiting=staged_changes,
@@ -124,9 +130,8 @@ def _is_own_file(path: Path, root: Path) -> bool:
     return bool(exported_name(path.relative_to(root).parts)) and path.is_file() and not path.is_symlink()
 
 
-def _count_lines(disk: Disk, path: Path) -> int:
-    lines = (disk.load(path) or b"").splitlines()
-    return sum(bool(line.strip()) and not line.lstrip().startswith(b"#") for line in lines)
+def _count_lines(text: str) -> int:
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
 
 
 # -- /privacy and /export --------------------------------------------------------------------------
@@ -155,5 +160,12 @@ class PrivacyService:
         """Count the data of *scope*."""
         staged_changes = len(await self.exports.staging.records(scope))
         conversations, since = await self.exports.transcripts.count(scope)
-        count = partial(count_scope, staged_changes=staged_changes, conversations=conversations, since=since)
+        texts = await self.exports.documents.changes.texts(scope)
+        count = partial(
+            count_scope,
+            remembered=sum(_count_lines(texts.get(name, "")) for name in ("USER.md", "MEMORY.md")),
+            staged_changes=staged_changes,
+            conversations=conversations,
+            since=since,
+        )
         return await asyncio.to_thread(count, self._home, scope)

@@ -31,7 +31,6 @@ from agent.memory.storage.transcript_lines import decode, encode, kind_of
 from gateway.ports import Line
 
 _MEMORY = (
-    "MEMORY.md",
     "HISTORY.md",
     "history.jsonl",
     "raw.jsonl",
@@ -71,6 +70,7 @@ def members(
     scope: str,
     usage: Sequence[Mapping[str, Any]],
     *,
+    documents: Mapping[str, str] | None = None,
     conversations: Sequence[ArchiveMember] = (),
     rows: Mapping[str, Sequence[Line]] | None = None,
     zone: str,
@@ -78,13 +78,15 @@ def members(
 ) -> Iterator[ArchiveMember]:
     """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
 
-    *conversations* are the files of its transcripts, and *rows* the content of further JSON Lines files by name.
+    *documents* are its texts by name, *conversations* the files of its transcripts, and *rows* the content of further
+    JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
     yield from chain.from_iterable(starmap(_encoded, (rows or {}).items()))
-    for path in (folder / "SOUL.md", folder / "USER.md"):
-        yield from _plain(disk, path, f"memory/{path.name}")
+    for document, text in sorted((documents or {}).items()):
+        data = text.encode()
+        yield ArchiveMember(f"memory/{document}", len(data), partial(bytes, data))
     for pattern in _MEMORY:
         for path in sorted((folder / "memory").glob(pattern)):
             name = f"memory/{path.name}"

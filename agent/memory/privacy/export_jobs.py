@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import RetryJobLater
@@ -62,6 +63,7 @@ class ExportJobs:
     usage: UsageStore
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     transcripts: TranscriptStore
+    documents: ScopeDocuments
     staging: StagedChangeStore
     limit: Callable[[str], int]
     zone: Callable[[str], str]
@@ -140,9 +142,16 @@ class ExportJobs:
             name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()
         }
         rows["memory/waiting.jsonl"] = await self.staging.records(scope)
-        conversations = await self._conversations(scope)
+        await self.documents.notice(scope)
         return members(
-            self.home, scope, usage, conversations=conversations, rows=rows, zone=self.zone(scope), disk=self.disk
+            self.home,
+            scope,
+            usage,
+            documents=await self.documents.changes.texts(scope),
+            conversations=await self._conversations(scope),
+            rows=rows,
+            zone=self.zone(scope),
+            disk=self.disk,
         )
 
     async def _conversations(self, scope: str) -> Sequence[ArchiveMember]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from cachetools import LRUCache
 
-from agent.memory.documents.file_documents import DEFAULT_PERSONA, EPOCH, document_path
+from agent.memory.documents.file_documents import DEFAULT_PERSONA
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptSnapshot
@@ -23,7 +22,7 @@ from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.scopes import SHARED
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.text_blobs import digest_of
-from gateway.ports import DocumentStore, Line
+from gateway.ports import Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in
 CHARS_PER_TOKEN = 4
@@ -51,8 +50,6 @@ _INVENTED: Mapping[str, Sequence[Line]] = {
     "note": [{"kind": "delta", "text": "a"}],
 }
 
-Stamp: TypeAlias = tuple[int, int, int]  # modification time, size, inode
-_MISSING = (-1, 0, 0)  # of a file that does not exist, which needs no reading
 
 _WHO = """# Where you are
 
@@ -124,43 +121,36 @@ class TurnOpening:
     blobs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedView:
-    """A view, and the files it was made of as they were then."""
-
-    paths: list[str]
-    stamps: list[Stamp]
-    view: MemoryView
-
-
 class ScopeMemory:
-    """Serves what scopes remember from memory; a look at the files' stamps notices edits by hand."""
+    """Serves the texts that scopes remember; those that have not changed are not read again."""
 
-    def __init__(self, home: Path, documents: DocumentStore) -> None:
-        self._home = home
+    def __init__(self, documents: ScopeDocuments) -> None:
         self._documents = documents
-        self._views: LRUCache[str, _CachedView] = LRUCache(_SCOPES_IN_MEMORY)
+        self._views: LRUCache[str, tuple[tuple[str, ...], MemoryView]] = LRUCache(_SCOPES_IN_MEMORY)
 
     async def view(self, scope: str) -> MemoryView:
         """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
-        sources = _sources(scope)
-        model_texts = self._views.get(scope)
-        paths = model_texts.paths if model_texts else [str(document_path(self._home, *source)) for source in sources]
-        # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
-        stamps = [_stamp(path) for path in paths]
-        if model_texts is not None and model_texts.stamps == stamps:
-            return model_texts.view
-        texts_read = [
-            "" if stamp == _MISSING else (await self._documents.read(*source)).text
-            for source, stamp in zip(sources, stamps, strict=True)
+        scopes = list(dict.fromkeys((scope, "", SHARED)))
+        for each in scopes:
+            await self._documents.notice(each)
+        heads = await self._documents.changes.heads(scopes)
+        # Text that is no longer shared appears in no prompt and no delta.
+        epochs = (heads[scope].epoch, heads[SHARED].epoch)
+        state = (*epochs, *(heads[each].revs.get(name, "") for each, name in _sources(scope)))
+        known = self._views.get(scope)
+        if known is not None and known[0] == state:
+            return known[1]
+        read = [
+            (await self._documents.read(each, name)).text if name in heads[each].revs else ""
+            for each, name in _sources(scope)
         ]
-        own_soul, soul, user, memory, shared, own_epoch, shared_epoch = texts_read
-        epoch = f"{own_epoch.strip()} {shared_epoch.strip()}".strip()
-        texts = (own_soul.strip() or soul.strip(), user.strip(), memory.strip(), shared.strip())
+        own_soul, soul, user, memory, shared = (each.strip() for each in read)
+        texts = (own_soul or soul, user, memory, shared)
         rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev, epoch=epoch.strip())
-        # The stamps are those from before the reading: a write in between is seen next time.
-        self._views[scope] = _CachedView(paths, stamps, view)
+        epoch = " ".join(epochs).strip()
+        view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev, epoch=epoch)
+        # The state is that from before the reading: a change in between is seen next time.
+        self._views[scope] = (state, view)
         return view
 
 
@@ -188,19 +178,7 @@ def _sources(scope: str) -> list[tuple[str, str]]:
         (scope, "USER.md"),
         (scope, "MEMORY.md"),
         (SHARED, "MEMORY.md"),
-        (scope, EPOCH),
-        (SHARED, EPOCH),  # text that is no longer shared appears in no prompt and no delta
     ]
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - a Path costs more than the stat, and this is done each turn
-    except (FileNotFoundError, NotADirectoryError):
-        return _MISSING
-    except OSError:
-        return (0, 0, 0)
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def opening(

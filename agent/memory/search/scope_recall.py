@@ -29,7 +29,15 @@ from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_aro
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions, TranscriptStore
+from gateway.ports import (
+    MEMORY,
+    SEARCH_DEFAULTS,
+    DocumentChangeStore,
+    SearchHit,
+    SearchHits,
+    SearchOptions,
+    TranscriptStore,
+)
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
@@ -68,12 +76,14 @@ class ScopeRecall:
         read_document: Callable[[Path], str],
         zone: Callable[[str], str],
         turns: TranscriptStore | None = None,
+        rows: DocumentChangeStore | None = None,
         meaning: GuardedEmbedder | None = None,
         options: RecallOptions | None = None,
     ) -> None:
         """*documents* is a separate engine, so that indexing large documents does not delay conversations.
 
-        *zone* returns a scope's time zone. Without *turns*, as in the seed profile, no conversations are searched.
+        *zone* returns a scope's time zone. Without *turns*, as in the seed profile, no conversations are searched, and
+        without *rows* the documents of a scope are files.
         *read_document* blocks. *meaning* is the model of both engines; it is closed with them.
         """
         self._home = home
@@ -81,6 +91,7 @@ class ScopeRecall:
         self._documents = documents
         self._zone = zone
         self._turns = turns
+        self._rows = rows
         self._meaning = meaning
         self._options = options or RecallOptions()
         self._scopes: LRUCache[str, ScopeSource] = LRUCache(_MAX_SCOPES)
@@ -232,7 +243,12 @@ class ScopeRecall:
         if source is None:
             transcripts = TranscriptSource(scope, self._turns) if self._turns is not None else None
             source = self._scopes[scope] = ScopeSource(
-                self._folder(scope), zone=lambda: self._zone(scope), cut=self._options.cut, transcripts=transcripts
+                self._folder(scope),
+                zone=lambda: self._zone(scope),
+                cut=self._options.cut,
+                scope=scope,
+                transcripts=transcripts,
+                documents=self._rows,
             )
         return source
 

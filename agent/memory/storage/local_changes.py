@@ -33,6 +33,7 @@ from agent.memory.storage.scope_scan import (
 )
 from agent.memory.storage.written_files import WrittenFiles
 from gateway.errors import StoreUnavailable
+from gateway.ports.documents import is_mirrored
 from gateway.ports.scope_files import ScopeChange, StoredFile, StoredFileChange
 
 _AT_ONCE = 32 * 1024 * 1024  # bytes of one transaction, if the scope's own order allows to store it in several
@@ -50,6 +51,7 @@ class KnownScope:
     files: dict[str, CachedFile]  # those that both had, by path
     is_unsure: bool = False  # all of its files are to be looked at
     with_sessions: bool = False  # files of conversations count, as in an earlier release
+    with_documents: bool = False  # those of documents, too
 
 
 class LocalChange(NamedTuple):
@@ -86,6 +88,8 @@ def look_at_files(home: Path, copy: KnownScope, notes: Collection[str], *, trust
         among = select_noted(known, named)
     if not copy.with_sessions:
         actual = {path: signature for path, signature in actual.items() if not path.startswith(SESSIONS)}
+    if not copy.with_documents:
+        actual = {path: signature for path, signature in actual.items() if not is_mirrored(path)}
     changed = {
         path: signature
         for path, signature in actual.items()

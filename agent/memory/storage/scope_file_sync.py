@@ -75,11 +75,18 @@ class ScopeFileSync:
     """Saves and fetches the scopes of one home; one process has it."""
 
     def __init__(
-        self, home: Path, store: ScopeFileStore, *, with_home: bool = False, with_sessions: bool = False
+        self,
+        home: Path,
+        store: ScopeFileStore,
+        *,
+        with_home: bool = False,
+        with_sessions: bool = False,
+        with_documents: bool = False,
     ) -> None:
         """*with_home*: the home itself is a scope, as with `memory.isolation: shared`.
 
-        *with_sessions*: files of an earlier release hold conversations, until `leave_sessions`.
+        *with_sessions*: files of an earlier release hold conversations, until `leave_sessions`; *with_documents*: and
+        documents, until `leave_documents`.
         """
         self._home = home
         self._store = store
@@ -97,6 +104,14 @@ class ScopeFileSync:
         self._when_fetched: Callable[[str], object] = lambda _: None
         self._has_fetched = False
         self._has_started = False
+        self._with_documents = with_documents
+
+    async def leave_documents(self) -> None:
+        """Store no files of documents any more, and remove those that are stored: documents are rows now."""
+        self._with_documents = False
+        for each in self._scopes.values():
+            each.with_documents = False
+        await self.save_all()
 
     # -- saving ------------------------------------------------------------------------------------
 
@@ -249,7 +264,9 @@ class ScopeFileSync:
     def _find_changes(self, scopes: Sequence[_OpenScope]) -> tuple[dict[str, LocalChange], int | None]:
         shared = self._scopes.get(SHARED)
         if shared is not None and shared not in scopes:
-            documents = look_at_files(self._home, KnownScope(SHARED, shared.version, shared.files), ())
+            documents = look_at_files(
+                self._home, KnownScope(SHARED, shared.version, shared.files, with_documents=self._with_documents), ()
+            )
             for path in {*documents.changed, *documents.gone}:
                 self._written.add(SHARED, path)
         return find_changes(self._home, scopes, self._written)
@@ -544,7 +561,9 @@ class ScopeFileSync:
     def _open(self, scope: str) -> _OpenScope:
         if scope not in self._scopes:
             version, files = self._cache_file().load(scope)
-            self._scopes[scope] = _OpenScope(scope, version, files, with_sessions=self._with_sessions)
+            self._scopes[scope] = _OpenScope(
+                scope, version, files, with_sessions=self._with_sessions, with_documents=self._with_documents
+            )
         return self._scopes[scope]
 
     def _local_scopes(self) -> list[str]:

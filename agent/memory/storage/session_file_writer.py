@@ -159,6 +159,12 @@ class SessionFileWriter:
         self._is_store_down = self._is_behind = False
         self._has_unwritten, self._fetch = has_unwritten, fetch
 
+    async def is_outdated(self, *, is_shared: bool) -> bool:
+        """Return True if the home's mirror is not that of this store: `begin` then removes its files."""
+        name = (await asyncio.to_thread(self._disk.load, self._home / MIRROR) or b"").decode("ascii", "replace")
+        before = await self._transcripts.mirror()
+        return (not name or name != before) and bool(before or is_shared)
+
     async def begin(self, *, is_shared: bool) -> None:
         """Have every file written again unless this home has the files of this store. Call it once all is adopted.
 

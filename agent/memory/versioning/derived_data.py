@@ -6,6 +6,7 @@ is already removed from the disk: its words are known by their fingerprints, fro
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import unicodedata
@@ -15,8 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.memory.documents.file_documents import document_path
-from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.history.history_log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog, blank_raw
 from agent.memory.history.plain_files import is_plain_file, sentences
 from agent.memory.messages.message_range import entry_id
@@ -26,8 +25,9 @@ from agent.memory.storage.disk import Disk, read_text
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.versioning.version_sources import remembering_turn
 from agent.one_line import one_line
+from gateway.ports import DocumentChange, DocumentChangeStore
 
-_MAX_VERSIONS = 2_000  # searched
+_MAX_CHANGES = 2_000  # searched
 _MIN_WORDS = 3  # of a message with a content that can be recognised
 _MAX_LINES = 20  # of one document in one approval question
 _SESSION = "(session: "  # then the key and a bracket, at the end of a note's heading
@@ -37,34 +37,41 @@ _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
 
 
 class DerivedDataFinder:
-    """Searches a scope's history, versions and notes. Blocks."""
+    """Searches a scope's history, changes and notes."""
 
-    def __init__(self, home: Path, versions: VersionStore) -> None:
+    def __init__(self, home: Path, changes: DocumentChangeStore) -> None:
         self._home = home
-        self._versions = versions
+        self._changes = changes
         self._disk = Disk()
 
-    def find(self, scope: str, key: str, mid: str, traces: Sequence[DeletionTrace]) -> dict[str, list[str]]:
+    async def find(self, scope: str, key: str, mid: str, traces: Sequence[DeletionTrace]) -> dict[str, list[str]]:
         """Return, by document, the current lines that were derived from the message *mid*.
 
         Verbatim copies of the message are blanked: quotes in notes, and messages that could not be summarised.
         Raises OSError.
         """
         folder = scope_folder(self._home, scope) / "memory"
+        words = frozenset(word for trace in traces for word in trace.words)
+        entries, in_files = await asyncio.to_thread(self._find_in_files, folder, key, mid, traces, words)
+        return {**await self._find_in_documents(scope, traces, entries, words), **in_files}
+
+    def _find_in_files(
+        self, folder: Path, key: str, mid: str, traces: Sequence[DeletionTrace], words: frozenset[str]
+    ) -> tuple[list[HistoryEntry], dict[str, list[str]]]:
+        """Return the derived history entries, and the lines of summaries and notes. Blocks."""
         blank_raw(folder, self._disk, key, mid)
         notes = [path for path in sorted(folder.glob("[0-9]*.md")) if is_plain_file(path.name)]
         for path in notes:
             self._blank_quotes(path, traces)
-        words = frozenset(word for trace in traces for word in trace.words)
         entries = [each for each in HistoryLog(folder, self._disk).after(0) if _is_derived(each, key, traces)]
-        derived = self._find_in_documents(scope, traces, entries, words)
+        derived: dict[str, list[str]] = {}
         quotes = [sentence for entry in entries for sentence in quoting_lines(sentences(entry.content), words)]
         if quotes:
             derived[HISTORY_JSONL] = quotes[:_MAX_LINES]
         for path in notes:
             if lines := self._find_in_note(path, key, words):
                 derived[path.name] = lines[:_MAX_LINES]
-        return derived
+        return entries, derived
 
     def _blank_quotes(self, path: Path, traces: Sequence[DeletionTrace]) -> None:
         with self._disk.lock(path.parent / LOCK):
@@ -75,7 +82,7 @@ class DerivedDataFinder:
             if after != before:
                 self._disk.replace(path, "".join(after).encode())
 
-    def _find_in_documents(
+    async def _find_in_documents(
         self, scope: str, traces: Sequence[DeletionTrace], entries: Sequence[HistoryEntry], words: frozenset[str]
     ) -> dict[str, list[str]]:
         derived: dict[str, list[str]] = {}
@@ -83,31 +90,25 @@ class DerivedDataFinder:
         names = {entry.entry for entry in entries}
         # A summary may use other words than the message; but deleting "ok" must not ask about every line.
         has_content = len(words) >= _MIN_WORDS or any(not trace.quote for trace in traces)
-        for version in self._versions.log(scope, limit=_MAX_VERSIONS):
-            is_remembered = remembering_turn(version) in turns
-            if not is_remembered and not names & set(re.findall(r"\be[a-z2-7]{16}\b", version.why)):
+        for change in await self._changes.log(scope, limit=_MAX_CHANGES):
+            is_remembered = remembering_turn(change) in turns
+            if not is_remembered and not names & set(re.findall(r"\be[a-z2-7]{16}\b", change.why)):
                 continue
-            for name, (before, after) in self._versions.changed_texts(scope, version).items():
-                lines = self._added_lines(scope, version, name, before, after)
+            for name, (before, after) in (await self._changes.changed_texts(scope, change)).items():
+                lines = await self._added_lines(scope, change, name, before, after)
                 if not is_remembered:
                     lines = related_lines(lines, words) or (lines if has_content else [])
                 known = derived.setdefault(name, [])
                 known += [line for line in lines if line not in known]
         return {name: lines[:_MAX_LINES] for name, lines in derived.items() if lines}
 
-    def _added_lines(self, scope: str, version: DocumentVersion, name: str, before: str, after: str) -> list[str]:
-        """Return the current lines of a document that *version* added."""
-        current = read_text(self._disk.load(document_path(self._home, scope, name)) or b"").splitlines()
+    async def _added_lines(self, scope: str, change: DocumentChange, name: str, before: str, after: str) -> list[str]:
+        """Return the current lines of a document that *change* added."""
+        current = set((await self._changes.read(scope, name)).text.splitlines())
         old = set(before.splitlines())
-        new = [line for line in after.splitlines() if line.strip() and line not in old]
-        return [
-            line
-            for line in new
-            if line in current
-            and not line.startswith("#")
-            and (source := self._versions.source(scope, name, line)) is not None
-            and source.sha == version.sha
-        ]
+        new = [line for line in after.splitlines() if line.strip() and line not in old and not line.startswith("#")]
+        sources = [(line, await self._changes.source(scope, name, line)) for line in new if line in current]
+        return [line for line, source in sources if source is not None and source.id == change.id]
 
     def _find_in_note(self, path: Path, key: str, words: frozenset[str]) -> list[str]:
         """Return the lines of a session note or a flush note that repeat the message."""

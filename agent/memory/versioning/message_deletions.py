@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
@@ -59,7 +59,7 @@ class MessageDeletionJobs:
     records: TurnRecordStore
     transcripts: TranscriptStore
     jobs: JobQueue
-    documents: FileDocumentStore
+    documents: ScopeDocuments
     derived_data: DerivedDataFinder
     staging: StagedChangeStore
     purge_index: Callable[[str], Awaitable[None]]
@@ -110,7 +110,7 @@ class MessageDeletionJobs:
         mid, person = str(job.payload["mid"]), str(job.payload.get("person", ""))
         await self.documents.notice(job.scope)
         async with self.writing:
-            derived = await asyncio.to_thread(self.derived_data.find, job.scope, str(key), mid, traces)
+            derived = await self.derived_data.find(job.scope, str(key), mid, traces)
             for document, lines in derived.items():
                 change = StagedChange(
                     # Names differ in their first letters, because users type only these.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.memory.documents.version_store import APPROVED, CONSOLIDATION, DREAM_CAUSE, DocumentVersion
+from agent.memory.documents.document_changes import APPROVED, CONSOLIDATION, DREAM_CAUSE
 from agent.memory.editing.entry_matching import extract_words
 from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
 from agent.memory.messages.message_range import entry_id
@@ -15,13 +15,13 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, Line, TranscriptStore
+from gateway.ports import DisplayedMessage, DocumentChange, Line, TranscriptStore
 
 # Then the turn and a place in it: the cause of a fact that a person asked to remember, and of an edit they asked for.
 _REQUESTS = ("remember:", "edit:")
 
 
-def cause_of(version: DocumentVersion) -> str:
+def cause_of(version: DocumentChange) -> str:
     """Return the cause of a change, for an approved change that of the staged change; "" if it is not known."""
     if not version.why.startswith(APPROVED):
         return version.why
@@ -30,7 +30,7 @@ def cause_of(version: DocumentVersion) -> str:
     return cause or (f"{CONSOLIDATION}{name}" if name.startswith("e") else "")
 
 
-def remembering_turn(version: DocumentVersion) -> str:
+def remembering_turn(version: DocumentChange) -> str:
     """Return the turn that asked for the change, "" for other causes."""
     cause = cause_of(version)
     return cause.partition(":")[2].split(".")[0] if cause.startswith(_REQUESTS) else ""
@@ -44,7 +44,7 @@ class VersionSources:
         self._transcripts = transcripts
         self._disk = Disk()
 
-    def entry(self, scope: str, version: DocumentVersion, line: str) -> HistoryEntry | None:
+    def entry(self, scope: str, version: DocumentChange, line: str) -> HistoryEntry | None:
         """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*.
 
         Blocks.

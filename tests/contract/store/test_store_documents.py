@@ -292,8 +292,9 @@ WRITES: dict[str, Callable[[DocumentChangeStore], Awaitable[object]]] = {
     "change": lambda store: store.change(SCOPE, {"SOUL.md": TextChange("", "x")}, why="x", undoes="cafecafe"),
     "replace": lambda store: store.replace({SCOPE: []}, was={SCOPE: 0}),
     "set_epoch": lambda store: store.set_epoch(SCOPE, "x"),
+    "owe_files": lambda store: store.owe_files(SCOPE),
 }
-NEITHER = {"scopes", "drop_stale_path"}
+NEITHER = {"scopes", "drop_stale_path", "is_adopted", "mark_adopted"}
 
 
 def canary_change() -> DocumentChange:

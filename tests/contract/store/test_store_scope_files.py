@@ -244,7 +244,7 @@ async def test_catching_up_reads_what_has_changed_and_not_the_scope(
         path = homes[0] / ANN / f"files/{n}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"%d" % n)
-    first, second = (ScopeFileSync(home, files) for home in homes)
+    first, second = (ScopeFileSync(home, files, with_documents=True) for home in homes)
     await first.start()
     await second.start()
     Disk().replace(homes[0] / ANN / "files/7.txt", b"changed")
@@ -287,3 +287,27 @@ async def test_the_state_survives_a_restart(files: SqlScopeFiles, backend: Store
     after = SqlScopeFiles(again._engine)
     assert await after.state() == ("stored:1", False)
     assert await contents(after, ANN) == {"x": b"ann"}
+
+
+async def test_documents_that_are_rows_are_stored_no_more(files: SqlScopeFiles, tmp_path: Path) -> None:
+    """Once they are taken over, their files are in the database no more, and stay here."""
+    folder = tmp_path / ANN
+    names = ("memory/MEMORY.md", "SOUL.md", "memory/.git/HEAD", "memory/epoch.txt", "memory/history.jsonl")
+    for name in names:
+        Disk().replace(folder / name, b"x\n")
+    sync = ScopeFileSync(tmp_path, files, with_documents=True)
+    await sync.start()
+    await sync.save_all()
+    assert {each.path for each in (await files.files(ANN))[1]} == set(names)
+    await sync.leave_documents()
+    assert {each.path for each in (await files.files(ANN))[1]} == {"memory/history.jsonl"}
+    Disk().replace(folder / "memory/MEMORY.md", b"y\n")
+    Disk().replace(folder / "memory/.mirror/MEMORY.md.json", b"{}")
+    Disk().replace(folder / "memory/history.jsonl", b"z\n")
+    await sync.close()
+    again = ScopeFileSync(tmp_path, files, with_documents=False)
+    await again.start()
+    await again.close()
+    assert await contents(files, ANN) == {"memory/history.jsonl": b"z\n"}
+    assert (folder / "memory/MEMORY.md").read_bytes() == b"y\n"
+    assert (folder / "memory/.git/HEAD").read_bytes() == b"x\n"

@@ -170,7 +170,7 @@ async def test_a_damaged_object_blocks_its_scope_alone(
         home.mkdir()
     Disk().replace(homes[0] / ANN / PHOTO, LARGE)
     Disk().replace(homes[0] / BEN / MEMORY, b"- likes tea\n")
-    first, second = (ScopeFileSync(home, files) for home in homes)
+    first, second = (ScopeFileSync(home, files, with_documents=True) for home in homes)
     await first.start()
     before = await files.files(ANN)
     ((name, _),) = place.contents().items()
@@ -189,7 +189,7 @@ async def test_a_damaged_object_blocks_its_scope_alone(
     await first.fetch(BEN)
     assert (homes[0] / BEN / MEMORY).read_bytes() == b"- likes coffee\n"
     assert await files.files(ANN) == before
-    again = ScopeFileSync(homes[1], files)
+    again = ScopeFileSync(homes[1], files, with_documents=True)
     await again.start()
     place.change(name, LARGE)
     await again.fetch(ANN)

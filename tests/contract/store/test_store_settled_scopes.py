@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -16,9 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.retention import RETENTION, RetentionJob
 from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.jobs.job_runner import RetryJobLater
@@ -29,7 +24,6 @@ from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import session_file_writer
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.text_blobs import digest_of
@@ -37,7 +31,6 @@ from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import Job, TurnLease
-from gateway.ports.scope_files import StoredFile
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said
@@ -236,9 +229,9 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
 
     store, unused = homes[0].store, cast("Any", None)
     storage = ErasureStorage(
-        home=homes[0].path, documents=unused, versions=unused, transcripts=homes[0].mirror, records=store.records,
+        home=homes[0].path, documents=unused, transcripts=homes[0].mirror, records=store.records,
         jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), staging=unused,
-        writing=asyncio.Lock(),
+        writing=asyncio.Lock(), settle_documents=unused,
         reopen=lambda _: None, now=lambda: now,
     )  # fmt: skip
     retention = RetentionJob(storage=storage, days=30, unlist=unlist)
@@ -250,120 +243,13 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     assert not re.search("coffee|green tea", await homes[0].texts())
 
 
-async def test_documents_are_replaced_under_their_lock_and_before_what_older_versions_refer_to(
-    team: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A version that is being written here is whole before a fetch; one that is read finds its objects until the end.
-
-    Without the lock a version could refer to an object that the fetch had just removed, at every gateway from then on.
-    """
-    homes = await two_homes(team, tmp_path)
-    memories = [scope_folder(home.path, SCOPE) / "memory" for home in homes]
-    documents = [FileDocumentStore(home.path, keeper=_keeper(home.path)) for home in homes]
-    written = await documents[1].write(SCOPE, "MEMORY.md", "- tea\n", was="", why="test")
-    assert written is not None
-    await homes[1].files.save((SCOPE,))
-    await homes[0].files.fetch(SCOPE)
-    old = [path.relative_to(memories[0]) for path in (memories[0] / ".git/objects").glob("??/*")]
-    assert old
-    VersionStore(homes[1].path).rewrite(SCOPE, lambda text, _: text.replace(b"tea", b"___"))
-    await homes[1].files.save((SCOPE,))
-    fetched: list[str] = []
-    read_small = homes[0].files._store.read_small
-
-    async def look(scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
-        lock = os.open(memories[0] / ".lock", os.O_RDWR)
-        try:
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(lock)
-        assert all((memories[0] / path).exists() for path in old)
-        fetched.extend(each.path for each in files)
-        return await read_small(scope, files)
-
-    monkeypatch.setattr(homes[0].files._store, "read_small", look)
-    await homes[0].files.fetch(SCOPE)
-    is_object = ["/.git/objects/" in path for path in fetched]
-    assert is_object == sorted(is_object, reverse=True)
-    assert not all(is_object)
-    assert not any((memories[0] / path).exists() for path in old)
-
-
-async def test_a_version_that_is_written_during_a_fetch_is_whole_behind_it(team: Workers, tmp_path: Path) -> None:
-    """The branch was read as it was then, and the objects as they were listed: the history was set aside as damaged."""
-    homes = await two_homes(team, tmp_path)
-    documents = FileDocumentStore(homes[1].path, keeper=_keeper(homes[1].path))
-    written = await documents.write(SCOPE, "MEMORY.md", "- tea\n", was="", why="test")
-    assert written is not None
-    await homes[1].files.save((SCOPE,))
-    read_small, is_first = homes[0].files._store.read_small, True
-
-    async def write_before(scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
-        nonlocal is_first
-        if is_first:
-            is_first = False
-            assert await documents.write(SCOPE, "MEMORY.md", "- oat\n", was=written.rev, why="test") is not None
-            await homes[1].files.save((SCOPE,))
-        return await read_small(scope, files)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(homes[0].files._store, "read_small", write_before)
-        await homes[0].files.fetch(SCOPE)
-    assert VersionStore(homes[0].path).texts(SCOPE) == {"MEMORY.md": b"- oat\n"}
-    assert list((scope_folder(homes[0].path, SCOPE) / "memory").glob(".git.corrupt-*")) == []
-
-
-@pytest.mark.parametrize("end", ["interrupted", "cancelled", "killed"])
-async def test_what_a_fetch_that_did_not_end_has_written_goes_when_it_is_forgotten(
-    team: Workers, tmp_path: Path, end: str
-) -> None:
-    """No list names it: the database has it no more, and the home's own list has it only at the end of a fetch."""
-    homes = await two_homes(team, tmp_path)
-    documents = FileDocumentStore(homes[1].path, keeper=_keeper(homes[1].path))
-    written = await documents.write(SCOPE, "MEMORY.md", "- oat\n", was="", why="test")
-    assert written is not None
-    await homes[1].files.save((SCOPE,))
-    await homes[0].files.fetch(SCOPE)
-    written = await documents.write(SCOPE, "MEMORY.md", "- tea\n", was=written.rev, why="test")
-    assert written is not None
-    await homes[1].files.save((SCOPE,))
-    store, stored = homes[0].files._store, count()
-    read_small = store.read_small
-
-    async def forget_between(scope: str, files: Sequence[StoredFile]) -> Mapping[str, bytes]:
-        if next(stored) == 1:
-            assert await documents.write(SCOPE, "MEMORY.md", "", was=written.rev, why="test") is not None
-            VersionStore(homes[1].path).rewrite(SCOPE, lambda text, _: text.replace(b"tea", b"___"))
-            await homes[1].files.save((SCOPE,))
-            if end != "interrupted":
-                raise asyncio.CancelledError
-        return await read_small(scope, files)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "read_small", forget_between)
-        with pytest.raises(asyncio.CancelledError) if end != "interrupted" else nullcontext():
-            await homes[0].files.fetch(SCOPE)
-    if end == "cancelled":
-        await homes[0].files.fetch(SCOPE)
-    if end == "killed":
-        await ScopeFileSync(homes[0].path, store).start()
-    names = [sorted(path.name for path in home.path.glob(f"{SCOPE}/memory/.git/objects/??/*")) for home in homes]
-    assert next(stored) > 1
-    assert names[0] == names[1]
-
-
-def _keeper(home: Path) -> VersionKeeper:
-    return VersionKeeper(home, Disk(), VersionStore(home), now=lambda: datetime.now(UTC))
-
-
 async def test_a_fact_that_another_gateway_applies_meanwhile_is_there_for_the_turn(
     team: Workers, tmp_path: Path
 ) -> None:
     """Its job was pending when the files were fetched, and done when this gateway asks for jobs: it fetches again."""
     homes = await two_homes(team, tmp_path)
     await homes[1].mirror.flush()
-    documents = [FileDocumentStore(home.path) for home in homes]
+    documents = [ScopeDocuments(home.store.documents) for home in homes]
     jobs = [MemoryJobs(home.store.jobs, each, home=home.path) for home, each in zip(homes, documents, strict=True)]
     fact = Job(id="remember:1", kind=REMEMBER, scope=SCOPE, payload={"fact": "likes tea"}, due_at=datetime.now(UTC))
     await homes[1].store.jobs.put(fact)
@@ -383,11 +269,11 @@ async def test_a_start_goes_on_when_another_gateway_changes_a_scope_meanwhile(
     await homes[0].files.fetch(SCOPE)
     await homes[0].files.close()
     files = ScopeFileSync(homes[0].path, homes[0].files._store)
-    (scope_folder(homes[0].path, SCOPE) / "USER.md").write_text("- by hand\n")
+    put(homes[0].path, "b.txt", "by hand")
     save_all = files.save_all
 
     async def change_first() -> None:
-        (scope_folder(homes[1].path, SCOPE) / "SOUL.md").write_text("kind\n")
+        put(homes[1].path, "a.txt", "kind\n")
         homes[1].files.touch(SCOPE)
         await homes[1].files.save((SCOPE,))
         await save_all()
@@ -395,4 +281,11 @@ async def test_a_start_goes_on_when_another_gateway_changes_a_scope_meanwhile(
     monkeypatch.setattr(files, "save_all", change_first)
     await files.start()
     await files.fetch(SCOPE)
-    assert (scope_folder(homes[0].path, SCOPE) / "SOUL.md").read_text() == "kind\n"
+    assert (scope_folder(homes[0].path, SCOPE) / "files" / "a.txt").read_text() == "kind\n"
+
+
+def put(home: Path, name: str, text: str) -> None:
+    """Have a file in the workspace."""
+    folder = scope_folder(home, SCOPE) / "files"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)

@@ -153,9 +153,7 @@ async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> 
     async with gateway(model=SummaryModel(), policy=AdmissionPolicy(channel="pocket", entries=members)) as parlour:
         await parlour.channel.ask("room", "hello", sender="ben", name="Ben", **said)
         assert await scope_in(parlour, "pocket:room") == ROOM
-        folder = parlour.home / ROOM / "memory"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "MEMORY.md").write_text("- Ben is in debt\n")
+        await parlour.app.store.documents.write(ROOM, "MEMORY.md", "- Ben is in debt\n", was="", why="t")
         await removal(parlour, ROOM, "pocket:room", line="- Ben is in debt", person="pocket%3aben")
         await staged(parlour, ROOM, "pocket:room")
         await parlour.idle()

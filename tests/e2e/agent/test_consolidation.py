@@ -21,6 +21,7 @@ from gateway.commands.status import usage_table
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -123,7 +124,7 @@ async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
         assert "] USER: thing 0\n" in model.asked[0]
         assert "thing 3" not in model.asked[0]
         memory = parlour.home / SCOPE / "memory"
-        assert (memory / "MEMORY.md").read_text() == "- fact 1\n"
+        assert await parlour.document(SCOPE) == "- fact 1\n"
         assert "Summary number 1." in (memory / "HISTORY.md").read_text()
         await parlour.channel.ask("ann", "and now")
         shown = str(model.prompts[-1])
@@ -222,7 +223,7 @@ async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
             await parlour.channel.ask("ann", f"/remember keepsake {n}")
         await talk(parlour, 20)
         await quiet(parlour)
-        text = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        text = stored_text(parlour.home, SCOPE)
         assert all(f"- keepsake {n}" in text for n in range(3))
         assert "- only fact " in text  # its number depends on whether a flush asked first
 

@@ -16,6 +16,7 @@ from gateway.events import InboundKind, PlatformAccount
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import layers
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 
@@ -98,8 +99,7 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
         await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
         await talk(parlour, 4)
         await quiet(parlour)
-        memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
-        before = memory.read_text()
+        before = stored_text(parlour.home, SCOPE)
         assert "- Owns a red zeppelin" in before
         await delete(parlour, "7")
         pending = await waits(parlour, 2)
@@ -107,12 +107,12 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
         assert "Owns a red zeppelin" in pending
         assert "Ann owns a red zeppelin that leaks." in pending
         assert "tea" not in pending
-        assert memory.read_text() == before
+        assert stored_text(parlour.home, SCOPE) == before
         names = re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE)
         assert len(set(names)) == 2
         for name in names:
             assert (await parlour.channel.ask("ann", f"/memory approve {name}")).startswith("Approved.")
-        assert memory.read_text() == "- Lives in Bonn\n- Likes green tea\n"
+        assert stored_text(parlour.home, SCOPE) == "- Lives in Bonn\n- Likes green tea\n"
         [entry] = entries(parlour.home)
         assert entry.content == "[2026-11-22 10:00] They met. They talked of tea."
         assert "zeppelin" not in (parlour.home / SCOPE / "memory" / "HISTORY.md").read_text()
@@ -129,7 +129,7 @@ async def test_a_no_keeps_what_came_of_it() -> None:
         for name in re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE):
             assert (await parlour.channel.ask("ann", f"/memory reject {name}")).startswith("Rejected.")
         await quiet(parlour)
-        assert "- Owns a red zeppelin" in (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        assert "- Owns a red zeppelin" in stored_text(parlour.home, SCOPE)
         assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
 
 

@@ -10,11 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from agent.memory.documents.file_documents import document_path
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.admission import AdmissionPolicy
 from tests.e2e.agent.test_consolidation import SummaryModel as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
+from tests.fakes.documents import stored_text
 from tests.fakes.dream_scene import DreamModel, add, edits, swap
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import change
@@ -81,8 +81,7 @@ async def test_run_now_look_and_go_back() -> None:
         report = await dream(parlour)
         sha = change(report)
         assert report.startswith("I reviewed 2 new summaries and made 2 changes to my memory")
-        memory = document_path(parlour.home, ANN, "MEMORY.md")
-        assert memory.read_text() == "- I drink tea\n- lives in Bonn\n"
+        assert stored_text(parlour.home, ANN) == "- I drink tea\n- lives in Bonn\n"
         newest, named = await ask("ann", "/dream-log"), await ask("ann", f"/dream-log {sha}")
         assert newest == named
         assert "-- I drink coffee" in newest
@@ -93,7 +92,7 @@ async def test_run_now_look_and_go_back() -> None:
         other = change(await ask("ann", "/memory why dog"))
         assert "not made by Dream" in await ask("ann", f"/dream-log {other}")
         assert (await ask("ann", f"/dream-restore {sha}")).startswith("Done. My memory is back to the state before")
-        assert memory.read_text() == "- I drink coffee\n- I have a dog\n"
+        assert stored_text(parlour.home, ANN) == "- I drink coffee\n- I have a dog\n"
         assert await ask("ann", f"/dream-restore {sha}") == "My memory is already in that state."
         assert "Unknown change: zzzzzzzz" in await ask("ann", "/dream-restore zzzzzzzz")
         assert "Unknown change: zzzzzzzz" in await ask("ann", "/dream-log zzzzzzzz")
@@ -138,7 +137,7 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
     async with at_work(model, dead) as parlour:
         report = (await parlour.channel.posted("ann", 1))[-1].text
         assert report.startswith("I reviewed 1 new summary and made 1 change ")
-        assert document_path(dead, ANN, "MEMORY.md").read_text() == "- done after all\n"
+        assert stored_text(dead, ANN, "MEMORY.md") == "- done after all\n"
         assert len(model.dreams.asked) == 2
 
 
@@ -151,7 +150,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         report = await dream(parlour, "room", group=True, sender="bob")
         assert parlour.channel.posts["room"][-1].visible_to == "bob"
         assert "1 change needs your approval" in report
-        assert not document_path(parlour.home, ROOM, "SOUL.md").exists()
+        assert not stored_text(parlour.home, ROOM, "SOUL.md")
         sha = change(report)
         refused = await parlour.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
         assert refused == "Only an admin of this chat or an owner of this bot can use /dream-restore here."
@@ -160,7 +159,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         assert "Be brief here." in pending
         done = await parlour.channel.ask("room", f"/dream-restore {sha}", group=True, sender="eve", is_admin=True)
         assert done.startswith("Done.")
-        assert document_path(parlour.home, ROOM, "MEMORY.md").read_text() == ""
+        assert stored_text(parlour.home, ROOM, "MEMORY.md") == ""
 
 
 async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> None:

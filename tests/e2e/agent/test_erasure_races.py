@@ -24,6 +24,7 @@ from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged
 from tests.fakes.canaries import ASCII, CYRILLIC, where
+from tests.fakes.documents import edit_by_hand, stored_changes
 from tests.fakes.held_model import HeldModel, HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
@@ -287,6 +288,39 @@ async def test_two_purges_at_the_same_time_erase_what_each_was_asked(
     assert not where(home, ASCII)
 
 
+async def test_a_log_that_was_read_before_a_purge_brings_no_words_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/memory log` has its diffs when the words go out of every version; the ids that it shows are good afterwards."""
+    home = tmp_path / "home"
+    async with gateway(home=home, model=HeldScriptModel("hello"), policy=OPEN) as parlour:
+        ask = parlour.channel.ask
+        await ask("room", f"/remember my {ASCII} leaks", **ADMIN)
+        await ask("room", "/remember the sea is blue", **ADMIN)
+        await parlour.idle()
+        sea, leak = stored_changes(home, ROOM)
+        service, is_read, may_answer = parlour.app.commands.memory.documents, asyncio.Event(), asyncio.Event()
+        diffs = service.diffs
+
+        async def hold(*given: Any) -> list[str]:
+            found = await diffs(*given)
+            is_read.set()
+            await may_answer.wait()
+            return found
+
+        monkeypatch.setattr(service, "diffs", hold)
+        _, answered = await parlour.channel.say("room/thread", "/memory log", sender="eve", is_admin=True, **IN_GROUP)
+        await is_read.wait()
+        await yes_to(parlour, f"/forget {ASCII} --purge")
+        may_answer.set()
+        await answered
+        await wait_until_purged(parlour, ROOM)
+        assert "the sea is blue" in await ask("room", f"/memory diff {sea.short}", **ADMIN)
+        assert "Unknown" not in await ask("room", f"/memory diff {leak.short}", **ADMIN)
+        assert (await ask("room", f"/memory undo {sea.short}", **ADMIN)).startswith("Undone")
+    assert not where(home, ASCII)
+
+
 async def test_edits_by_hand_before_and_during_an_erasure(tmp_path: Path) -> None:
     """One that no turn has noticed yet, and one that is saved while the erasure waits for a turn."""
     home = tmp_path / "home"
@@ -298,13 +332,15 @@ async def test_edits_by_hand_before_and_during_an_erasure(tmp_path: Path) -> Non
         _, answered = await parlour.channel.say("room/thread", "which colour?", sender="bob", **IN_GROUP)
         await model.called(2)
         memory = home / ROOM / "memory" / "MEMORY.md"
-        memory.write_text(f"{memory.read_text()}- by hand: {ASCII}\n- by hand: the sun\n")
+        await parlour.settle_documents()
+        edit_by_hand(memory, f"{memory.read_text()}- by hand: {ASCII}\n- by hand: the sun\n")
         await yes_to(parlour, f"/forget {ASCII} --purge")
-        memory.write_text(f"{memory.read_text()}- again by hand: {ASCII}\n- again by hand: the moon\n")
+        await parlour.settle_documents()
+        edit_by_hand(memory, f"{memory.read_text()}- again by hand: {ASCII}\n- again by hand: the moon\n")
         model.go(2)
         await answered
         await wait_until_purged(parlour, ROOM)
-        text = memory.read_text()
+        text = await parlour.document(ROOM)
     assert [each for each in ("the sea", "the sun", "the moon") if each not in text] == []
     assert not where(home, ASCII)
 

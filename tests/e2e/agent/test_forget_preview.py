@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage import transcript_lines as build
@@ -19,6 +18,7 @@ from gateway.events import InboundKind, SessionKey
 from gateway.ports import MessageOutcome, TurnRecord
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
+from tests.fakes import documents
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase, memory, stored_changes
@@ -361,7 +361,7 @@ async def test_in_a_group_the_requester_or_an_admin_says_yes() -> None:
             await erase(parlour.channel.ask, "room", "/forget tea", sender="eve", is_admin=True, **room)
         ).startswith("Done. Erased: 1 remembered line")
         assert memory(parlour, ROOM) == ""
-        assert VersionStore(parlour.home).log(ROOM)[0].by == "pocket%3aeve"
+        assert documents.stored_changes(parlour.home, ROOM)[0].by == "pocket%3aeve"
 
 
 async def test_an_admin_who_is_one_no_longer_erases_their_own_words_alone() -> None:

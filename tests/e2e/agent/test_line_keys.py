@@ -11,6 +11,7 @@ from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, q
 from tests.e2e.agent.test_forget import everything
 from tests.e2e.agent.test_memory_edit import edit, obedient, remember
 from tests.e2e.agent.test_sharing import answer_to_unshare
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.staged_changes import erase
 
@@ -32,7 +33,7 @@ async def test_line_is_found_by_its_keys_until_it_is_forgotten() -> None:
     async with at_work(model) as parlour:
         await talk(parlour, 7)
         await quiet(parlour)
-        memory = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        memory = stored_text(parlour.home, SCOPE)
         assert PHO in memory
         assert GODMOTHER in memory
         assert "- Likes rain" in memory
@@ -78,7 +79,7 @@ async def test_keys_of_an_edit_in_conversation_find_the_line_until_it_is_gone() 
         await parlour.channel.ask("ann", "forget the snow")
         assert list(json.loads((folder / KEYS).read_bytes()).values()) == ["food, dish, Vietnamese"]
         await erase(parlour.channel.ask, "ann", "/forget Vietnamese")
-        assert PHO in (folder / "MEMORY.md").read_text()
+        assert PHO in stored_text(parlour.home, SCOPE)
         assert not (folder / KEYS).exists()
         found = await parlour.app.recall.search(SCOPE, "which Vietnamese dish")
         assert not any(hit.source == "memory/MEMORY.md" and "pho" in hit.text for hit in found)
@@ -95,7 +96,7 @@ async def test_keys_of_a_fact_that_is_remembered_go_with_it_when_it_is_shared_an
         [keys] = json.loads((own / KEYS).read_bytes()).values()
         assert keys.startswith("dinner, allergy xx")
         assert len(keys) == LONGEST_KEYS
-        assert (own / "MEMORY.md").read_text() == f"- {fact}\n"
+        assert stored_text(parlour.home, SCOPE) == f"- {fact}\n"
 
         await parlour.channel.ask("ann", f"/share {fact}")
         await parlour.channel.ask("bob", "hello")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.documents.version_store import VersionStore
 from gateway.ports import ScopeMove
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, talk
 from tests.fakes.account_linking import code_of, link, settled, summarised, unlink
+from tests.fakes.documents import stored_states, stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway
 
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
@@ -20,8 +20,8 @@ def everything(home: Path, scope: str) -> str:
     """Return every file of a scope that is text, versions included."""
     folder = home / scope
     texts = [path.read_text(errors="replace") for path in sorted(folder.rglob("*")) if path.is_file()]
-    kept = VersionStore(home).every(scope) if folder.is_dir() else []
-    return "\n".join([*texts, *(data.decode() for _, each in kept for data in each.values())])
+    kept = stored_states(home, scope) if folder.is_dir() else []
+    return "\n".join([*texts, *(text for each in kept for text in each.texts.values())])
 
 
 async def say(parlour: InProcessGateway, account: str, text: str) -> str:
@@ -94,8 +94,8 @@ async def test_summaries_go_with_their_conversation() -> None:
         await summarised(parlour, ANN, BOB)
         assert "boats" not in everything(parlour.home, ANN)
         assert "airships" not in everything(parlour.home, BOB)
-        assert "likes boats" in (parlour.home / BOB / "memory/MEMORY.md").read_text()
-        assert "likes airships" in (parlour.home / ANN / "memory/MEMORY.md").read_text()
+        assert "likes boats" in stored_text(parlour.home, BOB)
+        assert "likes airships" in stored_text(parlour.home, ANN)
 
 
 async def test_a_phished_code_needs_a_yes_that_says_who_reads_what() -> None:
@@ -175,7 +175,7 @@ async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_th
             await say(parlour, "ann", "what do you know?")
             assert "Nora" in str(model.prompts[-1])
             assert "zeppelin" in str(model.prompts[-1])
-    assert (copy / ANN / "memory/MEMORY.md").read_text().count("Nora") == 1
+    assert stored_text(copy, ANN).count("Nora") == 1
 
 
 async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gateway.events import ChatKind, InboundMessage, PlatformAccount, Sender, Se
 from gateway.text import find_command
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work
 from tests.fakes.account_linking import CODE, settled
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway
 
 PAGE, TERMINAL = "people/web%3aowner", "people/console%3aowner"
@@ -81,7 +82,7 @@ async def test_two_persons_of_an_older_home_become_one_and_lose_nothing(
                 prompt = str(model.prompts[-1])
                 assert all(word in prompt for word in ("zeppelin", "Nora", said))
             assert "saved on request" in await say(parlour, "console", "/memory why boat")
-    assert (home / TERMINAL / "memory/MEMORY.md").read_text().count("Nora") == 1
+    assert stored_text(home, TERMINAL).count("Nora") == 1
 
 
 async def test_page_and_terminal_leave_another_account_together() -> None:

@@ -9,6 +9,7 @@ from zipfile import ZipFile
 from agent.memory.privacy.export_archive import members, write_archives
 from agent.memory.storage.disk import Disk
 from tests.e2e.agent.test_purge import wait_until_purged
+from tests.fakes.documents import stored_text
 from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.recording_model import RecordingModel
@@ -38,7 +39,7 @@ async def test_an_archived_fact_is_found_exported_and_forgotten() -> None:
     async with gateway(model=RecordingModel(), environment=SMALL) as parlour:
         memory = await remember_much(parlour)
         [archive] = memory.glob("*.archive.md")
-        text = (memory / "MEMORY.md").read_text()
+        text = stored_text(parlour.home, SCOPE)
         assert len(text) <= 2_000
         assert FACT not in text
         assert FACT in archive.read_text()

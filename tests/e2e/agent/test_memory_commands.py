@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.memory.documents.file_documents import document_path
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from tests.e2e.agent.test_consolidation import SummaryModel
+from tests.fakes.documents import edit_by_hand, stored_text
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import change, memory
 
@@ -94,7 +91,7 @@ async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
             strict=True,
         ):
             assert words in answer
-        assert not document_path(parlour.home, SCOPE, "MEMORY.md").exists()
+        assert not stored_text(parlour.home, SCOPE, "MEMORY.md")
 
 
 async def test_a_persons_own_edit_shows_as_theirs() -> None:
@@ -102,7 +99,8 @@ async def test_a_persons_own_edit_shows_as_theirs() -> None:
     async with gateway() as parlour:
         await say(parlour, "/remember I like tea")
         await say(parlour, "hello")
-        document_path(parlour.home, SCOPE, "MEMORY.md").write_text("- I like tea\n- I like cake\n")
+        await parlour.settle_documents()
+        edit_by_hand(document_path(parlour.home, SCOPE, "MEMORY.md"), "- I like tea\n- I like cake\n")
         [why] = await say(parlour, "/memory why cake")
         assert "edited by hand" in why
         undone, shown = await say(parlour, f"/memory undo {change(why)}", "/memory")
@@ -142,11 +140,11 @@ CAUSES = {
 async def test_every_kind_of_change_is_said_in_words() -> None:
     """No cause is shown as it is stored: not its ids, not its cursors."""
     async with gateway() as parlour:
-        versions = VersionStore(parlour.home)
+        documents, was = parlour.app.store.documents, ""
         for n, why in enumerate(CAUSES):
-            versions.save_version(SCOPE, {"MEMORY.md": b"- fact %d\n" % n}, why=why, at=datetime.now(UTC))
-        path = document_path(parlour.home, SCOPE, "MEMORY.md")
-        path.write_bytes(b"- fact %d\n" % (len(CAUSES) - 1))
+            written = await documents.write(SCOPE, "MEMORY.md", f"- fact {n}\n", was=was, why=why)
+            assert written is not None
+            was = written.rev
         [log] = await say(parlour, "/memory log")
         assert [line.partition(": ")[2].partition(" · ")[0] for line in log.splitlines()] == list(CAUSES.values())[::-1]
 
@@ -155,8 +153,9 @@ async def test_the_log_shows_the_first_changed_line_of_each_change() -> None:
     """What was added, and what a correction replaced; one line for each change."""
     async with gateway() as parlour:
         await say(parlour, "/remember I live in Leipzig", "/remember I like green tea", "/memory")
+        await parlour.settle_documents()
         path = document_path(parlour.home, SCOPE, "MEMORY.md")
-        path.write_text(path.read_text().replace("Leipzig", "Dresden since May"))
+        edit_by_hand(path, path.read_text().replace("Leipzig", "Dresden since May"))
         [log] = await say(parlour, "/memory log")
         newest, tea, leipzig = log.splitlines()
         assert newest.endswith("· − I live in Leipzig · + I live in Dresden since May")
@@ -243,7 +242,7 @@ async def test_of_several_lines_one_is_chosen() -> None:
         [gone] = await say(parlour, f"/memory remove {second}")
         assert gone.startswith("Nothing I remember contains")
         assert first not in gone
-        assert document_path(parlour.home, SCOPE, "USER.md").read_text() == "- Likes tea a lot\n"
+        assert stored_text(parlour.home, SCOPE, "USER.md") == "- Likes tea a lot\n"
 
 
 async def test_many_lines_are_listed_in_part() -> None:
@@ -292,8 +291,4 @@ async def test_a_drop_that_is_killed_removes_one_line(tmp_path: Path, monkeypatc
 
 def write_by_hand(parlour: InProcessGateway, name: str, text: str) -> None:
     """Save a document as a person does, a while ago."""
-    path = document_path(parlour.home, SCOPE, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    before = time.time() - 9
-    os.utime(path, (before, before))
+    edit_by_hand(document_path(parlour.home, SCOPE, name), text)

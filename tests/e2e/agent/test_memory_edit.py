@@ -12,10 +12,10 @@ import pytest
 
 from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
-from agent.memory.documents.version_store import VersionStore
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.ports import TurnLease, TurnStep
+from tests.fakes.documents import stored_changes
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import memory
 
@@ -239,7 +239,7 @@ async def test_a_kill_after_the_edit_changes_it_once(tmp_path: Path) -> None:
         posts = await parlour.channel.posted("ann", 1)
         assert "removed `Lives in Leipzig`" in posts[-1].text
         assert memory(parlour, ANN) == "- Likes tea\n"
-        assert len([each for each in VersionStore(parlour.home).log(ANN) if each.why.startswith("edit:")]) == 1
+        assert len([each for each in stored_changes(parlour.home, ANN) if each.why.startswith("edit:")]) == 1
 
 
 async def test_in_a_group_a_member_edits_their_own_lines() -> None:

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.document_changes import change_diff
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.scopes import quote
+from tests.fakes.documents import stored_changes, stored_documents, stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
@@ -182,7 +183,7 @@ async def consolidate(home: Path, model: ScriptedSummaries, said: Sequence[str],
         await until(parlour)
         if question:
             assert said[0] in await parlour.channel.ask("ann", question)
-    return (home / SCOPE / "memory" / "MEMORY.md").read_text()
+    return stored_text(home, SCOPE)
 
 
 def load_staged(home: Path) -> list[dict[str, Any]]:
@@ -204,9 +205,11 @@ async def test_fifteen_corrections_leave_one_line_each(tmp_path: Path) -> None:
     )
     assert text.splitlines() == [f"- {new}" for _, new, _ in CORRECTIONS]
     assert load_staged(home) == []
-    [newest, *_] = VersionStore(home).log(SCOPE)
-    assert "-- Lives in Leipzig\n+- Lives in Dresden" not in VersionStore(home).diff(SCOPE, newest.sha)  # a block each
-    assert all(f"-- {old}" in VersionStore(home).diff(SCOPE, newest.sha) for old, *_ in CORRECTIONS)
+    [newest, *_] = stored_changes(home, SCOPE)
+    with stored_documents(home) as documents:
+        diff = await change_diff(documents, SCOPE, newest)
+    assert "-- Lives in Leipzig\n+- Lives in Dresden" not in diff  # a block each
+    assert all(f"-- {old}" in diff for old, *_ in CORRECTIONS)
 
 
 async def test_rewordings_are_not_added_twice(tmp_path: Path) -> None:
@@ -322,7 +325,8 @@ async def test_no_bad_answer_loses_a_fact(tmp_path: Path) -> None:
     assert len(names) == 33
     scopes = {name: f"people/{quote(f'pocket:c{n}')}" for n, name in enumerate(names)}
     home = tmp_path / "home"
-    paths = {name: write_memory(home, FACTS, scope) for name, scope in scopes.items()}
+    for scope in scopes.values():
+        write_memory(home, FACTS, scope)
 
     def answer(prompt: str) -> ScriptedAnswer:
         return BAD_ANSWERS[names[int(prompt.partition("this is case ")[2].split(" ")[0])]]
@@ -335,8 +339,8 @@ async def test_no_bad_answer_loses_a_fact(tmp_path: Path) -> None:
                 await parlour.channel.ask(f"c{n}", "what else is there to see?")
             for scope in scopes.values():
                 await until(parlour, scope)
-            for name, path in paths.items():
-                lines = path.read_text().splitlines()
+            for name, scope in scopes.items():
+                lines = stored_text(home, scope).splitlines()
                 assert all(f"- {fact}" in lines for fact in FACTS), name
                 for change in await parlour.app.commands.memory.staging.pending_changes(scopes[name]):
                     assert len(change.would_remove) <= 5, name

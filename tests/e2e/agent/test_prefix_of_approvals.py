@@ -11,6 +11,7 @@ from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, quiet, talk
 from tests.e2e.agent.test_deletions import delete, transcripts, until
+from tests.fakes.documents import edit_by_hand
 from tests.fakes.inprocess_gateway import InProcessGateway
 
 
@@ -39,7 +40,8 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
         await parlour.app.commands.memory.staging.stage(SCOPE, change)
         assert (await parlour.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
         await talk(parlour, 1)
-        (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")
+        await parlour.settle_documents()
+        edit_by_hand(folder / "MEMORY.md", (folder / "MEMORY.md").read_text() + "- by hand\n")
         await talk(parlour, 1)
         assert breaks(model.prompts) == []
         assert "the office is in Köln" in str(model.prompts[-1])

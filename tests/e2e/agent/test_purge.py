@@ -19,11 +19,11 @@ import pytest
 from dulwich.repo import Repo
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.events import SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
@@ -183,7 +183,7 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
     assert "- stays" in (memory / "2026-11-20.md").read_text()
     assert "They met." in (memory / "history.jsonl").read_text()
     assert "- my dog is Bello\n" in (memory / "MEMORY.md").read_text()
-    assert b"- my dog is Bello\n" in VersionStore(home).texts(SCOPE)["MEMORY.md"]
+    assert "- my dog is Bello\n" in stored_text(home, SCOPE)
     assert "something else that stays" in (home / SCOPE / "sessions" / "pocket%3aann.jsonl").read_text()
 
 
@@ -265,7 +265,7 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
         found = where(killed, f"bobs {ASCII}")
         assert any(".git" in name for name in found)
         assert any("sessions" in name for name in found)
-        assert (home / ROOM / "memory" / "MEMORY.md").read_text() == f"- bobs {ASCII} is here\n"
+        assert stored_text(home, ROOM) == f"- bobs {ASCII} is here\n"
         assert "The words are now being erased" in await erase(
             in_room, "eve", f"/forget {ASCII} --purge", is_admin=True
         )

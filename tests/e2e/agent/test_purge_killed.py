@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.storage.disk import Disk
@@ -25,6 +25,7 @@ from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE
 from tests.e2e.agent.test_purge import plant_canaries, use_canaries
 from tests.fakes.canaries import CYRILLIC, where
+from tests.fakes.documents import stored_text
 
 ANN = SessionKey("pocket", "ann")
 EVERY = int(os.environ.get("PURGE_KILLED_EVERY", "3"))  # 1 = at every single write; the suite plays some of them
@@ -102,8 +103,8 @@ async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
         whole = app.commands.memory.erasure.purge_jobs
         disk = KilledDisk(fate)
         store: Any = KilledObject(whole.storage.store, fate)
-        versions: Any = KilledObject(whole.storage.versions, fate)
-        storage = dataclasses.replace(whole.storage, disk=disk, store=store, versions=versions)
+        documents = ScopeDocuments(KilledObject(whole.storage.documents.changes, fate))
+        storage = dataclasses.replace(whole.storage, disk=disk, store=store, documents=documents)
         mortal = dataclasses.replace(whole, storage=storage)
         whole.word_eraser._storage = dataclasses.replace(whole.storage, disk=disk)
         app.session_files._disk = disk
@@ -142,5 +143,5 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
                 if each.kind == "scrub":
                     assert await app.commands.memory.erasure.purge_jobs.scrub(each) is None
         assert not where(there, CYRILLIC), at
-        assert b"- my dog is Bello\n" in VersionStore(there).texts(SCOPE)["MEMORY.md"], at
+        assert "- my dog is Bello\n" in stored_text(there, SCOPE), at
         shutil.rmtree(there)

@@ -101,7 +101,7 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         assert not list((scope / "sessions").glob("*.jsonl*"))
         assert not list((scope / "memory").glob("2026-01-01*"))
         assert (scope / "memory" / "raw.jsonl").read_text() == ""
-        assert OLD in (scope / "memory" / "MEMORY.md").read_text()
+        assert OLD in await parlour.document(SCOPE)
         before = {
             line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)
         }

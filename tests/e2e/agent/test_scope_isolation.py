@@ -16,6 +16,7 @@ import structlog
 from agent.commands import CommandRouter
 from gateway.app import GatewayApp
 from tests.fakes.account_linking import link, settled, summarised, unlink
+from tests.fakes.documents import edit_by_hand
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.isolation_canaries import HOSTILE, CanaryWatch, HijackedModel, look_at_files
 
@@ -131,7 +132,8 @@ async def test_a_planted_crossing_is_found(tmp_path: Path, capsys: pytest.Captur
         await summarised(parlour, "people/pocket%3ap0", "people/pocket%3ap1")  # nobody else writes there now
         assert not watch.crossings
         path = home / "people/pocket%3ap1/memory/MEMORY.md"
-        path.write_text(path.read_text() + f"- {word}\n")
+        await parlour.settle_documents()
+        edit_by_hand(path, path.read_text() + f"- {word}\n")
         await say(parlour, "p1", "/memory log")
         await say(parlour, "p1", "what do you know?")
         look_at_posts(watch, parlour, {})

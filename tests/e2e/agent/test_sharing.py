@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.fakes.account_linking import link, settled, unlink
+from tests.fakes.documents import stored_changes
 from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -113,6 +113,7 @@ async def test_one_memory_for_everything_stands_in_the_home_as_the_seeds_have_it
         await parlour.channel.ask("room", "what colour?", sender="ann", group=True)
         assert "zeppelin" in str(model.prompts[-1])
         await parlour.idle()
+        await parlour.settle_documents()
         assert "zeppelin" in (parlour.home / "memory/MEMORY.md").read_text()
         assert {path.name for path in (parlour.home / "sessions").iterdir()} == {
             "pocket%3aann.jsonl",
@@ -139,7 +140,7 @@ async def test_one_memory_becomes_the_owners_own_and_is_never_published(tmp_path
             assert "saved on request" in await say(parlour, "ann", "/memory why zeppelin")
             assert not (home / "memory").exists()
             assert not (home / "sessions").exists()
-    assert [each.by for each in VersionStore(home).log("people/pocket%3aann")][-1] == "pocket%3aann"
+    assert [each.by for each in stored_changes(home, "people/pocket%3aann")][-1] == "pocket%3aann"
 
 
 async def test_strict_to_shared_reads_nobodys_own_memory(tmp_path: Path) -> None:

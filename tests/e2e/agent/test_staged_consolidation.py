@@ -15,6 +15,7 @@ import pytest
 from agent.memory.editing.staged_changes import EXPIRES_AFTER
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -59,7 +60,7 @@ async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
             await parlour.channel.ask("ann", f"/remember {fact}")
         await talk(parlour, 20)
         await quiet(parlour)
-        text = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        text = stored_text(parlour.home, SCOPE)
         assert all(fact in text for fact in FACTS)
         for waiting in await parlour.app.commands.memory.staging.pending_changes(SCOPE):
             assert len(waiting.would_remove) <= 5
@@ -68,8 +69,7 @@ async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
 async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
     """Five of six facts removed at once: all stand, the answer's own fact is added, and a yes takes the five out."""
     async with forgetting() as parlour:
-        memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
-        before = memory.read_text()
+        before = stored_text(parlour.home, SCOPE)
         assert all(fact in before for fact in FACTS)
         assert NEW in before
         pending = await parlour.channel.ask("ann", "/memory pending")
@@ -77,9 +77,9 @@ async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
         found = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert found
         assert "no_such" not in await parlour.channel.ask("ann", "/memory approve zzzz")
-        assert memory.read_text() == before
+        assert stored_text(parlour.home, SCOPE) == before
         assert (await parlour.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Approved.")
-        assert memory.read_text() == f"- {FACTS[5]}\n{NEW}\n"
+        assert stored_text(parlour.home, SCOPE) == f"- {FACTS[5]}\n{NEW}\n"
         assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
         log = await parlour.channel.ask("ann", "/memory log")
         assert "was approved" in log
@@ -92,7 +92,7 @@ async def test_a_no_keeps_everything() -> None:
         name = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert name
         assert (await parlour.channel.ask("ann", f"/memory reject {name[1]}")).startswith("Rejected.")
-        assert all(fact in (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
+        assert all(fact in stored_text(parlour.home, SCOPE) for fact in FACTS)
 
 
 async def test_what_was_added_stands_although_the_removals_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ async def test_what_was_added_stands_although_the_removals_lapsed(monkeypatch: p
         monkeypatch.setattr(staging, "_now", lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1))
         assert await staging.pending_changes(SCOPE) == []
         assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
-        lines = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
+        lines = stored_text(parlour.home, SCOPE).splitlines()
         assert {*(f"- {fact}" for fact in FACTS), NEW} == set(lines)
 
 

@@ -18,6 +18,7 @@ from gateway.events import Attachment, InboundMessage, Sender, SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, quiet
 from tests.fakes import sample_files
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -79,8 +80,7 @@ async def at_home(model: ObedientModel, sources: PlatformFiles) -> AsyncIterator
 
 def memory(parlour: InProcessGateway) -> str:
     """Return what is remembered of Ann."""
-    path = parlour.home / SCOPE / "memory" / "MEMORY.md"
-    return path.read_text() if path.exists() else ""
+    return stored_text(parlour.home, SCOPE)
 
 
 async def tell(parlour: InProcessGateway, text: str, *files: Attachment) -> str:

@@ -17,6 +17,7 @@ from gateway.errors import ToolFailed
 from gateway.events import SessionKey, short_turn_id
 from gateway.i18n import translate
 from tests.fakes.clock import VirtualClock
+from tests.fakes.documents import run, stored_documents
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.llm_context import context
@@ -66,7 +67,8 @@ async def memory_of(parlour: InProcessGateway) -> str:
     await parlour.channel.ask("c", "/queue")
     await parlour.channel.ask("c", "anything else?")
     await parlour.idle()
-    return "\n".join(path.read_text() for path in parlour.home.rglob("MEMORY.md"))
+    with stored_documents(parlour.home) as documents:
+        return "\n".join(documents.text(each) for each in run(documents.scopes()))
 
 
 @pytest.mark.parametrize("after", ["raises", "fails", "is cancelled inside", "gives no text"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +16,8 @@ from agent.importers.conversation_importer import ConversationImporter, ImportTa
 from agent.importers.import_data import ImportReportItem
 from agent.importers.import_ledger import ImportLedgers
 from agent.importers.importer import MemoryImporter
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.scope_documents import ScopeDocuments
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, transcript_of_archive
@@ -42,6 +42,7 @@ class ImportScene:
         self.home = folder / "home"
         self.store = store
         self.theirs = folder / "theirs"
+        self.passed = 0.0
 
     async def take(
         self,
@@ -54,9 +55,7 @@ class ImportScene:
     ) -> list[ImportReportItem]:
         """Import everything, and see what is committed in its file."""
         disk = disk or Disk()
-        documents = FileDocumentStore(
-            self.home, disk=disk, keeper=VersionKeeper(self.home, disk, VersionStore(self.home), now=lambda: START)
-        )
+        documents = ScopeDocuments(self.store.documents)
         records, journal = self.store.records, self.store.journal
         ledgers = ImportLedgers(self.home, disk, is_dry=is_dry)
         importer = MemoryImporter(
@@ -82,6 +81,11 @@ class ImportScene:
         )
         items = await importer.run(SYSTEMS[system](self.theirs, "UTC"), scope, mapped or {})
         await SessionFileWriter(self.home, records, self.store.transcripts).flush()
+        # A file that came out of an exchange is looked at once nobody writes into it any more.
+        writer = DocumentFileWriter(self.home, self.store.documents, now=lambda: time.time() + self.passed)
+        for _ in range(3):
+            await writer.flush()
+            self.passed += 10
         return items
 
     def text(self, name: str, scope: str = SCOPE) -> str:
@@ -150,7 +154,7 @@ async def test_everything_of_theirs_is_there(tmp_path: Path) -> None:
         ]
         corrupt = [path.read_bytes() for path in world.home.rglob("*.corrupt")]
         assert sorted(corrupt) == [b"not json\n", b"{torn\n"]
-        assert [each.why for each in VersionStore(world.home).log(SCOPE)] == ["imported from nanobot"] * 3
+        assert [each.why for each in await world.store.documents.log(SCOPE, limit=9)] == ["imported from nanobot"] * 3
         assert not (world.home / "shared").exists()
         for path in world.home.rglob("*"):
             assert path.stat().st_mode & 0o077 == 0
@@ -205,8 +209,8 @@ async def test_memory_that_is_there_is_added_to_and_a_voice_is_kept(tmp_path: Pa
     """Nothing of ours changes: what theirs say is added under its headings, and our voice stays."""
     async with open_import(tmp_path) as world:
         ours = "# Preferences\n\n- Favorite color: green\n\n# Work\n\n- Go\n"
-        write(world.home / SCOPE / "memory" / "MEMORY.md", ours)
-        write(world.home / SCOPE / "SOUL.md", "I am ours.\n")
+        await world.store.documents.write(SCOPE, "MEMORY.md", ours, was="", why="t")
+        await world.store.documents.write(SCOPE, "SOUL.md", "I am ours.\n", was="", why="t")
         items = await world.take()
         text = world.text("memory/MEMORY.md")
         assert text.replace("- Favorite color: blue\n- Tea:\n  - green\n", "") == ours

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import UNARCHIVED, VersionStore
+from agent.memory.documents.document_changes import UNARCHIVED
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatMemoryEditor, LineChange
@@ -20,6 +19,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.errors import ToolFailed
 from gateway.ports import Job
+from tests.fakes.documents import FakeDocuments
 from tests.fakes.proposals import open_staging
 
 SCOPE = "people/telegram%3a42"
@@ -38,43 +38,43 @@ class KilledProcess(BaseException):
 
 
 class KillingDisk(Disk):
-    """Ends the process instead of write number *at*, counted from 0; with *after* once the write is done."""
+    """Ends the process at step number *at*, counted from 0: before or behind a change of a document or of a file."""
 
-    def __init__(self, at: int = -1, *, after: bool = False) -> None:
-        self.count = 0
-        self._at, self._after = at, after
+    def __init__(self, at: int = -1) -> None:
+        self.left = at
 
-    def _run(self, write: Callable[[], Any]) -> Any:
-        self.count += 1
-        is_end = self.count - 1 == self._at
-        if is_end and not self._after:
+    def step(self) -> None:
+        """Count one more place to end in."""
+        self.left -= 1
+        if self.left == -1:
             raise KilledProcess
-        done = write()
-        if is_end:
-            raise KilledProcess
-        return done
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Replace a file, or end."""
-        self._run(lambda: super(KillingDisk, self).replace(path, data))
-
-    def swap(self, path: Path, data: bytes, *, was: bytes | None) -> bool:
-        """Swap a file, or end."""
-        return bool(self._run(lambda: super(KillingDisk, self).swap(path, data, was=was)))
+        """Replace a file, or end before or behind it."""
+        self.step()
+        super().replace(path, data)
+        self.step()
 
 
-def build_editor(home: Path, disk: Disk | None = None) -> tuple[ChatMemoryEditor, FileDocumentStore, VersionStore]:
-    """Return an editor over the files of *home*."""
-    disk, versions = disk or Disk(), VersionStore(home)
-    documents = FileDocumentStore(home, disk=disk, keeper=VersionKeeper(home, disk, versions, now=utc_now))
+@cache
+def store_of(home: Path) -> FakeDocuments:
+    """Return the documents of *home*."""
+    return FakeDocuments()
+
+
+def build_editor(home: Path, disk: KillingDisk | None = None) -> tuple[ChatMemoryEditor, ScopeDocuments]:
+    """Return an editor of the documents of *home*."""
+    disk, changes = disk or KillingDisk(-2), store_of(home)
+    changes.step = disk.step
+    documents = ScopeDocuments(changes)
     staging = open_staging(home, documents)
-    editor = ChatMemoryEditor(home, documents, versions, staging, writing=asyncio.Lock(), now=utc_now, disk=disk)
-    return editor, documents, versions
+    editor = ChatMemoryEditor(home, documents, staging, writing=asyncio.Lock(), now=utc_now, disk=disk)
+    return editor, documents
 
 
 async def fill(home: Path, by: str = ANN) -> None:
     """Write the documents as *by* had them remembered."""
-    _, documents, _ = build_editor(home)
+    _, documents = build_editor(home)
     for name, text in BEFORE.items():
         was = (await documents.read(SCOPE, name)).rev
         assert await documents.write(SCOPE, name, text, was=was, why="remember:t0.0.0", by=by)
@@ -82,7 +82,7 @@ async def fill(home: Path, by: str = ANN) -> None:
 
 async def texts(home: Path) -> dict[str, str]:
     """Return the documents."""
-    _, documents, _ = build_editor(home)
+    _, documents = build_editor(home)
     return {name: (await documents.read(SCOPE, name)).text for name in BEFORE}
 
 
@@ -95,7 +95,7 @@ def request(**changes: Any) -> ChatEditRequest:
 async def test_edits_of_two_documents_are_made_and_reported(tmp_path: Path) -> None:
     """Bullets that the model left out are added; the result pairs a line with the one that replaces it."""
     await fill(tmp_path)
-    editor, _, versions = build_editor(tmp_path)
+    editor, documents = build_editor(tmp_path)
     done = await editor.edit(request(), EDITS)
     assert await texts(tmp_path) == AFTER
     assert done.changes == (
@@ -104,50 +104,47 @@ async def test_edits_of_two_documents_are_made_and_reported(tmp_path: Path) -> N
         LineChange(new="- Speaks German"),
     )
     assert len(done.versions) == 2
-    assert {each.by for each in versions.log(SCOPE, limit=2)} == {ANN}
+    assert {each.by for each in await documents.changes.log(SCOPE, limit=2)} == {ANN}
     assert await editor.edit(request(), EDITS) == done
     assert await texts(tmp_path) == AFTER
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(4))
-async def test_a_kill_at_any_write_is_completed_once(tmp_path: Path, at: int, after: bool) -> None:
+async def test_a_kill_at_any_write_is_completed_once(tmp_path: Path, at: int) -> None:
     """The same call, repeated after the crash, leaves every line once and one version a document."""
     await fill(tmp_path)
-    disk = KillingDisk(at, after=after)
-    editor, _, _ = build_editor(tmp_path, disk)
+    editor, _ = build_editor(tmp_path, KillingDisk(at))
     with pytest.raises(KilledProcess):
         await editor.edit(request(), EDITS)
-    editor, documents, versions = build_editor(tmp_path)
-    await documents.notice(SCOPE)
+    editor, documents = build_editor(tmp_path)
     done = await editor.edit(request(), EDITS)
     assert await texts(tmp_path) == AFTER
     assert len(done.changes) == 3
-    made = [each for each in versions.log(SCOPE, limit=20) if each.why == request().cause]
+    made = [each for each in await documents.changes.log(SCOPE, limit=20) if each.why == request().cause]
     assert sorted(name for each in made for name in each.names) == ["MEMORY.md", "USER.md"]
 
 
 async def test_an_edit_by_hand_at_the_same_time_survives(tmp_path: Path) -> None:
     """The line that a person saves between reading and writing is there afterwards, and so is the edit."""
     await fill(tmp_path)
-    editor, documents, _ = build_editor(tmp_path)
+    editor, documents = build_editor(tmp_path)
     write = documents.write
-    path = tmp_path / SCOPE / "memory" / "MEMORY.md"
 
     async def save_first(*args: Any, **more: Any) -> Any:
-        if "By hand" not in path.read_text():
-            path.write_text(f"{path.read_text()}- By hand\n")
+        now = store_of(tmp_path).text(SCOPE)
+        if "By hand" not in now:
+            store_of(tmp_path).put(SCOPE, MEMORY=f"{now}- By hand\n")
         return await write(*args, **more)
 
     documents.write = save_first  # type: ignore[method-assign]
     await editor.edit(request(), EDITS[:2])
-    assert path.read_text() == "# Facts\n\n- Lives in Dresden\n- By hand\n"
+    assert store_of(tmp_path).text(SCOPE) == "# Facts\n\n- Lives in Dresden\n- By hand\n"
 
 
 async def test_a_wrong_line_in_one_document_changes_none(tmp_path: Path) -> None:
     """The other document is not touched either, and the closest lines are named."""
     await fill(tmp_path)
-    editor, _, _ = build_editor(tmp_path)
+    editor, _ = build_editor(tmp_path)
     with pytest.raises(ToolFailed, match=r"no such line: Is called Anna\n.*\n- Is called Ann"):
         await editor.edit(request(), [*EDITS, DocumentEdit("USER.md", RemoveLines("Is called Anna"))])
     assert await texts(tmp_path) == BEFORE
@@ -156,7 +153,7 @@ async def test_a_wrong_line_in_one_document_changes_none(tmp_path: Path) -> None
 async def test_a_member_changes_no_line_of_another_person(tmp_path: Path) -> None:
     """Adding is allowed; replacing and removing what somebody else had kept is not."""
     await fill(tmp_path, by=BEN)
-    editor, _, _ = build_editor(tmp_path)
+    editor, _ = build_editor(tmp_path)
     for edit in EDITS[:2]:
         with pytest.raises(ToolFailed, match="only an admin of this chat"):
             await editor.edit(request(may_all=False), [edit])
@@ -175,6 +172,7 @@ async def fill_archive(home: Path) -> Path:
     """Write the documents, and an archive of three more lines; return its path."""
     await fill(home)
     path = home / SCOPE / "memory" / ARCHIVE
+    path.parent.mkdir(parents=True)
     path.write_text("# Moved from MEMORY.md\n\n# Facts\n\n- Drives a Golf\n- Collects stamps\n- Likes tea\n")
     return path
 
@@ -182,28 +180,27 @@ async def fill_archive(home: Path) -> Path:
 async def test_a_line_of_the_archive_is_edited_in_memory(tmp_path: Path) -> None:
     """It moves back first, as a version, so that undoing the edit finds it; the rest of the archive stays."""
     archive = await fill_archive(tmp_path)
-    editor, _, versions = build_editor(tmp_path)
+    editor, documents = build_editor(tmp_path)
     done = await editor.edit(request(), MOVED)
     assert (await texts(tmp_path))["MEMORY.md"] == "# Facts\n\n- Lives in Leipzig\n- Smokes\n- Drives a Zoe\n"
     assert done.changes == (LineChange("- Drives a Golf", "- Drives a Zoe"), LineChange(old="- Collects stamps"))
     assert archive.read_text() == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
-    assert [each.why for each in versions.log(SCOPE, limit=2)] == [request().cause, UNARCHIVED]
-    before = versions.documents_before(SCOPE, versions.log(SCOPE, limit=1)[0].sha) or {}
-    assert before["MEMORY.md"].endswith(b"- Drives a Golf\n- Collects stamps\n")
+    newest, before = await documents.changes.log(SCOPE, limit=2)
+    assert [newest.why, before.why] == [request().cause, UNARCHIVED]
+    texts_before = await documents.changes.texts(SCOPE, before.number)
+    assert texts_before["MEMORY.md"].endswith("- Drives a Golf\n- Collects stamps\n")
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(3))
-async def test_a_kill_while_a_line_moves_back_loses_no_line(tmp_path: Path, at: int, after: bool) -> None:
+@pytest.mark.parametrize("at", range(6))
+async def test_a_kill_while_a_line_moves_back_loses_no_line(tmp_path: Path, at: int) -> None:
     """Between the restored document, the shortened archive and the edit: the same call completes all three, once."""
     archive = await fill_archive(tmp_path)
-    editor, _, _ = build_editor(tmp_path, KillingDisk(at, after=after))
+    editor, _ = build_editor(tmp_path, KillingDisk(at))
     with pytest.raises(KilledProcess):
         await editor.edit(request(), MOVED)
     everything = (await texts(tmp_path))["MEMORY.md"] + archive.read_text()
     assert all(line in everything for line in ("- Drives a", "- Likes tea", "- Smokes"))
-    editor, documents, _ = build_editor(tmp_path)
-    await documents.notice(SCOPE)
+    editor, _ = build_editor(tmp_path)
     await editor.edit(request(), MOVED)
     assert (await texts(tmp_path))["MEMORY.md"] == "# Facts\n\n- Lives in Leipzig\n- Smokes\n- Drives a Zoe\n"
     assert archive.read_text() == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
@@ -213,7 +210,7 @@ async def test_a_member_is_told_which_archive_has_the_line(tmp_path: Path) -> No
     """Archives do not name authors, so only an admin edits their lines; nothing moves."""
     archive = await fill_archive(tmp_path)
     before = archive.read_text()
-    editor, _, _ = build_editor(tmp_path)
+    editor, _ = build_editor(tmp_path)
     with pytest.raises(ToolFailed, match=rf"moved to {ARCHIVE}, where only an admin .*: - Drives a Golf"):
         await editor.edit(request(may_all=False), MOVED[:1])
     assert (archive.read_text(), await texts(tmp_path)) == (before, BEFORE)
@@ -222,7 +219,7 @@ async def test_a_member_is_told_which_archive_has_the_line(tmp_path: Path) -> No
 async def test_a_tainted_edit_of_an_archived_line_waits_with_its_line_in_memory(tmp_path: Path) -> None:
     """An approval applies to MEMORY.md, so the line is there; nothing else has changed."""
     await fill_archive(tmp_path)
-    editor, _, _ = build_editor(tmp_path)
+    editor, _ = build_editor(tmp_path)
     done = await editor.edit(request(is_tainted=True), MOVED[:1])
     assert (done.why, len(done.held), done.changes) == ("untrusted", 1, ())
     assert (await texts(tmp_path))["MEMORY.md"] == f"{BEFORE['MEMORY.md']}- Drives a Golf\n"
@@ -230,7 +227,7 @@ async def test_a_tainted_edit_of_an_archived_line_waits_with_its_line_in_memory(
 
 async def test_what_waits_is_staged_in_fives(tmp_path: Path) -> None:
     """Eleven removals are three questions; the job can run again."""
-    editor, documents, _ = build_editor(tmp_path)
+    editor, documents = build_editor(tmp_path)
     text = "".join(f"- Fact number {n}\n" for n in range(11))
     await documents.write(SCOPE, "MEMORY.md", text, was="", why="remember:t0.0.0", by=ANN)
     removal = DocumentEdit("MEMORY.md", RemoveLines(text.rstrip()))

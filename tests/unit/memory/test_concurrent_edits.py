@@ -9,10 +9,7 @@ import pytest
 
 from agent.memory import MemoryStore
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import BY_HAND, VersionStore
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import utc_now
 
 SCOPE = "people/ann"
 MIND = "- ours\n"
@@ -49,14 +46,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("theirs", ["- theirs\n", "- before\n- theirs\n", "", None])
-async def test_a_document_is_theirs_and_kept_as_theirs(tmp_path: Path, path: Path, theirs: str | None) -> None:
-    """Our write did not happen, and says so; theirs stands, and is a version of its own."""
-    disk, versions = SlowWriteDisk(path, theirs), VersionStore(tmp_path)
-    documents = FileDocumentStore(tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, versions, now=utc_now))
+async def test_a_document_is_theirs(tmp_path: Path, path: Path, theirs: str | None) -> None:
+    """Our write did not happen, and says so; theirs stands."""
+    documents = FileDocumentStore(tmp_path, disk=SlowWriteDisk(path, theirs))
     before = await documents.read(SCOPE, "MEMORY.md")
     assert await documents.write(SCOPE, "MEMORY.md", MIND, was=before.rev, why="dream: 1-1") is None
     assert Disk().load(path) == (None if theirs is None else theirs.encode())
-    assert [each.why for each in versions.log(SCOPE)] == [BY_HAND, BY_HAND]
     assert not list(path.parent.glob(".MEMORY.md.*.tmp"))
 
 

@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import utc_now
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
+from tests.fakes.documents import FakeDocuments
 
 SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 
@@ -19,9 +15,8 @@ SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 @pytest.mark.parametrize("why", [f"remember:{TURN}.3.0", f"approved raaaaaaaaaaaaaaaa remember:{TURN}.3.0"])
 async def test_what_it_had_remembered_is_found_without_and_behind_a_yes(tmp_path: Path, why: str) -> None:
     """The version names the turn; no word of the message stands in the line that came of it."""
-    disk, versions = Disk(), VersionStore(tmp_path)
-    documents = FileDocumentStore(tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, versions, now=utc_now))
+    documents = FakeDocuments()
     assert await documents.write(SCOPE, "MEMORY.md", "- Owns an airship\n", was="", why=why)
     trace = DeletionTrace.of("s1", {"turn": TURN, "i": 2}, "please note what my zeppelin is")
-    found = DerivedDataFinder(tmp_path, versions).find(SCOPE, KEY, "7", [trace])
+    found = await DerivedDataFinder(tmp_path, documents).find(SCOPE, KEY, "7", [trace])
     assert found == {"MEMORY.md": ["- Owns an airship"]}

@@ -16,8 +16,8 @@ import pytest
 from dulwich.objects import Commit
 from dulwich.repo import Repo
 
-from agent.memory.documents.git_repository import open_repo, write_commit
-from agent.memory.documents.version_store import BY_HAND
+from agent.memory.documents.document_changes import BY_HAND
+from agent.memory.documents.git_repository import RepositoryCommit, append_commits, open_repo
 from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFileWriter
 from agent.memory.storage import disk as disk_module
 from agent.memory.storage.disk import Disk
@@ -664,6 +664,40 @@ async def test_calm_it_is_behind_by_less_than_a_second(scene: MirrorScene, clock
     assert not scene.records.is_down
 
 
+async def test_a_stop_leaves_nothing_to_write(scene: MirrorScene) -> None:
+    """Also of a change right behind another; an edit that may be half saved is left to the next start."""
+    await scene.change(TEA)
+    await scene.writer.flush()
+    await scene.change(TEA + DOG)
+    scene.edit("- half", "USER.md")
+    await scene.writer.close()
+    assert scene.path().read_text() == TEA + DOG
+    assert not list((scene.path().parent / ".mirror").glob("*.aside"))
+    assert await scene.text("USER.md") == ""
+    scene.restart()
+    await scene.passes()
+    await scene.notice()
+    assert await scene.text("USER.md") == "- half"
+    await scene.passes()
+    assert [why for why, *_ in commits(scene)] == ["t1", "t1", BY_HAND]
+
+
+async def test_run_finds_edits_that_were_made_while_no_gateway_ran(scene: MirrorScene, clock: VirtualClock) -> None:
+    """In scopes that nobody talks to; nothing of the others is read."""
+    await scene.change(TEA)
+    await scene.change(TEA, scope=BOBS_SCOPE)
+    await scene.passes()
+    scene.edit(TEA + DOG)
+    scene.later.moved += 10
+    disk = CountingDisk()
+    scene.restart(disk)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(scene.writer.run())
+        await asyncio.sleep(1)
+        running.cancel()
+    assert await scene.text() == TEA + DOG
+
+
 async def test_run_finds_edits_where_nobody_talks(scene: MirrorScene, clock: VirtualClock) -> None:
     """A scope that this process has seen is looked at every few seconds."""
     async with asyncio.TaskGroup() as tasks:
@@ -699,6 +733,45 @@ async def test_a_store_that_is_down_is_waited_for(scene: MirrorScene, clock: Vir
     assert await scene.text() == DOG + "- sings\n" == scene.path().read_text()
 
 
+async def test_without_a_mirror_no_file_is_written_or_left(scene: MirrorScene) -> None:
+    """Where gateways share a store: files of an earlier time go, and what they have alone is taken over before."""
+    await scene.change(TEA)
+    await scene.passes()
+    scene.edit(TEA + DOG)
+    scene.edit("friendly\n", "SOUL.md")
+    scene.later.moved += 10
+    scene.writer = DocumentFileWriter(scene.home, scene.documents, is_mirroring=False, now=scene.later)
+    await scene.writer.begin(is_outdated=False)
+    assert await scene.text() == TEA + DOG
+    assert await scene.text("SOUL.md") == "friendly\n"
+    await scene.change(DOG)
+    await scene.writer.settle(SCOPE)
+    await scene.writer.notice(SCOPE)
+    assert [path for path in (scene.home / SCOPE).rglob("*") if path.is_file()] == []
+    scene.restart()
+    await scene.passes()
+    assert scene.path().read_text() == DOG
+
+
+async def test_a_home_that_another_has_overtaken_gets_the_stores_files(scene: MirrorScene) -> None:
+    """What was erased meanwhile is not left there, nor taken for an edit."""
+    await scene.change(TEA)
+    await scene.change("- a secret\n", scope=BOBS_SCOPE)
+    await scene.passes()
+    scene.edit(TEA + "- secret\n")
+    await redact(scene, "tea")
+    await scene.documents.replace({BOBS_SCOPE: []}, was={BOBS_SCOPE: 1})
+    for each in await scene.documents.stale_paths():  # the other home has written its files
+        await scene.documents.drop_stale_path(each)
+    scene.restart()
+    await scene.writer.begin(is_outdated=True)
+    assert not scene.path(scope=BOBS_SCOPE).exists()
+    await scene.passes()
+    assert scene.path().read_text() == await scene.text() == "- likes …\n"
+    assert b"secret" not in scene.found()
+    assert b"tea" not in scene.found()
+
+
 # -- repositories --------------------------------------------------------------------------------------
 
 
@@ -730,7 +803,7 @@ async def test_a_repository_of_unknown_commits_is_kept(tmp_path: Path, cause: st
         await scene.passes()
     else:
         with open_repo(tmp_path / SCOPE / "memory" / ".git", make=True) as repo:
-            write_commit(repo, {"MEMORY.md": b"- lost\n"}, None, why="x", by="", at=START)
+            append_commits(repo, [RepositoryCommit(texts={"MEMORY.md": b"- lost\n"}, message="x\n", at=START)])
     scene.records = FakeRecords()
     scene.restart()
     await scene.change(TEA)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.memory.documents.file_documents import EPOCH, FileDocumentStore
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, flush_job
@@ -149,7 +148,7 @@ async def test_what_is_forgotten_meanwhile_is_not_flushed(tmp_path: Path) -> Non
     async with flushes.writing:  # the model has answered, and its answer waits for the lock
         asking = asyncio.create_task(flushes.flush(job))
         await world.model.is_asked.wait()
-        await FileDocumentStore(tmp_path).write(SCOPE, EPOCH, "t1\n", was="", why="forget")
+        await world.documents.set_epoch(SCOPE, "t1")
     later = await asking
     assert isinstance(later, RetryJobLater)
     assert not later.counts

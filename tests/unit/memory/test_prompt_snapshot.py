@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import (
@@ -16,6 +16,7 @@ from agent.memory.prompt.prompt_snapshot import (
     system_prompt,
 )
 from gateway.ports import Line, ScopeDocument, SessionRow
+from tests.fakes.documents import FakeDocuments, open_documents
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 
 ROW = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START)
@@ -179,37 +180,44 @@ async def test_what_was_taken_back_is_gone_from_the_very_next_request(tmp_path: 
     assert talk.messages[0]["content"].endswith("[forgotten]")
 
 
-async def test_a_hand_edit_is_noticed_and_a_quiet_turn_reads_nothing(tmp_path: Path) -> None:
-    """Stats are all that a turn costs while nothing changes; only documents that exist are read."""
-    documents = CountedDocuments(tmp_path)
-    memory = ScopeMemory(tmp_path, documents)
+async def test_edits_by_hand_are_looked_for_and_a_quiet_turn_reads_nothing() -> None:
+    """One query is all that a turn costs while nothing changes; only documents that exist are read."""
+    noticed: list[str] = []
+    changes = CountedDocuments()
+
+    async def notice(scope: str) -> None:
+        noticed.append(scope)
+
+    memory = ScopeMemory(ScopeDocuments(changes, notice=notice))
     first = await memory.view(SCOPE)
+    assert sorted(noticed) == ["", SCOPE, "shared"]
     assert await memory.view(SCOPE) is first
-    assert documents.reads == 0
-    path = document_path(tmp_path, SCOPE, "MEMORY.md")
-    path.parent.mkdir(parents=True)
-    path.write_text("- by hand\n")
+    assert changes.reads == 0
+    changes.put(SCOPE, MEMORY="- by hand\n")
+    changes.reads = 0
     changed = await memory.view(SCOPE)
     assert changed.memory == "- by hand"
     assert changed.rev != first.rev
     assert await memory.view(SCOPE) is changed
-    assert documents.reads == 1
+    assert changes.reads == 1
+    await changes.set_epoch(SCOPE, "t1")
+    assert (await memory.view(SCOPE)).epoch == "t1"
 
 
-async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tmp_path: Path) -> None:
+async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody() -> None:
     """SOUL.md of the installation stands where the scope has none; nobody else's memory is in the view."""
-    documents = FileDocumentStore(tmp_path)
+    documents, _ = open_documents()
     await documents.write("", "SOUL.md", "everybody's", was="", why="t")
     await documents.write("shared", "MEMORY.md", "- office in Bonn", was="", why="t")
     await documents.write("people/telegram%3a43", "MEMORY.md", "- a secret", was="", why="t")
-    memory = ScopeMemory(tmp_path, documents)
+    memory = ScopeMemory(documents)
     seen = await memory.view(SCOPE)
     assert (seen.soul, seen.shared, seen.memory) == ("everybody's", "- office in Bonn", "")
     await documents.write(SCOPE, "SOUL.md", "mine", was="", why="t")
     assert (await memory.view(SCOPE)).soul == "mine"
 
 
-class CountedDocuments(FileDocumentStore):
+class CountedDocuments(FakeDocuments):
     """Documents that count how often they are read."""
 
     reads = 0

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
+from agent.memory.documents.document_changes import TRACKED
 from agent.memory.documents.file_documents import document_path
-from agent.memory.documents.version_store import TRACKED
 from agent.memory.editing.staged_changes import EXPIRES_AFTER, StagedChange, StagedErasure
 from agent.memory.editing.text_operations import (
     AddLines,
@@ -28,6 +28,7 @@ from agent.memory.erasure.word_match import ErasurePattern
 from gateway.events import PlatformAccount
 from gateway.ports import MemoryProposal, ScopeMove
 from gateway.store.proposals import SqlProposals
+from tests.fakes.documents import open_documents
 from tests.fakes.proposals import open_proposals, open_staging
 
 SCOPE = "chats/slack%3ac1"
@@ -73,13 +74,14 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
 
 async def test_a_first_change_of_the_voice_begins_with_the_one_in_force(tmp_path: Path) -> None:
     """A chat without a SOUL.md of its own speaks with the installation's; a line more does not silence the rest."""
-    (tmp_path / "SOUL.md").write_text("Be kind.\n")
+    documents, changes = open_documents()
+    changes.put("", SOUL="Be kind.\n")
     change = StagedChange(name="d1", why="soul", at=NOW, document="SOUL.md", operations=(AddLines("Be brief."),))
-    staging = open_staging(tmp_path, now=lambda: NOW)
+    staging = open_staging(tmp_path, documents, now=lambda: NOW)
     await staging.stage(SCOPE, change)
     assert await staging.approve(SCOPE, "d1", by="eve")
-    assert document_path(tmp_path, SCOPE, "SOUL.md").read_text() == "Be kind.\n\nBe brief.\n"
-    assert (tmp_path / "SOUL.md").read_text() == "Be kind.\n"
+    assert changes.text(SCOPE, "SOUL.md") == "Be kind.\n\nBe brief.\n"
+    assert changes.text("", "SOUL.md") == "Be kind.\n"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

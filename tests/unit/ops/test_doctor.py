@@ -241,7 +241,7 @@ def content(home: Path) -> dict[str, str]:
 
 
 async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str]) -> None:
-    """Killed twice, something in quarantine, by channel and reason and with the file's path; nothing is touched."""
+    """Killed twice, events in quarantine with reason and path, edits that are no text; nothing is touched."""
     home = Path(environment["PARLOUR_HOME"])
 
     async def work() -> None:
@@ -262,10 +262,16 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
             "INSERT INTO dead (id, turn, key, reason, at) VALUES ('x', 't', 'telegram:42', 'blocked by the person', 1)"
         )
     database.close()
+    for n in range(5):
+        aside = home / "people" / f"telegram%3a{n}" / "memory" / "MEMORY.md.unreadable-20261128T210000000000"
+        aside.parent.mkdir(parents=True)
+        aside.write_bytes(b"canary \x81")
     before = content(home)
     found = await run_doctor(environment)
     assert content(home) == before
     warned = failing(found, FindingLevel.WARN)
+    assert warned["memory"] == "and 2 more such files"
+    assert any("people/telegram%3a0/memory/MEMORY.md.unreadable-" in each.text for each in found)
     assert "an event from slack was quarantined" in warned["quarantine"]
     assert "it failed 3 times: ValueError; it is in " in warned["quarantine"]
     assert warned["given.up"].startswith("1 to telegram, the latest 1970-01-01T00:00:00Z: blocked by the person")

@@ -126,9 +126,10 @@ async def test_dream_runs_when_it_is_told_to(terminal: CommandTerminal) -> None:
     """By hand it studies what is new, and says what it changed; the change is in the log like any other."""
     entry = '{"cursor": 1, "timestamp": "2026-04-03 00:02", "content": "- Ann sails a boat", "origin": "user"}\n'
     memory = write(terminal.home / ANN / "memory" / "history.jsonl", entry).with_name("MEMORY.md")
-    async with gateway(home=terminal.home, model=RecordingModel()):
+    async with gateway(home=terminal.home, model=RecordingModel()) as parlour:
         (told,) = await asyncio.to_thread(terminal.lines, "memory", "dream")
         assert (told["entries"], len(told["changes"])) == (1, 1)
+        await parlour.app.document_files.settle(ANN)
         assert memory.read_text() == "- Ann sails a boat\n"
         assert "0 new entries reviewed" in await asyncio.to_thread(terminal.well, "memory", "dream")
         log = await asyncio.to_thread(terminal.lines, "memory", "log")

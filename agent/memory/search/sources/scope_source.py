@@ -25,11 +25,12 @@ from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSourc
 from agent.memory.search.sources.transcript_source import TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
-from gateway.ports import Line, SearchHit
+from gateway.ports import DocumentChangeStore, Line, ScopeDocument, SearchHit
+from gateway.ports.documents import document_file
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
-_PAPERS = ("USER.md", "memory/MEMORY.md", HISTORY)
+_PAPERS = {"USER.md": "USER.md", "memory/MEMORY.md": "MEMORY.md"}  # the documents that are searched
 _REACH = 5  # messages, or lines, on each side
 _LONGEST = 2_000  # characters of one, except of the line that was asked for
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -38,7 +39,7 @@ Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
 
 
 class ScopeSource:
-    """Implements `UnitSources` over a scope's turns and its folder, which is read in threads."""
+    """Implements `UnitSources` over a scope's turns, documents, and its folder, which is read in threads."""
 
     def __init__(
         self,
@@ -46,11 +47,18 @@ class ScopeSource:
         *,
         zone: Callable[[], str],
         cut: Cut = chunk_markdown,
+        scope: str = "",
         transcripts: TranscriptSource | None = None,
+        documents: DocumentChangeStore | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """*zone* is the scope's time zone, which history entries use. The seed profile has no *transcripts*."""
+        """*zone* is the scope's time zone, which history entries use.
+
+        The seed profile has no *transcripts*, and its documents are files.
+        """
         self._folder = folder
+        self._scope = scope
+        self._documents = documents
         self._zone = zone
         self._cut = cut
         self._disk = disk or Disk()
@@ -65,12 +73,15 @@ class ScopeSource:
         """Return every source with a mark that changes with its content."""
         turns = await self._transcripts.marks() if self._transcripts is not None else {}
         marks = {UnitSource(name=f"{SESSIONS}{transcript}"): mark for transcript, mark in turns.items()}
-        return marks | await asyncio.to_thread(self._file_marks)
+        revs = (await self._documents.heads([self._scope]))[self._scope].revs if self._documents is not None else {}
+        return marks | await asyncio.to_thread(self._file_marks, revs)
 
-    def _file_marks(self) -> dict[UnitSource, str]:
-        marks: dict[UnitSource, str] = {}
+    def _file_marks(self, revs: Mapping[str, str]) -> dict[UnitSource, str]:
+        """Return the marks of files, and of documents with the given revs."""
+        marks = {UnitSource(name=path): revs[name] for path, name in _PAPERS.items() if name in revs}
         memory = self._folder / "memory"
-        for name in (*_PAPERS, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
+        papers = () if self._documents is not None else _PAPERS
+        for name in (*papers, HISTORY, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
             with suppress(FileNotFoundError):
                 marks[UnitSource(name=name)] = mark_of(self._folder / name)
         if keys := self._keys_mark():
@@ -81,6 +92,11 @@ class ScopeSource:
         """Return the units of *source*, or the new ones of a conversation. Raises FileNotFoundError."""
         if self._transcripts is not None and source.name.startswith(SESSIONS):
             return await self._transcripts.read(source.name.removeprefix(SESSIONS), since)
+        if self._documents is not None and source.name in _PAPERS:
+            document = await self._documents.read(self._scope, _PAPERS[source.name])
+            if not document.rev:
+                raise FileNotFoundError(source.name)
+            return await asyncio.to_thread(self._read_document, document)
         return await asyncio.to_thread(self._read_file, source)
 
     async def messages(self, source: UnitSource, low: int, high: int) -> Sequence[Line]:
@@ -92,13 +108,25 @@ class ScopeSource:
     def _read_file(self, source: UnitSource) -> SourceReading:
         path = self._folder / source.name
         mark = mark_of(path)  # before reading, so that a concurrent write changes the next mark
-        if _has_keys(source.name) and (keys := self._keys_mark()):
-            return SourceReading(units=self._with_keys(self._paper(path)), mark=f"{mark}+{keys}")
-        units = self._entries() if source.name == HISTORY else self._paper(path)
+        if source.name == HISTORY:
+            return SourceReading(units=self._entries(), mark=mark)
+        return self._keyed(source.name, self._paper(path), mark)
+
+    def _read_document(self, document: ScopeDocument) -> SourceReading:
+        return self._keyed(document_file(document.name), self._cut(document.text, None), document.rev)
+
+    def _keyed(self, name: str, units: Sequence[SearchUnit], mark: str) -> SourceReading:
+        if _has_keys(name) and (keys := self._keys_mark()):
+            return SourceReading(units=self._with_keys(units), mark=f"{mark}+{keys}")
         return SourceReading(units=units, mark=mark)
 
-    def text(self, source: UnitSource) -> str:
-        """Return the text of a document. Blocks."""
+    async def text(self, source: UnitSource) -> str:
+        """Return the text of a document or note."""
+        if self._documents is not None and source.name in _PAPERS:
+            return (await self._documents.read(self._scope, _PAPERS[source.name])).text
+        return await asyncio.to_thread(self._text, source)
+
+    def _text(self, source: UnitSource) -> str:
         return (self._disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
 
     def entry(self, line: int) -> Sequence[HistoryEntry]:
@@ -188,7 +216,7 @@ async def read_surroundings(sources: ScopeSource, name: str, line: int) -> Seque
         return [SearchHit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in entries]
     if name.startswith(SESSIONS):
         return await _messages_around(sources, source, line)
-    return lines_around(name, await asyncio.to_thread(sources.text, source), line)
+    return lines_around(name, await sources.text(source), line)
 
 
 def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:

@@ -10,7 +10,7 @@ import pytest
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -26,11 +26,12 @@ ACCOUNTS = {"accounts": [SCOPE.removeprefix("people/"), BOBS_SCOPE.removeprefix(
 
 
 async def nothing(_: str) -> None:
-    """There are no documents."""
+    """No index is open."""
 
 
 def linker_of(home: Path, records: FakeRecords, mirror: SessionFileWriter) -> AccountLinker:
     """Return a linker of a home."""
+    files = DocumentFileWriter(home, records.documents)
     return AccountLinker(
         links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
         records=records,
@@ -38,8 +39,10 @@ def linker_of(home: Path, records: FakeRecords, mirror: SessionFileWriter) -> Ac
         session_files=mirror,
         scope_lock=ScopeLock(),
         writing=asyncio.Lock(),
-        merger=MemoryMerger(home=home, versions=VersionStore(home), disk=Disk()),
-        notice=nothing,
+        merger=MemoryMerger(home=home, changes=records.documents, disk=Disk()),
+        notice=files.notice,
+        hold_documents=files.hold,
+        settle_documents=files.settle,
         reopen=lambda _: None,
         close_files=nothing,
         now=lambda: START,

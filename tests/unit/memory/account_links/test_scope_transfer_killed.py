@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,14 @@ import pytest
 
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_transfer import blank_answer, merge_scope_files, split_scope_files
-from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount
-from gateway.ports import ScopeMove
+from gateway.ports import DocumentChange, DocumentState, ScopeMove
+from gateway.store.sqlite import schema
+from gateway.store.sqlite.connection import SqliteConnection
+from tests.fakes.documents import FakeDocuments, run
 
 ANN, BOB = "pocket%3aann", "pocket%3abob"
 AT = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
@@ -45,15 +50,19 @@ class TransferKilled(BaseException):
 
 
 class CountdownDisk(Disk):
-    """Dies before its *last*th change, and with it everything."""
+    """Dies before its *last*th change, and with it everything: changes of documents count, too."""
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int = 2**62) -> None:
         self.left = last
 
     def _live(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise TransferKilled
+
+    def step(self) -> None:
+        """Change documents, or die before or behind it."""
+        self._live()
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace, or die before it."""
@@ -76,9 +85,20 @@ class CountdownDisk(Disk):
         super().sync_folder(path)
 
 
+@contextmanager
+def documents_of(home: Path, disk: CountdownDisk | None = None) -> Iterator[FakeDocuments]:
+    """Open the documents of *home*, which are in a journal there."""
+    home.mkdir(exist_ok=True)
+    path = home / "journal.db"
+    opened = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=SqliteConnection)
+    with closing(opened) as found:
+        schema.prepare(found, path)
+        yield FakeDocuments(connection=found, step=(disk or CountdownDisk()).step, now=lambda: AT)
+
+
 def scope(home: Path, name: str, *facts: str) -> None:
     """Write what a person's scope is made of."""
-    folder, disk, versions = home / "people" / name, Disk(), VersionStore(home)
+    folder, disk = home / "people" / name, Disk()
     account = name.removeprefix("pocket%3a")
     key, transcript = f"pocket:{account}", (account * 6)[:16]
     lines: list[Any] = [build.head_line(transcript, key, AT - timedelta(days=2 if account == "ann" else 1))]
@@ -90,15 +110,16 @@ def scope(home: Path, name: str, *facts: str) -> None:
             build.end_line(f"t{n}", from_index=2 * n, to_index=2 * n + 2, inbox=["1"], outcome="answered", at=at)
         )
     disk.replace(folder / "sessions" / f"pocket%3a{account}.jsonl", b"".join(build.encode(line) for line in lines))
-    text = ""
+    text, states = "", list[DocumentState]()
     for n, fact in enumerate(facts):
         text += f"- {account} knows {fact}\n"
-        why, at = f"remember:t{n}.0.0", AT - timedelta(hours=3 - n)
-        versions.save_version(f"people/{name}", {"MEMORY.md": text.encode()}, why=why, by=name, at=at)
-    disk.replace(folder / "memory/MEMORY.md", text.encode())
-    user = f"- {account} is {account}\n".encode()
-    versions.save_version(f"people/{name}", {"USER.md": user}, why="edited by hand", at=AT - timedelta(minutes=30))
-    disk.replace(folder / "USER.md", user)
+        at, why = AT - timedelta(hours=3 - n), f"remember:t{n}.0.0"
+        change = DocumentChange(id=f"{account}{n}", number=0, at=at, why=why, by=name)
+        states.append(DocumentState(change=change, texts={"MEMORY.md": text}))
+    change = DocumentChange(id=f"{account}9", number=0, at=AT - timedelta(minutes=30), why="edited by hand")
+    states.append(DocumentState(change=change, texts={"MEMORY.md": text, "USER.md": f"- {account} is {account}\n"}))
+    with documents_of(home) as documents:
+        assert run(documents.replace({f"people/{name}": states}, was={f"people/{name}": 0}))
     log = HistoryLog(folder / "memory")
     log.append(HistoryEntry(timestamp="2026-11-20 10:00", content=f"{account} spoke", session=key, entry=f"e{account}"))
     log.append(HistoryEntry(timestamp="2026-11-19 10:00", content=f"{account}'s old life"))
@@ -108,21 +129,25 @@ def scope(home: Path, name: str, *facts: str) -> None:
     disk.replace(folder / "memory/2026-11-20.md", flush.encode())
 
 
-def joining(home: Path, disk: Disk) -> None:
-    """Do what the linker does with the files of a link."""
-    merger = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
-    merger.merge(LINK.id, LINK.source, LINK.target, source_account=BOB, target_account=ANN)
+def joining(home: Path, disk: CountdownDisk) -> None:
+    """Do what the linker does with the memory and the files of a link."""
+    with documents_of(home, disk) as documents:
+        merger = MemoryMerger(home=home, changes=documents, disk=disk)
+        source, target = LINK.source, LINK.target
+        run(merger.merge_documents(LINK.id, source, target, source_account=BOB, target_account=ANN))
+        merger.merge_files(LINK.id, source, target, documents.text(target), accounts=(BOB, ANN))
     merge_scope_files(home, disk, LINK)
 
 
-def separating(home: Path, disk: Disk) -> None:
-    """Do what the linker does with the files of an unlink."""
-    merger = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
+def separating(home: Path, disk: CountdownDisk) -> None:
+    """Do what the linker does with the memory and the files of an unlink."""
 
     def account_of(key: str) -> str:
         return BOB if key == "pocket:bob" else ANN
 
-    merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
+    with documents_of(home, disk) as documents:
+        merger = MemoryMerger(home=home, changes=documents, disk=disk)
+        run(merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN))
     needed, staying = [
         set(re.findall(r"[0-9a-f]{64}", "".join(path.read_text() for path in (home / scope).glob("sessions/*.jsonl"))))
         for scope in (UNLINK.target, UNLINK.source)
@@ -131,15 +156,16 @@ def separating(home: Path, disk: Disk) -> None:
 
 
 def state(home: Path) -> dict[str, Any]:
-    """Return everything that counts: files, and versions by what they say."""
+    """Return everything that counts: files, and documents with their changes."""
     found: dict[str, Any] = {}
     for path in sorted(home.rglob("*")):
         name = str(path.relative_to(home))
-        if path.is_file() and "/.git/" not in name and not name.endswith(".lock"):
+        if path.is_file() and not name.startswith("journal.db") and not name.endswith(".lock"):
             found[name] = path.read_bytes()
-    for folder in sorted((home / "people").iterdir()):
-        versions = VersionStore(home).every(f"people/{folder.name}")
-        found[folder.name] = [(each.why, each.by, each.at, texts) for each, texts in versions]
+    with documents_of(home) as documents:
+        for each in run(documents.scopes()):
+            states = [(replace(each.change, number=0), each.texts) for each in run(documents.states(each))]
+            found[each] = [states, run(documents.epoch(each))]
     return found
 
 
@@ -154,7 +180,7 @@ def apart(tmp_path: Path) -> Path:
 @pytest.fixture
 def one(apart: Path) -> Path:
     """Return a home in which the two are one."""
-    joining(apart, Disk())
+    joining(apart, CountdownDisk())
     return apart
 
 
@@ -166,9 +192,13 @@ def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) ->
     folder = one / "people" / ANN
     assert not (one / "people" / BOB).exists()
     assert {path.name for path in (folder / "sessions").iterdir()} == {f"{ANN}.jsonl"}
-    memory = (folder / "memory/MEMORY.md").read_text()
+    with documents_of(one) as documents:
+        memory = documents.text(f"people/{ANN}")
+        source = run(documents.source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora"))
+        assert run(documents.scopes()) == [f"people/{ANN}"]
+        assert run(documents.epoch(f"people/{ANN}")) == LINK.id
+        assert [run(documents.find(f"people/{ANN}", id_)) is not None for id_ in ("ann0", "bob0", "bob9")] == [True] * 3
     assert all(fact in memory for fact in ("zeppelin", "Bello", "Nora", "Tom"))
-    source = VersionStore(one).source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora")
     assert source is not None
     assert (source.by, source.why) == (BOB, "remember:t0.0.0")
     entries = HistoryLog(folder / "memory").after(0)
@@ -180,11 +210,13 @@ def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) ->
 
 def test_apart_again_each_has_its_own(one: Path) -> None:
     """By where it came from, entries without a session too."""
-    separating(one, Disk())
+    separating(one, CountdownDisk())
     for name, theirs, others in ((ANN, "ann", "bob"), (BOB, "bob", "ann")):
         folder = one / "people" / name
-        kept = "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
-        versions = str(VersionStore(one).every(f"people/{name}"))
+        kept = "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+        with documents_of(one) as documents:
+            versions = str(run(documents.states(f"people/{name}")))
+        kept += versions
         for trace in (
             f"{theirs} knows",
             f"{theirs} spoke",
@@ -250,13 +282,15 @@ def test_lines_that_are_damaged_stay(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("work", [joining, separating])
-def test_killed_at_every_step_it_is_done_once(tmp_path: Path, apart: Path, work: Callable[[Path, Disk], None]) -> None:
+def test_killed_at_every_step_it_is_done_once(
+    tmp_path: Path, apart: Path, work: Callable[[Path, CountdownDisk], None]
+) -> None:
     """Whatever was done by then, doing it again gives what it gives undisturbed."""
     if work is separating:
-        joining(apart, Disk())
+        joining(apart, CountdownDisk())
     whole = tmp_path / "whole"
     shutil.copytree(apart, whole)
-    work(whole, Disk())
+    work(whole, CountdownDisk())
     wanted = state(whole)
     n = 0
     stride = 1 if os.environ.get("EVERY_STEP") else 9
@@ -266,7 +300,7 @@ def test_killed_at_every_step_it_is_done_once(tmp_path: Path, apart: Path, work:
         try:
             work(home, CountdownDisk(n))
         except TransferKilled:
-            work(home, Disk())
+            work(home, CountdownDisk())
             assert state(home) == wanted, f"killed before change {n}"
             shutil.rmtree(home)
             n += stride
@@ -274,5 +308,5 @@ def test_killed_at_every_step_it_is_done_once(tmp_path: Path, apart: Path, work:
             break
     assert n > 20
     assert state(home) == wanted
-    work(home, Disk())
+    work(home, CountdownDisk())
     assert state(home) == wanted

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import TRACKED, VersionStore
+import pytest
+
+from agent.memory.documents.document_changes import TRACKED, rewrite_history
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
-from agent.memory.storage.disk import Disk
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
+from gateway.ports import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
-from tests.fakes.memory import START, killed_runs
+from tests.fakes.memory import SCOPE, FaultyDisk, ProcessCrash
 
 
 class DreamedScope:
     """A scope that dreamed twice, and what people do there meanwhile."""
 
-    def __init__(self, home: Path, *, is_new: bool = True) -> None:
+    def __init__(self, home: Path) -> None:
         self.world = DreamScene(
             home,
             "study",
@@ -28,30 +28,29 @@ class DreamedScope:
             "study",
             edits(add("- has a cat"), remove("- plays chess")),
         )
-        if is_new:
-            self.world.write("MEMORY.md", "- drinks coffee\n- plays chess\n")
+        self.world.write("MEMORY.md", "- drinks coffee\n- plays chess\n")
 
     async def dream(self) -> str:
         """Dream of something new; return the version."""
         self.world.happened("Something.")
         self.world.now += timedelta(minutes=1)
         await self.world.dream()
-        return self.world.commits()[0].sha
+        return self.world.commits()[0].id
 
-    def documents(self, disk: Disk | None = None) -> FileDocumentStore:
-        """Return the documents, each change of which is a version."""
-        disk = disk or Disk()
-        keeper = VersionKeeper(self.world.home, disk, self.world.versions, now=lambda: START)
-        return FileDocumentStore(self.world.home, disk=disk, keeper=keeper)
-
-    def service(self, disk: Disk | None = None) -> DreamService:
+    def service(self) -> DreamService:
         """Return what the commands ask."""
-        return DreamService(self.documents(disk), self.world.versions, can_run=True)
+        return DreamService(self.world.documents, can_run=True)
+
+    async def undo(self, change: str) -> UndoResult:
+        """Do what /memory undo does."""
+        nothing: Any = None  # it asks neither journal nor sessions
+        service = MemoryService(self.world.home, self.world.documents, nothing, nothing)
+        return await service.undo(self.world.scope, change, by="ann")
 
     async def write(self, text: str, why: str, by: str = "ann") -> None:
         """Change MEMORY.md for a cause."""
-        now = await self.documents().read(self.world.scope, "MEMORY.md")
-        assert await self.documents().write(self.world.scope, "MEMORY.md", text, was=now.rev, why=why, by=by)
+        now = await self.world.documents.read(self.world.scope, "MEMORY.md")
+        assert await self.world.documents.write(self.world.scope, "MEMORY.md", text, was=now.rev, why=why, by=by)
 
     @property
     def texts(self) -> dict[str, str]:
@@ -67,10 +66,10 @@ async def test_everything_goes_back_as_one_new_version(tmp_path: Path) -> None:
     place = DreamedScope(tmp_path)
     first, _ = await place.dream(), await place.dream()
     assert place.texts == {"MEMORY.md": "- drinks tea\n- has a cat", "USER.md": "- lives in Bonn"}
-    count = len(place.world.versions.log(place.world.scope))
+    count = len(place.world.changes.changes(place.world.scope))
     assert await place.service().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0)
     assert place.texts == BEFORE
-    newest, *older = place.world.versions.log(place.world.scope)
+    newest, *older = place.world.changes.changes(place.world.scope)
     assert (newest.why, newest.by) == (f"dream restore {first[:8]}", "ann")
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
     assert len(older) == count
@@ -128,49 +127,66 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     """/memory undo takes back both documents of one Dream as one version, and keeps what the next one did."""
     place = DreamedScope(tmp_path)
     first, _ = await place.dream(), await place.dream()
-    nothing: Any = None  # it asks neither journal nor sessions
-    service = MemoryService(tmp_path, place.documents(), place.world.versions, nothing, nothing)
-    assert await service.undo(place.world.scope, first, by="ann") == UndoResult.DONE
+    assert await place.undo(first) == UndoResult.DONE
     assert place.texts == {"MEMORY.md": "- drinks coffee\n- has a cat"}
-    newest = place.world.versions.log(place.world.scope)[0]
+    newest = place.world.changes.changes(place.world.scope)[0]
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
 
 
-async def copied(home: Path) -> DreamedScope:
-    """Return a copy of the scope that has dreamed."""
-    shutil.copytree(home.parent / "dreamed", home)
-    return DreamedScope(home, is_new=False)
+@pytest.mark.parametrize("kill", [0, 1])
+@pytest.mark.parametrize("name", ["undo ", "dream restore "])
+async def test_killed_at_its_write_it_is_whole_when_it_runs_again(tmp_path: Path, name: str, kill: int) -> None:
+    """A change of two documents: both go back, by one change, wherever the first try died."""
+    place = DreamedScope(tmp_path)
+    first = await place.dream()
+
+    async def go_back() -> object:
+        return await (place.undo(first) if name == "undo " else place.service().restore(SCOPE, first, by="ann"))
+
+    disk = FaultyDisk(at=kill, error=ProcessCrash())
+    place.world.changes.step = lambda: disk.step("journal")
+    with pytest.raises(ProcessCrash):
+        await go_back()
+    await go_back()
+    assert place.texts == BEFORE
+    assert [each.why[: len(name)] for each in place.world.changes.changes(SCOPE)].count(name) == 1
 
 
-async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_path: Path) -> None:
-    """A change of two documents: both go back, as one version, wherever the first try died."""
-    nothing: Any = None
-    first = await DreamedScope(tmp_path / "dreamed").dream()
+@pytest.mark.parametrize("name", ["undo", "dream-restore"])
+async def test_what_is_purged_while_it_goes_back_does_not_come_back(tmp_path: Path, name: str) -> None:
+    """The texts that it has read are from before the purge; what was not purged goes back."""
+    place = DreamedScope(tmp_path)
+    first = await place.dream()
+    purges = [True]
 
-    async def undo(place: DreamedScope, disk: Disk | None) -> None:
-        service = MemoryService(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
-        await service.undo(place.world.scope, first, by="ann")
+    async def purge() -> None:
+        """Rewrite the versions between the read of them and the change."""
+        if purges:
+            purges.pop()
+            await rewrite_history(place.world.changes, SCOPE, lambda text, _: text.replace("- plays chess\n", ""))
 
-    async for at, place in killed_runs(tmp_path, copied, undo, more_than=6):
-        assert place.texts == BEFORE, at
-        assert [each.why[:5] for each in place.world.versions.log(place.world.scope)].count("undo ") == 1, at
+    class PurgedDocuments(ScopeDocuments):
+        async def read(self, scope: str, name: str) -> ScopeDocument:
+            """Read, behind which a purge comes."""
+            found = await super().read(scope, name)
+            await purge()
+            return found
 
-
-async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: Path) -> None:
-    """The command runs again after a crash; the state is the same, and so is the number of versions."""
-    first = await DreamedScope(tmp_path / "dreamed").dream()
-
-    async def restore(place: DreamedScope, disk: Disk | None) -> None:
-        await place.service(disk).restore(place.world.scope, first, by="ann")
-
-    async for at, place in killed_runs(tmp_path, copied, restore, more_than=6):
-        assert place.texts == BEFORE, at
-        versions = place.world.versions.log(place.world.scope)
-        assert [each.why[:13] for each in versions].count("dream restore") == 1, at
+    place.world.documents = PurgedDocuments(place.world.changes)
+    if name == "undo":
+        assert await place.undo(first) == UndoResult.DONE
+    else:
+        assert await place.service().restore(SCOPE, first, by="ann") == RestoreDone()
+    assert not purges
+    assert place.texts == {"MEMORY.md": "- drinks coffee"}
+    found = await place.world.changes.find(SCOPE, first[:8])  # the id that the chat has shown
+    assert found is not None
+    states = await place.world.changes.states(SCOPE)
+    assert "chess" not in str(states)
 
 
 async def test_there_is_nothing_to_go_back_behind(tmp_path: Path) -> None:
     """An unknown name is None, and a scope without versions has no log."""
-    service = DreamService(FileDocumentStore(tmp_path), VersionStore(tmp_path), can_run=True)
+    service = DreamService(DreamScene(tmp_path).documents, can_run=True)
     assert await service.restore("people/x", "abcdef12", by="ann") is None
     assert await service.log("people/x") == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from agent.memory.documents.file_documents import EPOCH, FileDocumentStore, document_path
 from agent.memory.dream.dream_phases import TOKENS_IN
 from agent.memory.dream.dreamer import DreamSchedule
 from agent.memory.history.history_log import line_fingerprint, load_keys
@@ -18,7 +19,8 @@ from agent.memory.privacy.data_inventory import DataKind, kind_of
 from agent.memory.storage.disk import Disk
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.events import PlatformAccount
-from gateway.ports import ScopeDocument
+from gateway.ports import DocumentChange, TextChange
+from tests.fakes.documents import run
 from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
 from tests.fakes.memory import killed_runs
 
@@ -94,7 +96,7 @@ async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twi
         await here.ask()
         return here
 
-    kills = killed_runs(tmp_path, prepare, lambda here, disk: here.run(here.dreamer(disk)), more_than=20)
+    kills = killed_runs(tmp_path, prepare, lambda here, disk: here.run(here.dreamer(disk)), more_than=12)
     async for at, here in kills:
         assert here.text() == "# Work\n\n- uses PostgreSQL\n- has a dog\n- shop moved\n", at
         assert here.text("USER.md") == "- prefers mornings\n", at
@@ -238,7 +240,7 @@ async def test_what_somebody_saves_meanwhile_survives(tmp_path: Path) -> None:
     here.model.meanwhile = lambda n: here.write("MEMORY.md", KNOWN + "- by hand\n") if n == 2 else None
     await here.dream()
     assert here.text() == "# Work\n\n- uses MySQL\n- new\n- by hand\n"
-    assert [each.why for each in here.versions.log(here.scope)][1] == "edited by hand"
+    assert [each.why for each in here.changes.changes(here.scope)][1] == "edited by hand"
 
 
 @pytest.mark.parametrize("name", ["MEMORY.md", "USER.md", "SOUL.md"])
@@ -262,8 +264,7 @@ async def test_what_is_forgotten_meanwhile_makes_it_begin_anew(tmp_path: Path) -
 
     def forget(n: int) -> None:
         if n == 2:
-            path = document_path(tmp_path, here.scope, EPOCH)
-            path.write_text("t1\n")
+            run(here.changes.set_epoch(here.scope, "t1"))
 
     here.model.meanwhile = forget
     await here.dream()
@@ -300,16 +301,17 @@ async def test_keys_of_new_lines_are_stored_with_them(tmp_path: Path) -> None:
 async def test_a_groups_dream_only_proposes_how_the_bot_sounds(tmp_path: Path) -> None:
     """SOUL.md in a chat's scope: the change waits with its document; in a person's scope it is made."""
     voice = edits(add("Answer in rhymes.", document="SOUL.md"))
-    (tmp_path / "SOUL.md").write_text("Be kind.\n")
     room = world(tmp_path, "study", voice, scope=ROOM)
+    room.changes.put("", SOUL="Be kind.\n")
     await room.dream()
     assert room.text("SOUL.md") == ""
     [waiting] = await room.waiting()
     assert (waiting.why, waiting.document, waiting.account) == ("soul", "SOUL.md", None)
     own = world(tmp_path, "study", voice)
+    own.changes.put("", SOUL="Be kind.\n")
     await own.dream()
     assert own.text("SOUL.md") == "Be kind.\n\nAnswer in rhymes.\n"
-    assert (tmp_path / "SOUL.md").read_text() == "Be kind.\n"
+    assert own.changes.text("", "SOUL.md") == "Be kind.\n"
 
 
 async def test_too_many_removals_wait_and_the_rest_is_done(tmp_path: Path) -> None:
@@ -330,14 +332,13 @@ async def test_where_somebody_writes_all_the_time_it_waits_for_a_yes(tmp_path: P
     """Three tries, then what was to be done is put aside as it was meant; nobody's text is overwritten."""
     here = world(tmp_path, "study", edits(add("- new")))
     dreamer = here.dreamer()
-    documents = dreamer.applier.documents
-    write = documents.write
+    change = here.changes.change
 
-    async def busy(scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> ScopeDocument | None:
-        here.write(name, here.text(name) + "- typed\n")
-        return await write(scope, name, text, was=was, why=why, by=by)
+    async def busy(scope: str, texts: Mapping[str, TextChange], **fields: Any) -> DocumentChange | None:
+        here.write("MEMORY.md", here.text() + "- typed\n")
+        return await change(scope, texts, **fields)
 
-    documents.write = busy  # type: ignore[method-assign]
+    here.changes.change = busy  # type: ignore[method-assign]
     await dreamer.expect(here.scope)
     await here.run(dreamer)
     assert here.text() == KNOWN + "- typed\n" * 3
@@ -436,8 +437,8 @@ async def test_where_the_home_itself_is_the_one_scope(tmp_path: Path) -> None:
     await dreamer.catch_up()
     assert [job.scope for job in here.jobs.jobs.values()] == [""]
     await here.run(dreamer)
-    assert (tmp_path / "SOUL.md").read_text() == "- kind\n- to SOUL.md\n"
-    assert (tmp_path / "memory" / "MEMORY.md").read_text() == "- to MEMORY.md\n"
+    assert here.text("SOUL.md") == "- kind\n- to SOUL.md\n"
+    assert here.text() == "- to MEMORY.md\n"
     assert (tmp_path / "memory" / ".dream_cursor").read_text() == "1\n"
     assert len(here.commits()) == 1
 
@@ -464,7 +465,7 @@ async def test_a_damaged_state_costs_calls_and_nothing_else(tmp_path: Path, text
     path.write_text(text)
     await here.dream()
     assert "- fine" in here.text()
-    assert (await FileDocumentStore(tmp_path).read(here.scope, "MEMORY.md")).text == here.text()
+    assert (await here.documents.read(here.scope, "MEMORY.md")).text == here.text()
 
 
 async def test_a_document_longer_than_the_prompt_is_shown_page_by_page(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from dulwich.repo import Repo
 
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.document_commits import DocumentCommits
+from gateway.ports import DocumentChange, DocumentState
 from tests.fakes.canaries import CANARIES, where
 
 Plant = Callable[[Path, str], object]
@@ -31,11 +32,9 @@ def in_zip(home: Path, word: str) -> None:
 
 def in_git(home: Path, word: str) -> None:
     """A version that a later one took back: a loose object."""
-    versions = VersionStore(home)
-    for n, text in enumerate((f"- {word}\n", "- dog\n")):
-        versions.save_version(
-            "shared", {"MEMORY.md": text.encode()}, why=str(n), at=datetime(2026, 1, 1 + n, tzinfo=UTC)
-        )
+    for n, text in enumerate((f"- {word}\n", "- dog\n"), 1):
+        change = DocumentChange(id=f"{n:08x}", number=n, at=datetime(2026, 1, n, tzinfo=UTC), why="t")
+        DocumentCommits(home).add("shared", [DocumentState(change=change, texts={"MEMORY.md": text})])
 
 
 def in_pack(home: Path, word: str) -> None:

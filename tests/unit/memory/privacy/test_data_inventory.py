@@ -65,15 +65,13 @@ def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
 
 
 def test_counts_are_of_one_scope(tmp_path: Path) -> None:
-    """Lines that say something, summaries, notes, files: of this folder alone, and of an empty one 0."""
+    """Summaries, notes, files: of this folder alone, and of an empty one 0."""
     mine, other = tmp_path / "people/a", tmp_path / "people/b"
     for folder in (mine, other):
         (folder / "memory").mkdir(parents=True)
-        (folder / "memory/MEMORY.md").write_text("# Facts\n\n- one\n- two\n")
-    (mine / "USER.md").write_text("Ann\n")
     (mine / "memory/history.jsonl").write_text("{}\n{}\n")
     (mine / "memory/2026-11-22-roof.md").write_text("x")
-    found = count_scope(tmp_path, "people/a", staged_changes=2, conversations=1, since=START)
+    found = count_scope(tmp_path, "people/a", remembered=3, staged_changes=2, conversations=1, since=START)
     assert (found.waiting, found.since) == (2, START)
     assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
     empty = count_scope(tmp_path, "people/nobody")

@@ -40,11 +40,10 @@ class RecallScene:
         for record in records:
             self.records.commit(record)
 
-    def write(self, scope: str, name: str, text: str) -> None:
-        """Write a file by hand."""
-        path = scope_folder(self.path, scope) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    async def remember(self, scope: str, text: str, name: str = "MEMORY.md") -> None:
+        """Change a document."""
+        was = (await self.records.documents.read(scope, name)).rev
+        await self.records.documents.write(scope, name, text, was=was, why="t")
 
     async def texts(self, query: str, scope: str = SCOPE) -> list[str]:
         """Search, and return what was found."""
@@ -62,6 +61,7 @@ async def scene(path: Path, records: FakeRecords | None = None) -> AsyncIterator
         read_document=lambda file: f"read from {file.name}",
         zone=lambda scope: "UTC",
         turns=records.transcripts,
+        rows=records.documents,
         options=RecallOptions(calm=0.0),
     )
     try:
@@ -86,17 +86,17 @@ async def test_what_was_said_a_moment_ago_is_found(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-async def test_what_is_remembered_is_found_and_edits_by_hand_too(tmp_path: Path) -> None:
-    """MEMORY.md of the scope and of shared, notes and the history; an edit counts at the next search."""
+async def test_what_is_remembered_is_found_as_it_is_now(tmp_path: Path) -> None:
+    """MEMORY.md of the scope and of shared, which have no file yet; a change counts at the next search."""
     async with scene(tmp_path) as home:
-        home.write(SCOPE, "memory/MEMORY.md", "# Likes\n- Ann drinks green tea\n")
-        home.write("shared", "memory/MEMORY.md", "- the office opens at seven\n")
+        await home.remember(SCOPE, "# Likes\n- Ann drinks green tea\n")
+        await home.remember("shared", "- the office opens at seven\n")
         [hit] = await home.recall.search(SCOPE, "tea")
         assert (hit.source, hit.line, hit.text) == ("memory/MEMORY.md", 2, "- Ann drinks green tea")
         [hit] = await home.recall.search(SCOPE, "when does the office open")
         assert hit.source == "shared/memory/MEMORY.md"
         assert [each.text for each in await home.recall.read(SCOPE, hit.source, 1)] == ["- the office opens at seven"]
-        home.write(SCOPE, "memory/MEMORY.md", "# Likes\n- Ann drinks black coffee\n")
+        await home.remember(SCOPE, "# Likes\n- Ann drinks black coffee\n")
         assert await home.texts("green tea") == []
         assert await home.texts("coffee") == ["- Ann drinks black coffee"]
 
@@ -213,7 +213,7 @@ async def test_no_row_of_another_scope_is_ever_returned(
     """Whatever is asked and whichever place is named: one's own scope, and what is shared with all."""
     async with scene(tmp_path) as home:
         for n, scope in enumerate(SCOPES):
-            home.write(scope, "memory/MEMORY.md", f"- a canary of scope number {n}\n")
+            await home.remember(scope, f"- a canary of scope number {n}\n")
         home.say(exchange(0, 0, said="a canary of scope number 0"))
         home.say(exchange(1, 0, key=BOBS, transcript="t1", scope=BOB, said="a canary of scope number 1"))
         found: list[tuple[str, Sequence[SearchHit]]] = [

@@ -33,7 +33,18 @@ class SourceScope:
         """Return the sources as after a start."""
         self.records = records or self.records
         self.turns = CountingTranscripts(self.records)
-        return ScopeSource(self.folder, zone=lambda: "Europe/Berlin", transcripts=TranscriptSource(SCOPE, self.turns))
+        return ScopeSource(
+            self.folder,
+            zone=lambda: "Europe/Berlin",
+            scope=SCOPE,
+            transcripts=TranscriptSource(SCOPE, self.turns),
+            documents=self.records.documents,
+        )
+
+    async def remember(self, name: str, text: str) -> None:
+        """Change a document."""
+        was = (await self.records.documents.read(SCOPE, name)).rev
+        await self.records.documents.write(SCOPE, name, text, was=was, why="t")
 
     def commit(self, *records: TurnRecord) -> None:
         """Have turns."""
@@ -201,10 +212,12 @@ async def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> N
     scope = SourceScope(tmp_path)
     memory = scope.folder / "memory"
     memory.mkdir(parents=True)
-    (memory / "MEMORY.md").write_text("# Likes\n- green tea\n")
+    await scope.remember("MEMORY.md", "# Likes\n- green tea\n")
     (memory / "2026-03-25-api.md").write_text("- chose REST\n")
     (memory / ".flushed.json").write_text("{}")
-    (scope.folder / "USER.md").write_text("Ann, a gardener\n")
+    await scope.remember("USER.md", "Ann, a gardener\n")
+    await scope.remember("SOUL.md", "kind\n")
+    (memory / "MEMORY.md").write_text("the mirror, which is not read\n")
     HistoryLog(memory).append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST.\n\nThen tea."))
     assert sorted(await scope.sync()) == [
         "USER.md",
@@ -217,7 +230,7 @@ async def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> N
     assert entry[0].at == datetime(2026, 3, 25, 13, 30, tzinfo=UTC)
     assert scope.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
     assert await scope.sync() == {}
-    (memory / "MEMORY.md").write_text("# Likes\n- black tea\n")
+    await scope.remember("MEMORY.md", "# Likes\n- black tea\n")
     (memory / "2026-03-25-api.md").unlink()
     found = await scope.sync()
     assert found.pop("memory/2026-03-25-api.md") is None

@@ -20,7 +20,7 @@ async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
         await parlour.channel.ask("ann", "one")
         assert await parlour.channel.ask("ann", "/new") == "New session started."
         memory = scope_folder(tmp_path, SCOPE) / "memory"
-        assert (memory / "MEMORY.md").read_text() == "- they talked\n"
+        assert await parlour.document(SCOPE) == "- they talked\n"
         assert len(HistoryLog(memory).after(0)) == 1
         assert await parlour.channel.ask("ann", "/new") == "New session started."
         await parlour.channel.ask("ann", "two")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.commands import CommandRouter
+from agent.memory.documents.document_changes import change_diff
 from agent.memory.dream.dreamer import DreamSchedule
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import ExtraPlugins
 from gateway.app.models import ModelFactory
@@ -62,6 +64,7 @@ async def test_the_files_are_where_it_says(tmp_path: Path) -> None:
     world = DreamScene(tmp_path, "study", edits(*texts))
     world.happened("Something.")
     await world.dream()
+    await DocumentFileWriter(tmp_path, world.changes).settle(world.scope)
     folder = tmp_path / world.scope
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if ".git/" not in f"{path}"}
     assert {
@@ -84,9 +87,9 @@ async def test_every_change_can_be_inspected_compared_and_restored(tmp_path: Pat
     world.happened("Something.")
     await world.dream()
     [commit] = world.commits()
-    assert world.versions.diff(world.scope, commit.sha).endswith("\n-- old\n+- new")
-    assert world.versions.documents_before(world.scope, commit.sha) == {"MEMORY.md": b"- old\n"}
-    assert world.versions.texts(world.scope, commit.sha) == {"MEMORY.md": b"- new\n"}
+    assert (await change_diff(world.changes, world.scope, commit)).endswith("\n-- old\n+- new")
+    assert await world.changes.texts(world.scope, commit.number - 1) == {"MEMORY.md": "- old\n"}
+    assert await world.changes.texts(world.scope, commit.number) == {"MEMORY.md": "- new\n"}
 
 
 def test_the_commands_of_its_table_are_there() -> None:
@@ -166,6 +169,6 @@ async def test_users_can_always_inspect_understand_and_restore(tmp_path: Path) -
     world = DreamScene(tmp_path, "study", edits(add("- a fact")))
     [entry] = world.happened("Something.")
     await world.dream()
-    version = world.versions.source(world.scope, "MEMORY.md", "- a fact")
+    version = await world.changes.source(world.scope, "MEMORY.md", "- a fact")
     assert version is not None
     assert entry.entry in version.why.split()

@@ -1,0 +1,92 @@
+"""Documents of memory scopes as turns, jobs and commands of a gateway change them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TypeAlias
+
+import structlog
+
+from agent.memory.documents.document_changes import ARCHIVED
+from gateway.ports import DocumentChange, DocumentChangeStore, ScopeDocument, TextChange
+
+log = structlog.get_logger(__name__)
+
+_MEMORY = "MEMORY.md"
+Fit: TypeAlias = Callable[[str, str, str], Awaitable[str]]
+
+
+async def _notice_nothing(scope: str) -> None:
+    """Do nothing: no file of the documents is edited by hand."""
+
+
+class ScopeDocuments:
+    """Implements `DocumentStore` over rows; MEMORY.md stays within its ceiling with every change."""
+
+    def __init__(
+        self,
+        changes: DocumentChangeStore,
+        *,
+        notice: Callable[[str], Awaitable[None]] = _notice_nothing,
+        fit: Fit | None = None,
+    ) -> None:
+        """*notice* takes over edits by hand in a scope's files.
+
+        *fit* returns a new MEMORY.md (scope, old text, new text) within its ceiling, which becomes another change.
+        """
+        self.changes = changes
+        self.notice = notice
+        self._fit = fit
+
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the current text."""
+        return await self.changes.read(scope, name)
+
+    async def epoch(self, scope: str) -> str:
+        """Return the erasure epoch."""
+        return await self.changes.epoch(scope)
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*."""
+        before = await self._before(scope, name)
+        written = await self.changes.write(scope, name, text, was=was, why=why, by=by)
+        if written is None:
+            return None
+        log.info("document.written", scope=scope, name=name, why=why)
+        return await self._fitted(scope, before, written)
+
+    async def change(
+        self,
+        scope: str,
+        texts: Mapping[str, TextChange],
+        *,
+        why: str,
+        by: str = "",
+        undoes: str = "",
+        after: int | None = None,
+        at: datetime | None = None,
+    ) -> DocumentChange | None:
+        """Replace several documents by one change."""
+        before = await self._before(scope, _MEMORY) if _MEMORY in texts else ""
+        change = await self.changes.change(scope, texts, why=why, by=by, undoes=undoes, after=after, at=at)
+        if change is not None:
+            log.info("document.written", scope=scope, name=", ".join(change.names), why=why)
+            if _MEMORY in change.names:
+                await self._fitted(scope, before, await self.changes.read(scope, _MEMORY))
+        return change
+
+    async def _before(self, scope: str, name: str) -> str:
+        return (await self.changes.read(scope, name)).text if self._fit is not None and name == _MEMORY else ""
+
+    async def _fitted(self, scope: str, before: str, after: ScopeDocument) -> ScopeDocument:
+        """Bring MEMORY.md within its ceiling."""
+        if self._fit is None or after.name != _MEMORY:
+            return after
+        text = await self._fit(scope, before, after.text)
+        if text == after.text:
+            return after
+        done = await self.changes.write(scope, _MEMORY, text, was=after.rev, why=ARCHIVED)
+        return done or after  # a later change brings it within its ceiling
