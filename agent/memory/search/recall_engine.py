@@ -52,6 +52,8 @@ log = structlog.get_logger(__name__)
 
 _SLICE = 200  # units in one write, which bounds how long other writes wait
 _BATCH = 64  # texts in one embedding call
+_MANY = 500  # units without a vector: with more, the index is searched by words until they have them
+_PROGRESS = 30.0  # seconds between lines about them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +91,7 @@ class RecallEngine:
         self._read_at_once = read_at_once
         self._files = IndexCache(files=open_files, matrix_bytes=matrix_bytes, is_flat=seed is not None)
         self._work: dict[Path, _IndexTask] = {}
+        self._half_embedded: set[Path] = set()
 
     async def close(self) -> None:
         """Cancel background tasks and close every file; units without vectors are embedded after the next start."""
@@ -137,13 +140,16 @@ class RecallEngine:
                 except IndexUnusable as error:
                     self._rebuild_soon(scope, str(error))
                     notes.append(BUILDING)
+            paths = [scopes[n].path for n in places]
+            if not self._half_embedded.isdisjoint(paths):
+                notes.append("by words alone: the embedding model is still reading what was said")
             vector = await self._vector(text, indexes, notes, embed_timeout)
             wanted = tuple(projects)
             moment = now or datetime.now(UTC)
 
             def find() -> tuple[list[SearchResult], bool, list[int], list[int], tuple[MissingTime, ...]]:
                 question = parse_query(text, now=moment.astimezone(zone), bounds=bounds)
-                matches, broken, cold = self._match(indexes, question, vector, wanted)
+                matches, broken, cold = self._match(indexes, paths, question, vector, wanted)
                 try:
                     ranked = rank_candidates(matches, question, seed=self._seed, now=moment, zone=zone)
                     return (
@@ -177,7 +183,12 @@ class RecallEngine:
         return RecallAnswer(results=results, note=note, has_more=has_more, missing=missing)
 
     def _match(
-        self, indexes: Sequence[ScopeIndex], question: SearchQuery, vector: Floats | None, projects: Sequence[str]
+        self,
+        indexes: Sequence[ScopeIndex],
+        paths: Sequence[Path],
+        question: SearchQuery,
+        vector: Floats | None,
+        projects: Sequence[str],
     ) -> tuple[list[IndexMatches], list[int], list[int]]:
         """Return the matches of each index, and the positions of damaged and of not yet read indexes."""
         model = self._embedder.name if self._embedder else ""
@@ -189,7 +200,7 @@ class RecallEngine:
         for n, index in enumerate(indexes):
             likes.append(None)
             try:
-                if vector is None or index.model != model:
+                if vector is None or index.model != model or paths[n] in self._half_embedded:
                     continue
                 if index.is_cold(self._read_at_once):
                     cold.append(n)
@@ -341,12 +352,21 @@ class RecallEngine:
         async with self._files.using(scope.path) as index:
             if await self._files.writing(index.use_model, embedder.name):
                 log.info("recall.model_changed", index=str(scope.path), model=embedder.name)
+            left = await self._files.writing(index.count_without_vector)
+            if left > _MANY:
+                self._half_embedded.add(scope.path)
+            done, reported = 0, time.monotonic()
             before: list[tuple[int, str]] = []
             while (waiting := await self._files.writing(index.units_without_vector, _BATCH)) and waiting != before:
                 before = waiting
                 rows = await embedder.embed([text for _, text in waiting])
                 vectors = {unit: row for (unit, _), row in zip(waiting, rows, strict=True)}
                 await self._files.writing(index.embed, embedder.name, vectors, dict(waiting))
+                done += len(waiting)
+                if time.monotonic() - reported >= _PROGRESS:
+                    reported = time.monotonic()
+                    log.info("recall.embedding", index=str(scope.path), done=done, left=max(0, left - done))
+        self._half_embedded.discard(scope.path)
 
     async def wait_idle(self, path: Path) -> None:
         """Wait until the background tasks of this index have ended."""

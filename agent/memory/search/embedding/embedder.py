@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # numpy: an idle gateway does without
+    import numpy as np
+    import numpy.typing as npt
 
-Matrix: TypeAlias = npt.NDArray[np.float32]
+Matrix: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class Embedder(Protocol):
@@ -30,5 +31,7 @@ class Embedder(Protocol):
 
 def normalize_rows(rows: Matrix) -> Matrix:
     """Return *rows* scaled to length 1; rows of zeros do not change."""
+    import numpy as np
+
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(norms, 1e-12), dtype=np.float32)

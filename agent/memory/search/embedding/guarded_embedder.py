@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import structlog
 from cachetools import LRUCache
 
@@ -33,14 +32,20 @@ class GuardedEmbedder:
         batch: int = 64,
         deadline: float = 30.0,
         question_deadline: float = 2.0,
+        share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*deadline* applies to a batch of passages, *question_deadline* to a search query; both in seconds."""
+        """*deadline* applies to a batch of passages, *question_deadline* to a search query; both in seconds.
+
+        Passages take at most the *share* of the time; the rest is waited after each batch.
+        """
         self.trouble = ""
         self._inner = inner
         self._batch = batch
         self._deadlines = {False: deadline, True: question_deadline}
+        self._share = share
         self._clock = clock
+        self._used = clock()
         self._cache: LRUCache[str, Matrix] = LRUCache(_MAX_QUERIES)
         self._tasks: dict[str, asyncio.Task[Matrix]] = {}
         self._failures = 0
@@ -64,11 +69,18 @@ class GuardedEmbedder:
             raise ModelFailed(self.trouble)
         if is_question and len(texts) == 1:
             return await self._embed_query(texts[0])
-        parts = [
-            await self._embed_batch(texts[start : start + self._batch], is_question=is_question)
-            for start in range(0, len(texts), self._batch)
-        ]
+        import numpy as np
+
+        parts = []
+        for start in range(0, len(texts), self._batch):
+            started = self._clock()
+            parts.append(await self._embed_batch(texts[start : start + self._batch], is_question=is_question))
+            if self._share < 1:
+                await self._wait((self._clock() - started) * (1 / self._share - 1))
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+    async def _wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def _embed_query(self, text: str) -> Matrix:
         """Return a query's vector. The call continues if the caller is cancelled, so that a slow model is noticed."""
@@ -86,6 +98,7 @@ class GuardedEmbedder:
         return rows
 
     async def _embed_batch(self, texts: Sequence[str], *, is_question: bool) -> Matrix:
+        self._used = self._clock()
         try:
             async with asyncio.timeout(self._deadlines[is_question]):
                 rows = await self._inner.embed(texts, is_question=is_question)
@@ -111,6 +124,11 @@ class GuardedEmbedder:
             self._failures += 1
         self.trouble = str(error)
         log.warning("recall.embedding_failed", model=self.name, error=type(error).__name__, pause=self.pause)
+
+    async def close_idle(self, idle: float) -> None:
+        """Free the model if it was not used for *idle* seconds."""
+        if self._clock() - self._used >= idle:
+            await self._inner.close()
 
     async def close(self) -> None:
         """Cancel running calls and close the model."""

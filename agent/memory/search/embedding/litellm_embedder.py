@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,16 +11,11 @@ import numpy as np
 
 from agent.llm.litellm_model import address_for, load_litellm
 from agent.llm.provider_errors import map_provider_error
+from agent.memory.search.embedding import OnTokens, no_account
 from agent.memory.search.embedding.embedder import Matrix, normalize_rows
 from gateway.errors import InvalidModelReply
 
-OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars (None = unknown); once a call
-
 _SECONDS = 30.0  # of one request
-
-
-def no_account(model: str, tokens: int, cost: float | None) -> None:
-    """Do not record usage."""
 
 
 class LitellmEmbedder:

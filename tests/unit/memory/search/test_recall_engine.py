@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory.search import index_schema
+from agent.memory.search.embedding import Matrix
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING
@@ -310,3 +312,36 @@ async def test_many_vectors_are_read_in_behind_the_first_question(tmp_path: Path
         answer = await engine.search([scope], "ooouuu")
         assert answer.results[0].passage.text == "uuu ooo"
         assert answer.note == ""
+
+
+class GatedEmbedder(LetterEmbedder):
+    """Embeds passages while its gate is open, and questions always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+        """Wait for the gate, except for a question."""
+        if not is_question:
+            self.begun.set()
+            await self.gate.wait()
+        return await super().embed(texts, is_question=is_question)
+
+
+async def test_a_home_without_vectors_is_searched_by_words_meanwhile(tmp_path: Path) -> None:
+    """While hundreds of messages wait for the model, words answer and say so; then meaning is compared too."""
+    embedder = GatedEmbedder()
+    scope = IndexedScope(
+        tmp_path / "index.db", ListSources(talk=build_messages(*(f"the violin number {n}" for n in range(600))))
+    )
+    async with running(embedder=embedder) as engine:
+        await engine.sync(scope)
+        await embedder.begun.wait()
+        answer = await engine.search([scope], "violin number 7")
+        assert answer.results[0].passage.text == "the violin number 7"
+        assert "by words alone" in answer.note
+        embedder.gate.set()
+        await engine.wait_idle(scope.path)
+        answer = await engine.search([scope], "violin number 7")
+        assert (answer.note, answer.results[0].similarity != 0) == ("", True)
