@@ -169,14 +169,10 @@ async def status(context: CommandContext) -> CommandReply:
         *_background(context, facts["work"], facts["budget"]),
         *([context.translate("commands.status_delayed", chats=delayed)] if delayed else []),
         *([] if has_model(context) else [hint(context.language)]),
-        *([context.translate(_why_by_words(facts))] if facts.get("by_words_alone") else []),
+        *([context.translate("commands.status_by_words")] if facts.get("by_words_alone") else []),
+        *([context.translate("commands.status_no_meaning")] if facts.get("lacks_embedding_model") else []),
     ]
     return CommandReply(text="\n".join(lines))
-
-
-def _why_by_words(facts: Mapping[str, Any]) -> str:
-    """Return the sentence about a search that matches words alone."""
-    return "commands.status_by_words" if facts.get("has_embedding_model", True) else "commands.status_no_meaning"
 
 
 def _lacking(context: CommandContext) -> list[str]:

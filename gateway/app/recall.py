@@ -18,7 +18,6 @@ from agent.memory.search.result_selection import RESULT_TOKENS
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit, chunk_markdown, chunks
 from gateway.app.context import AppContext
-from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings
 
@@ -50,7 +49,6 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
         turns=context.store.transcripts if seed is None else None,
         rows=context.store.documents,
         meaning=embedder,
-        without_model=_without_model(vectors),
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,
             cut=cut,
@@ -88,12 +86,6 @@ def _embedder(
         on_usage=note,
         proxy=proxy,
     )
-
-
-def _without_model(vectors: VectorMemorySettings) -> str:
-    """Return why there is no embedding model, if that is not by choice, and what mends it."""
-    is_chosen = not vectors.enabled or vectors.profile == "seed"
-    return "" if is_chosen else f"no embedding model is installed: {HOW_TO_INSTALL}"
 
 
 def _seed(vectors: VectorMemorySettings) -> SeedProfile:

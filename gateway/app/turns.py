@@ -162,6 +162,7 @@ def _build_outgoing(context: AppContext, parts: GatewaySubsystems) -> OutgoingFi
 
 def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns: RunningTurns) -> CommandServices:
     settings, store, memory = context.settings, context.store, parts.memory
+    vectors = settings.tools.vector_memory
     started = time.monotonic()
 
     def facts() -> Mapping[str, Any]:
@@ -170,7 +171,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
             "by_words_alone": bool(parts.recall.last_error()),
-            "has_embedding_model": parts.recall.has_model,
+            "lacks_embedding_model": vectors.enabled and vectors.profile == "parlour" and not parts.recall.has_model,
             "delayed_chats": len(parts.dispatcher.delayed()),
         }
 

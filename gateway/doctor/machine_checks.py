@@ -198,8 +198,9 @@ def _meaning(settings: Settings) -> Iterator[DoctorFinding]:
                 FindingLevel.OK, "embeddings", "search is by words and by meaning, with the installed model"
             )
         else:
-            line = f"no model is installed, so search is by words alone: {HOW_TO_INSTALL}, or name one in {where}"
-            yield DoctorFinding(FindingLevel.WARN, "embeddings", line)
+            # As in the small image: a choice, and no fault.
+            line = f"search is by words alone; for meaning too, {HOW_TO_INSTALL}, or name a model in {where}"
+            yield DoctorFinding(FindingLevel.OK, "embeddings", line)
         return
     if not settings.tools.vector_memory.enabled or not name.startswith(_LOCAL):
         return

@@ -78,7 +78,6 @@ class ScopeRecall:
         turns: TranscriptStore | None = None,
         rows: DocumentChangeStore | None = None,
         meaning: GuardedEmbedder | None = None,
-        without_model: str = "",
         options: RecallOptions | None = None,
     ) -> None:
         """*documents* is a separate engine, so that indexing large documents does not delay conversations.
@@ -86,7 +85,6 @@ class ScopeRecall:
         *zone* returns a scope's time zone. Without *turns*, as in the seed profile, no conversations are searched, and
         without *rows* the documents of a scope are files.
         *read_document* blocks. *meaning* is the model of both engines; it is closed with them.
-        *without_model* is the reason for having none.
         """
         self._home = home
         self._memory = memory
@@ -95,7 +93,6 @@ class ScopeRecall:
         self._turns = turns
         self._rows = rows
         self._meaning = meaning
-        self._without_model = without_model
         self._options = options or RecallOptions()
         self._scopes: LRUCache[str, ScopeSource] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
@@ -153,7 +150,7 @@ class ScopeRecall:
 
     def last_error(self) -> str:
         """Return the reason for searching by words alone, for operators; "" while vectors are used."""
-        return self._meaning.trouble if self._meaning is not None else self._without_model
+        return self._meaning.trouble if self._meaning is not None else ""
 
     @property
     def has_model(self) -> bool:

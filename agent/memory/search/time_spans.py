@@ -122,7 +122,7 @@ def _day(day: datetime, part: str = "") -> NamedTime:
 
 
 def move_to_year(at: datetime, year: int) -> datetime:
-    """Return *at* in *year*; 29 February is 1 March where there is none."""
+    """Return *at* in *year*; 29 February is 1 March in other years than leap years."""
     is_leap_day = (at.month, at.day) == (2, 29) and not _is_leap(year)
     return at.replace(year=year, month=3, day=1) if is_leap_day else at.replace(year=year)
 
@@ -728,7 +728,7 @@ def resolve_days_of_month(groups: Groups, now: datetime) -> NamedTime:
 
 
 def resolve_slashes(groups: Groups, now: datetime) -> NamedTime:
-    """Resolve 5/3/2024: month first, unless there is no such month."""
+    """Resolve 5/3/2024: month first, unless it is above 12."""
     if int(groups["month"]) > 12:
         groups = {**groups, "month": groups["day"], "day": groups["month"]}
     return resolve_date(groups, now)

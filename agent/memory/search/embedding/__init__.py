@@ -40,7 +40,7 @@ def find_installed_model() -> Path | None:
 
 
 def build_installed_embedder() -> GuardedEmbedder | None:
-    """Return the embedder of the installed model, None if there is none; the model is loaded at the first use."""
+    """Return the embedder of the installed model, or None without one; the model is loaded at the first use."""
     from agent.memory.search.embedding.local_embedder import LocalEmbedder
 
     folder = find_installed_model()
