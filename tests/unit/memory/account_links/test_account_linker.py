@@ -71,9 +71,7 @@ async def test_a_job_that_another_gateway_has_begun_is_completed(tmp_path: Path,
     records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
     mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
-    fact = tmp_path / BOBS_SCOPE / "memory/MEMORY.md"
-    fact.parent.mkdir(parents=True)
-    fact.write_text("- Bob likes tea\n")
+    await records.documents.write(BOBS_SCOPE, "MEMORY.md", "- Bob likes tea\n", was="", why="t")
     linker = linker_of(tmp_path, records, mirror)
     bob = PlatformAccount.from_name(BOBS_SCOPE.removeprefix("people/"))
     move = ScopeMove(id="link:1", kind="link", source=BOBS_SCOPE, target=SCOPE, at=START)
@@ -88,4 +86,9 @@ async def test_a_job_that_another_gateway_has_begun_is_completed(tmp_path: Path,
     assert await linker.links.moves() == []
     assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == (2 if kind == "link" else 1)
     assert len(list((tmp_path / BOBS_SCOPE / "sessions").glob("*.jsonl"))) == (0 if kind == "link" else 1)
-    assert "- Bob likes tea" in (tmp_path / SCOPE / "memory/MEMORY.md").read_text()  # nobody's, so that it stays there
+    owner = SCOPE if kind == "link" else BOBS_SCOPE
+    for scope in (SCOPE, BOBS_SCOPE):
+        text = "- Bob likes tea\n" if scope == owner else ""
+        assert (await records.documents.read(scope, "MEMORY.md")).text == text
+        path = tmp_path / scope / "memory/MEMORY.md"
+        assert (path.read_text() if path.exists() else "") == text
