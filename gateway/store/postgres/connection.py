@@ -60,6 +60,7 @@ _TEXT_TABLES = (
     "frame",
     "document_line",
     "document_change",
+    "proposal",
 )
 
 

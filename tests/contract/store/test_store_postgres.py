@@ -336,6 +336,48 @@ async def test_erased_words_leave_the_tables_files(store: SqlStore, server: Post
     assert not server.files_with(b"canarysecret")
 
 
+# Tables without words of people: numbers, ids, names of scopes, chats and files, and what operators have set.
+_WITHOUT_WORDS = frozenset(
+    [
+        "access",
+        "access_note",
+        "account",
+        "account_chat",
+        "alert_post",
+        "cap_count",
+        "cap_entry",
+        "cap_told",
+        "claim",
+        "dedupe",
+        "document",
+        "history",
+        "lane",
+        "link_note",
+        "memory_scope",
+        "meta",
+        "model_fact",
+        "move",
+        "schema_version",
+        "session",
+        "stale_file",
+        "usage",
+        "watch",
+        "worker",
+    ]
+)
+
+
+async def test_a_scrub_rewrites_every_table_with_words(store: SqlStore, server: PostgresServer) -> None:
+    """A new table is listed among those that are rewritten, or here among those without words."""
+    parts = await store._engine.writer.submit_exclusive(lambda connection: connection.scrub_parts())
+    found = server.query(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema::regnamespace"
+    )
+    tables = {str(name) for (name,) in found}
+    assert {"inbox", "proposal", "document_line", "history_entry"} < tables
+    assert tables - set(parts) == _WITHOUT_WORDS
+
+
 async def test_a_scrub_lets_turns_pass_between_its_parts(store: SqlStore, server: PostgresServer) -> None:
     """The table of files is rewritten in partitions; a table of before, which has none, as a whole."""
     parts = await store._engine.writer.submit_exclusive(lambda connection: connection.scrub_parts())
