@@ -17,7 +17,7 @@ _MEMORY = "MEMORY.md"
 Fit: TypeAlias = Callable[[str, str, str], Awaitable[str]]
 
 
-async def _notice_nothing(scope: str) -> None:
+async def _notice_nothing(*_: str) -> None:
     """Do nothing: no file of the documents is edited by hand."""
 
 
@@ -28,10 +28,10 @@ class ScopeDocuments:
         self,
         changes: DocumentChangeStore,
         *,
-        notice: Callable[[str], Awaitable[None]] = _notice_nothing,
+        notice: Callable[..., Awaitable[None]] = _notice_nothing,
         fit: Fit | None = None,
     ) -> None:
-        """*notice* takes over edits by hand in a scope's files.
+        """*notice* takes over edits by hand in the files of the given scopes.
 
         *fit* returns a new MEMORY.md (scope, old text, new text) within its ceiling, which becomes another change.
         """

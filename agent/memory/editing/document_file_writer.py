@@ -172,16 +172,20 @@ class DocumentFileWriter:
                     await self.notice(scope)
             await asyncio.sleep(_PASS)
 
-    async def notice(self, scope: str) -> None:
-        """Take over what a person has changed in the documents of *scope*. Cheap without a change; never fails.
+    async def notice(self, *scopes: str) -> None:
+        """Take over what a person has changed in the documents of *scopes*. Cheap without a change; never fails.
 
         Call it before the documents are read for a turn or a command. A file that is being saved is taken over later.
         """
         if not self._is_mirroring:
             return
-        seen = self._seen.get(scope)
-        if seen is not None and seen == await asyncio.to_thread(self._signatures, scope):
-            return
+        before = {scope: self._seen.get(scope) for scope in scopes}
+        now = await asyncio.to_thread(lambda: {scope: self._signatures(scope) for scope in scopes})
+        for scope in scopes:
+            if before[scope] != now[scope]:
+                await self._notice(scope)
+
+    async def _notice(self, scope: str) -> None:
         try:
             async with self._locks.hold(scope):
                 sights = await self._look_at(scope)

@@ -131,8 +131,7 @@ class ScopeMemory:
     async def view(self, scope: str) -> MemoryView:
         """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
         scopes = list(dict.fromkeys((scope, "", SHARED)))
-        for each in scopes:
-            await self._documents.notice(each)
+        await self._documents.notice(*scopes)
         heads = await self._documents.changes.heads(scopes)
         # Text that is no longer shared appears in no prompt and no delta.
         epochs = (heads[scope].epoch, heads[SHARED].epoch)

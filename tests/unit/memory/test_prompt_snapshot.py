@@ -185,8 +185,8 @@ async def test_edits_by_hand_are_looked_for_and_a_quiet_turn_reads_nothing() -> 
     noticed: list[str] = []
     changes = CountedDocuments()
 
-    async def notice(scope: str) -> None:
-        noticed.append(scope)
+    async def notice(*scopes: str) -> None:
+        noticed.extend(scopes)
 
     memory = ScopeMemory(ScopeDocuments(changes, notice=notice))
     first = await memory.view(SCOPE)
