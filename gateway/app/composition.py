@@ -134,9 +134,12 @@ async def open_app(
                     await files.leave_documents()
                 await store.documents.mark_adopted()
             await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
-            await app.commands.memory.staging.adopt_files(await store.links.moves())
+            if not await store.proposals.is_adopted():
+                await app.commands.memory.staging.adopt_files(await store.links.moves())
             if files is not None:
                 files.leave_sessions()
+                await files.save_all()  # that the files of staged changes are gone, before they are not looked for
+            await store.proposals.mark_adopted()
         # Files that are not this store's go first: after a kill, the next start still knows that they are not.
         is_outdated = await app.session_files.is_outdated(is_shared=files is not None)
         await app.document_files.begin(is_outdated=is_outdated)

@@ -225,11 +225,10 @@ class StagedChangeStore:
     async def adopt_files(self, moves: Sequence[ScopeMove] = ()) -> None:
         """Store the changes that an earlier release has kept as files, and remove the files. Idempotent.
 
-        *moves* are those that were interrupted: their files are not where their data belongs. Raises OSError and
-        StoreUnavailable.
+        *moves* are those that were interrupted: their files are not where their data belongs. The caller notes that
+        it is done (`ProposalStore.mark_adopted`): a decision must not be undone by files that come back. Raises OSError
+        and StoreUnavailable.
         """
-        if await self._proposals.is_adopted():
-            return
         for scope in ["", *await asyncio.to_thread(list_scopes, self._home)]:
             folder = scope_folder(self._home, scope) / "memory" / _FOLDER
             records = await asyncio.to_thread(_read_files, folder, self._disk)
@@ -240,7 +239,6 @@ class StagedChangeStore:
                 log.info("memory.staged_changes_adopted", scope=scope, changes=len(records))
             if await asyncio.to_thread(folder.is_dir):
                 await asyncio.to_thread(self._disk.remove_folder, folder)
-        await self._proposals.mark_adopted()
 
     async def _find(self, scope: str, name: str) -> StagedChange | None:
         matches = [each for each in await self.pending_changes(scope) if name and each.name.startswith(name)]
