@@ -248,14 +248,21 @@ class TurnServices:
         )
         running.is_committing = True
         record = conversation.with_mark(record)
-        all_jobs = (*draft.jobs(turn.account.name, record.at, turn.scope), *jobs, *due_jobs(conversation, record))
+        all_jobs: Sequence[Job] = (
+            *draft.jobs(turn.account.name, record.at, turn.scope),
+            *jobs,
+            *due_jobs(conversation, record),
+        )
+        commits = self.commands.memory.erasure.purge_jobs.commits
+        if commits.has_words(turn.scope):
+            record, all_jobs = await commits.apply(turn.scope, record, all_jobs)
         stored = await self.journal.commit(
             turn.lease,
             TurnCommit(
                 record=record,
                 outbound=tuple(outbound),
                 ends=(*draft.ended_jobs, *ends),
-                jobs=all_jobs,
+                jobs=tuple(all_jobs),
                 advances=tuple(advances),
                 audit=audit,
                 cap_notices=(cap_notice,) if cap_notice else (),

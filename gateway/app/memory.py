@@ -29,6 +29,7 @@ from agent.memory.dream.dreamer import Dreamer, DreamSchedule
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.erasure.commit_filter import CommitFilter
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
@@ -267,7 +268,7 @@ def _build_erasure(
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
-    purge = PurgeJobs(storage=storage, word_eraser=words)
+    purge = PurgeJobs(storage=storage, word_eraser=words, commits=CommitFilter(storage.jobs, storage.now))
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,

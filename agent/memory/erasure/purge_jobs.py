@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from agent.memory.documents.document_changes import rewrite_history
+from agent.memory.erasure.commit_filter import CommitFilter, ErasedWords
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -81,6 +82,7 @@ class PurgeJobs:
 
     storage: ErasureStorage
     word_eraser: WordEraser
+    commits: CommitFilter
     throttle: ScrubThrottle = field(default_factory=ScrubThrottle)
     progress: dict[str, _ErasureProgress] = field(default_factory=dict)  # of the jobs that have begun, by id
 
@@ -110,6 +112,9 @@ class PurgeJobs:
         lock of *scope*. Safe to retry.
         """
         now = self.storage.now()
+        job_id = f"{PURGE if is_purge else FORGET}:{turn}"
+        words = ErasedWords(pattern=pattern, requester=requester, is_purge=is_purge, begun_at=now)
+        self.commits.begin(scope, job_id, words)  # before the first pass
         running, ends = await self._running(scope, key), await self._ends(scope)
         if is_deferred:
             result = WordErasureResult()
@@ -137,7 +142,7 @@ class PurgeJobs:
             "at": format_time(now),
         }
         kind = PURGE if is_purge else FORGET
-        return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=now)
+        return result, Job(id=job_id, kind=kind, scope=scope, payload=payload, due_at=now)
 
     async def forget(self, job: Job) -> RetryJobLater | None:
         """Erase the words again until no turn knows them; then delete the staged change.
@@ -147,6 +152,7 @@ class PurgeJobs:
         payload: Mapping[str, Any] = job.payload
         if not payload["awaited"]:
             await self.storage.settle_documents(job.scope)
+            self.commits.end(job.scope, job.id)
             await self.storage.staging.discard(job.scope, str(payload["staged"]))
             return None
         pattern, requester = _request(payload)
@@ -195,6 +201,11 @@ class PurgeJobs:
         ran until then. The first pass does not wait: by then the words are out of every query.
         """
         key = SessionKey.parse(str(job.payload["key"]))
+        pattern, requester = _request(job.payload)
+        words = ErasedWords(
+            pattern=pattern, requester=requester, is_purge=job.kind == PURGE, begun_at=self.storage.now()
+        )
+        self.commits.begin(job.scope, job.id, words)  # after a restart, or of another gateway
         progress = self.progress.get(job.id)
         if progress is None:  # nothing is known after a restart, nor of turns since a yes in another chat
             awaited = frozenset(job.payload["awaited"]) | await self._running(job.scope, key)
@@ -214,6 +225,7 @@ class PurgeJobs:
                 progress.awaited |= await self._running(job.scope, key)
         await self.storage.settle_documents(job.scope)
         del self.progress[job.id]
+        self.commits.end(job.scope, job.id)
         if job.payload.get("staged"):
             await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
         return None

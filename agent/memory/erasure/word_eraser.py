@@ -45,7 +45,7 @@ _TRIES = 3  # of a compare-and-set
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
-_JOBS = frozenset(
+PLANNED_KINDS = frozenset(  # of jobs with words of people or of the model, which would be written later
     {REMEMBER, APPLY, APPLY_RAW, FLUSHED, EDIT, ASK_ERASURE, TOOL_QUESTION, TOOL_DENIAL, STANDING_DECISION}
 )
 
@@ -283,7 +283,7 @@ class WordEraser:
     async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> int:
         count = 0
         for job in await self._storage.jobs.pending_in(scope):
-            if job.kind in _JOBS and pattern.in_any(job.payload):
+            if job.kind in PLANNED_KINDS and pattern.in_any(job.payload):
                 await self._storage.jobs.finish(job)
                 if job.kind == APPLY:
                     await self._storage.jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))

@@ -169,12 +169,22 @@ def without_words(
     if line is None:
         is_match = pattern.in_text(raw.decode("utf-8", "replace")) and is_allowed({})
         return b" " * (len(raw) - 1) + b"\n" if is_match and raw.endswith(b"\n") else raw
-    if line.get("role") == "tool" or "tool_calls" in line:  # programs write and read packed texts
-        pattern = pattern.deep
+    cleared = clear_line(line, pattern, is_allowed, whole=whole)
+    return raw if cleared is line else encode(cleared)
+
+
+def clear_line(line: Line, pattern: ErasurePattern, is_allowed: Callable[[Line], bool], *, whole: bool = False) -> Line:
+    """Return a decoded transcript line as `without_words` does; the same line if it has none of the words."""
+    pattern = _line_pattern(line, pattern)
     # Allowed first: the answers to a member's message may contain the words when the message does not.
     if not is_allowed(line) or not pattern.in_any({n: value for n, value in line.items() if n not in _ID_FIELDS}):
-        return raw
-    return encode(_blank_line(line, pattern, whole=whole))
+        return line
+    return _blank_line(line, pattern, whole=whole)
+
+
+def _line_pattern(line: Line, pattern: ErasurePattern) -> ErasurePattern:
+    """Return the pattern for a line: programs write and read packed texts."""
+    return pattern.deep if line.get("role") == "tool" or "tool_calls" in line else pattern
 
 
 def _blank_line(line: Line, pattern: ErasurePattern, *, whole: bool) -> dict[str, Any]:
