@@ -127,6 +127,8 @@ class PurgeJobs:
         running = (running | await self._running(scope, key)) - {turn}
         if is_deferred or await self._ends(scope) != ends:  # a turn began and ended meanwhile
             running |= {turn}
+        if not is_purge and not running:  # it is done: what is said from here on stays
+            self.commits.end(scope, job_id)
         payload = {
             "words": pattern.request,
             "language": pattern.language,
@@ -152,7 +154,6 @@ class PurgeJobs:
         payload: Mapping[str, Any] = job.payload
         if not payload["awaited"]:
             await self.storage.settle_documents(job.scope)
-            self.commits.end(job.scope, job.id)
             await self.storage.staging.discard(job.scope, str(payload["staged"]))
             return None
         pattern, requester = _request(payload)
