@@ -106,6 +106,9 @@ class TranscriptStore(Protocol):
     ) -> Sequence[StoredTurn]:
         """Return some turns of *scope* by session and seq, those behind *after*; none at the end."""
 
+    async def sessions(self, scope: str) -> Mapping[SessionKey, int]:
+        """Return the sessions that have turns in *scope*, or had until recently, with the number of the first."""
+
     async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
         """Return the last turn of each transcript of *scope* with turns behind those that *after* has of its session.
 

@@ -19,6 +19,7 @@ from gateway.store.outbox import KEEP
 from gateway.store.proposals import prune_proposals
 from gateway.store.row_codec import moment, sql
 from gateway.store.shared_windows import forget_windows
+from gateway.store.transcripts import FORGET_CHANGES
 from gateway.store.usage import fold, prune_cap_notices
 
 KEEP_DEAD = timedelta(days=90)
@@ -135,6 +136,7 @@ def finish_prune(database: Database, times: PruneTimes, *, zone: str = "UTC") ->
     count = fold(database, moment(times.keep), ZoneInfo(zone)) + prune_cap_notices(database, times.now)
     count += prune_cap_counts(database, times.now)
     count += database.execute(_FORGET_TURNS, (times.keep,)).rowcount
+    database.execute(FORGET_CHANGES).close()
     count += database.execute("DELETE FROM dead WHERE at < ?", (times.now - _micros(KEEP_DEAD),)).rowcount
     count += access.prune(database, times.now) + prune_proposals(database, times.now)
     forget_windows(database)

@@ -36,7 +36,7 @@ from gateway.text.json_lines import decode_lines
 _MOVED = 400  # turns that are given to another scope in one operation
 _NEWEST_MOVED = 64  # of each session, with the link itself
 _SLICE = 128  # turns read or changed in one operation
-_SUMMED = 4_096  # turns whose lengths are added in one operation
+_SUMMED = 1_024  # turns whose lengths are added in one operation
 _MOST_BYTES = 4 * 1024 * 1024  # of one answer of `newest`, `since` or `scan`, but for its last turn
 _COLUMNS = "seq, turn, key, transcript, from_index, to_index, at, outcome, new_transcript, inbox, body"
 _OF_CHAT = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL")
@@ -85,6 +85,10 @@ _EACH_SESSION = (  # by a step in the index, not by all turns
 _SESSIONS = sql(
     _EACH_SESSION,
     "SELECT key, (SELECT max(seq) FROM record WHERE scope = ?1 AND key = each.key) FROM each WHERE key IS NOT NULL",
+)
+_FIRSTS = sql(
+    _EACH_SESSION,
+    "SELECT key, (SELECT min(seq) FROM record WHERE scope = ?1 AND key = each.key) FROM each WHERE key IS NOT NULL",
 )
 _OLDEST = sql(
     _EACH_SESSION,
@@ -150,9 +154,10 @@ _EMPTIED = "body = NULL, transcript = '', new_transcript = '', failure = '', anc
 _STALE = "SELECT scope, key, transcript, changes FROM stale_file WHERE changes > written AND key != ''"
 _STALE_OF = "SELECT transcript FROM stale_file WHERE changes > written AND scope = ? AND key = ?"
 _SET_WRITTEN = "UPDATE stale_file SET written = changes WHERE scope = ? AND key = ? AND transcript = ? AND changes = ?"
-_DROP_STALE = (
-    "DELETE FROM stale_file WHERE scope = ?1 AND key = ?2 AND transcript = ?3 AND changes = ?4 AND NOT EXISTS "
-    "(SELECT 1 FROM record WHERE scope = ?1 AND key = ?2 AND transcript = ?3 AND body IS NOT NULL)"
+# Not before the turns: until then, those who follow the changes must see them.
+FORGET_CHANGES = (
+    "DELETE FROM stale_file WHERE changes <= written AND key != '' AND NOT EXISTS "
+    "(SELECT 1 FROM record WHERE record.scope = stale_file.scope AND record.key = stale_file.key)"
 )
 _LAPSED = (
     "scope = ? AND at < ? AND seq NOT IN (SELECT seq FROM unwritten) AND (anchor IS NULL AND snapshot IS NULL "
@@ -264,6 +269,12 @@ class SqlTranscripts:
             lambda database: _slice(database.execute(statement, (*columns, _SLICE)))
         )
         return [_read(row) for row in found]
+
+    async def sessions(self, scope: str) -> Mapping[SessionKey, int]:
+        """Return the sessions of *scope* with their first turns."""
+        column = quote(scope)
+        found = await self._engine.writer.submit(lambda database: database.execute(_FIRSTS, (column,)).fetchall())
+        return {read_key(key): first for key, first in found}
 
     async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
         """Return the last turns of transcripts."""
@@ -429,11 +440,7 @@ class SqlTranscripts:
         """Note that a file was written again."""
         columns = (quote(file.scope), write_key(file.key), file.transcript, file.changes)
 
-        def drop(database: Database) -> None:
-            if not database.execute(_DROP_STALE, columns).rowcount:
-                database.execute(_SET_WRITTEN, columns).close()
-
-        await self._engine.writer.submit(drop)
+        await self._engine.writer.submit(lambda database: database.execute(_SET_WRITTEN, columns).close())
 
     async def mirror(self) -> str:
         """Return the name of the mirror."""

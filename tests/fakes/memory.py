@@ -39,7 +39,7 @@ from gateway.store import turn_commits
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import quote, with_end, write_key
-from gateway.store.transcripts import SqlTranscripts
+from gateway.store.transcripts import FORGET_CHANGES, SqlTranscripts
 from gateway.store.workers import WorkerIdentity
 from tests.fakes.store import InlineWriter, new_connection
 
@@ -124,6 +124,12 @@ class FakeRecords:
             "SELECT changes FROM stale_file WHERE scope = ? AND key = ? AND transcript = ?", columns
         ).fetchone()
         return int(found[0]) if found is not None else 0
+
+    def forget_removed(self) -> None:
+        """Do as the store does a while after turns were removed, and their files written."""
+        self._connection.execute("DELETE FROM record WHERE body IS NULL")
+        self._connection.execute("UPDATE stale_file SET written = changes")
+        self._connection.execute(FORGET_CHANGES)
 
     async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return what is in no file yet, after *after*."""

@@ -575,13 +575,20 @@ async def test_a_link_moves_the_newest_turns_and_the_rest_some_at_a_time(
     )
 
 
-async def test_of_a_conversation_that_is_removed_nothing_is_left_when_its_file_is(store: Store) -> None:
-    """Its count names a chat, so it goes with the file."""
-    await commit(store, *talk(3))
+async def test_of_a_conversation_that_is_removed_the_count_goes_with_its_turns(backend: StoreBackend) -> None:
+    """Until then, those who follow the changes see it; afterwards the session is not listed any more."""
+    store = await backend.open()
+    await commit(store, *talk(3), exchange(9, 0, key=BOB, scope=OTHER))
     await store.transcripts.remove(SCOPE)
     (file,) = await store.transcripts.stale_files(SCOPE)
     await store.transcripts.drop_stale(file)
+    assert await stale(store) == []
+    assert await store.transcripts.changes(SCOPE) == {(ANN, TRANSCRIPT): 1}
+    assert list(await store.transcripts.sessions(SCOPE)) == [ANN]
+    backend.wall.advance(days=400)
+    await store.prune()
     assert await store.transcripts.changes(SCOPE) == {}
+    assert await store.transcripts.sessions(SCOPE) == {}
 
 
 async def test_a_file_stays_stale_when_its_transcript_was_changed_since(store: Store) -> None:
@@ -769,6 +776,7 @@ READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "extent": lambda store: store.extent(SCOPE, ANN, TRANSCRIPT),
     "stale_files": lambda store: store.stale_files(SCOPE),
     "heads": lambda store: store.heads(SCOPE, {}),
+    "sessions": lambda store: store.sessions(SCOPE),
     "changes": lambda store: store.changes(SCOPE),
     "count": lambda store: store.count(SCOPE),
 }

@@ -39,7 +39,13 @@ class TranscriptSource:
         differ = {each for each in {*changes, *self._changes} if changes.get(each) != self._changes.get(each)}
         read_again = {key for key, _ in differ}
         seen = {key: seq for key, seq in self._seen.items() if key not in read_again}
-        heads = {name: head for name, head in self._heads.items() if head.key not in read_again}
+        firsts = await self._turns.sessions(self._scope)
+        heads = {
+            name: head
+            for name, head in self._heads.items()
+            # The count of changes goes with the last turn of a session.
+            if head.key not in read_again and head.seq >= firsts.get(head.key, head.seq + 1)
+        }
         for head in await self._turns.heads(self._scope, seen):
             heads[head.transcript] = head
         for head in heads.values():

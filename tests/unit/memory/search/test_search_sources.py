@@ -151,8 +151,15 @@ async def test_removed_conversations_leave_the_index(tmp_path: Path) -> None:
     await scope.records.transcripts.remove(SCOPE, keys={THREAD})
     await scope.sync()
     assert scope.texts == ["new"]
+    scope.commit(exchange(4, 0, key=THREAD, transcript="t4", said="late"))
+    await scope.sync()
+    await scope.records.transcripts.remove(SCOPE, keys={THREAD})
+    scope.records.forget_removed()  # between two looks: nothing tells of it any more
+    scope.commit(exchange(5, 0, key=THREAD, transcript="t5", said="again"))
+    await scope.sync()
+    assert scope.texts == ["again", "new"]
     await scope.records.transcripts.remove(SCOPE)
-    assert list((await scope.sync()).values()) == [None]
+    assert list((await scope.sync()).values()) == [None, None]
 
 
 async def test_a_new_conversation_is_another_source_and_the_old_one_stays(tmp_path: Path) -> None:
