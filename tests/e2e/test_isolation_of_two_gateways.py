@@ -113,6 +113,10 @@ async def test_people_over_two_gateways_see_their_own_facts_and_all_of_them(
             for each in gateways:
                 assert await each.stop() == 0
                 look_at_files(model.watch, each.home)
+            lines = postgres.query("SELECT scope, text FROM document_line")
+            for scope, text in lines:
+                model.watch.look(f"a line of {scope}", model.watch.owners(scope.partition("/")[2]), text)
+            assert len(lines) >= PEOPLE
     assert model.prompts >= PEOPLE * (2 * CANARIES + len(_NEW))
     assert model.stale == []
     assert model.watch.crossings == []

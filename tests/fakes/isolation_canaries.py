@@ -160,7 +160,8 @@ def look_at_files(watch: CanaryWatch, home: Path) -> None:
                 if path.is_file():
                     for text in _texts(path):
                         watch.look(str(path.relative_to(home)), owners, text)
-            for state in stored_states(home, f"{area}/{folder.name}"):
+            is_embedded = (home / "journal.db").exists()
+            for state in stored_states(home, f"{area}/{folder.name}") if is_embedded else ():
                 for text in state.texts.values():
                     watch.look(f"{folder.name} change {state.change.short}", owners, text)
     for path in sorted((home / "shared").rglob("*")) if (home / "shared").is_dir() else ():
