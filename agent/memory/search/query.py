@@ -126,6 +126,27 @@ _OVERVIEW = regex.compile(
 )
 
 
+# A wish of a person for all that follows.
+_WISH = regex.compile(
+    r"(?<!\p{L})(?:from now on|from here on|going forward|in (?:the )?future,|henceforth|every time (?:i|you)\b"
+    r"|(?:please|(?:should|must|to)) (?:always|never)|don't ever|i(?:'d| would)? (?:want|like|prefer) you to"
+    r"|(?:always|never) (?:use|write|answer|reply|call|give|send|show|suggest|include|mention|ask|tell|recommend|start"
+    r"|end|speak|add|put|say|explain|keep|assume|schedule|book)"
+    r"|ab (?:jetzt|sofort|heute)|von (?:nun|jetzt) an|in zukunft|künftig|bitte (?:immer|nie|niemals)|jedes mal, wenn"
+    r"|(?:antworte|schreibe?|nenne?|gib|zeige?|schicke?|sage?|verwende|benutze|frage?|erkläre) .{0,40}"
+    r"(?:immer|nie|niemals|nicht mehr)"
+    r"|de ahora en adelante|a partir de ahora|en el futuro,|por favor,? (?:siempre|nunca)|cada vez que"
+    r"|(?:siempre|nunca) (?:me )?(?:resp[oó]nd|escr[ií]b|us|ll[aá]m|cont[eé]st|hag|dig|recomi[eé]nd|preg[uú]nt)\p{L}+)"
+    r"|以后|从现在(?:起|开始)|请(?:总是|一直|永远|不要再)",
+    regex.IGNORECASE,
+)
+
+
+def is_standing_wish(text: str) -> bool:
+    """Return True if *text* asks for something from then on: "always", "never", "from now on"."""
+    return _WISH.search(text) is not None
+
+
 class UnitTrait(enum.IntFlag):
     """Traits of a unit's text; stored in the index, so that ranking does not read texts."""
 

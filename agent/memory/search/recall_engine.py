@@ -53,6 +53,7 @@ log = structlog.get_logger(__name__)
 _SLICE = 200  # units in one write, which bounds how long other writes wait
 _BATCH = 64  # texts in one embedding call
 _MANY = 500  # units without a vector: with more, the index is searched by words until they have them
+_FEW_HITS = 10  # a page of so few has no places for standing wishes
 _PROGRESS = 30.0  # seconds between lines about them
 
 
@@ -161,6 +162,7 @@ class RecallEngine:
                             around=0 if question.asks_overview else around,
                             page=page,
                             is_overview=question.asks_overview and self._seed is None,
+                            has_wishes=self._seed is None and limit > _FEW_HITS,
                             zone=zone,
                         ),
                         broken,

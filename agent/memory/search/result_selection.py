@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 
-from agent.memory.search.query import SearchQuery
+from agent.memory.search.query import SearchQuery, is_standing_wish
 from agent.memory.search.ranking import (
     DEFAULT,
     RankedCandidate,
@@ -27,6 +27,9 @@ _BATCH = 24  # passages read at a time
 _NEIGHBOURS = 1  # on each side
 _NEIGHBOUR_TOKENS = 60
 _HEADER_TOKENS = 6  # of a result's place and time
+_WISHES = 2  # results of a page that standing wishes may take at its end
+_WISH_CANDIDATES = 96  # the best candidates, among which wishes are looked for
+_BEARS = 0.2  # least coverage, or similarity, of a wish that bears on the query
 _OVERVIEW_CHARACTERS = 240  # of a result, where the query asks for an overview
 
 
@@ -118,6 +121,7 @@ def select_results(
     around: int = 0,
     page: int = 1,
     is_overview: bool = False,
+    has_wishes: bool = False,
     zone: tzinfo = UTC,
 ) -> tuple[list[SearchResult], bool]:
     """Return the results of *page*, best first, and whether there are more pages.
@@ -125,7 +129,7 @@ def select_results(
     A page has at most *limit* results, and *budget* tokens together, but always its first result. A result that does
     not fit is left for the next page. Results with equal texts are returned once. The first *around* results have the
     neighbours that are not results themselves, if these fit. For an overview results are short, and of as many days in
-    *zone* as there are.
+    *zone* as there are. *has_wishes* ends the first page with up to two standing wishes that bear on the query.
     """
     results: list[SearchResult] = []
     left = list(ranked)
@@ -137,8 +141,18 @@ def select_results(
         ]
     most = _OVERVIEW_CHARACTERS if is_overview else None
     texts: set[str] = set()
-    for _ in range(page):
+    for n in range(page):
         results, left = _take_page(matches, left, texts, limit, budget, most)
+        if not n and has_wishes and not is_overview:
+            taken = _with_wishes(matches, results, left, limit, budget)
+            gone = {(each.place, each.passage.id) for each in results} - {
+                (each.place, each.passage.id) for each in taken
+            }
+            kept = {(each.place, each.passage.id) for each in taken}
+            texts -= {_normalized(each.passage) for each in results if (each.place, each.passage.id) in gone}
+            displaced = [each for each in ranked if (each[0], each[1].id) in gone]
+            left = [*displaced, *(each for each in left if (each[0], each[1].id) not in kept)]
+            results = taken
     budget -= sum(each.tokens for each in results)
     hits = {(each.place, each.passage.id) for each in results}
     for n, result in enumerate(results[:around]):
@@ -147,6 +161,35 @@ def select_results(
             budget -= wider.tokens - result.tokens
             results[n] = wider
     return results, bool(left)
+
+
+def _with_wishes(
+    matches: Sequence[IndexMatches],
+    results: list[SearchResult],
+    rest: list[tuple[int, RankedCandidate]],
+    limit: int,
+    budget: int,
+) -> list[SearchResult]:
+    """Return *results* with the best wishes of *rest* at the end, which take the places of the last results.
+
+    As a weight in the ranking, wishes cost other questions up to eight points: they are like every question a little.
+    """
+    wishes: list[SearchResult] = []
+    asked = [each for each in rest[:_WISH_CANDIDATES] if each[1].role == "user"]
+    for place, candidate, passage in _passages([each.index for each in matches], asked):
+        coverage = matches[place].coverage(passage)
+        if len(wishes) < _WISHES and max(coverage, candidate.own) >= _BEARS and is_standing_wish(passage.text):
+            result = SearchResult(
+                place=place, passage=passage, score=candidate.score, coverage=coverage, similarity=candidate.own
+            )
+            wishes.append(result)
+    kept = list(results)
+    needed = sum(each.tokens for each in wishes)
+    while len(kept) > 1 and (len(kept) + len(wishes) > limit or sum(each.tokens for each in kept) + needed > budget):
+        kept.pop()
+    if len(results) - len(kept) > 2 * _WISHES or len(kept) + len(wishes) > limit:
+        return results  # long wishes, or a page of few lines: not at the cost of what was asked for
+    return [*kept, *wishes]
 
 
 def _spread_over_days(ranked: Sequence[tuple[int, RankedCandidate]], zone: tzinfo) -> list[tuple[int, RankedCandidate]]:
@@ -176,7 +219,7 @@ def _take_page(
         if len(results) >= limit or budget <= 0:
             return results, [*left, *ranked[start:]]
         for place, candidate, passage in _passages(indexes, ranked[start : start + _BATCH]):
-            text = " ".join(passage.text.split()).casefold()
+            text = _normalized(passage)
             if text in texts:
                 continue
             is_long = most is not None and len(passage.text) > most
@@ -194,6 +237,10 @@ def _take_page(
             budget -= result.tokens
             results.append(result)
     return results, left
+
+
+def _normalized(passage: IndexedPassage) -> str:
+    return " ".join(passage.text.split()).casefold()
 
 
 def _passages(
