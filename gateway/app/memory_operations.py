@@ -229,7 +229,12 @@ class MemoryOperations(OperationGroup):
 
     def _derived(self) -> Mapping[str, Rebuild]:
         """Return the rebuild function of each kind of derived data, by name."""
-        return {"HISTORY.md": self._history, "index.db": self._app.recall.rebuild}
+        return {"HISTORY.md": self._history, "index.db": self._app.recall.rebuild, "documents": self._documents}
+
+    async def _documents(self, scope: str) -> int:
+        """Write the files and the repository of the documents again; return the number of documents."""
+        await self._app.document_files.rebuild(scope)
+        return len(await self._app.store.documents.texts(scope))
 
     async def _history(self, scope: str) -> int:
         folder = scope_folder(self._app.home.path, scope) / "memory"

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,7 +151,13 @@ def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     listed = terminal.well("memory", "log")
     assert "edited by hand" in listed
     assert listed.endswith("\n    + tea\n")
-    assert {"scope": ANN, "name": "HISTORY.md", "count": 1} in terminal.lines("memory", "rebuild")
+    memory.unlink()
+    shutil.rmtree(memory.with_name(".git"))
+    rebuilt = terminal.lines("memory", "rebuild")
+    assert {"scope": ANN, "name": "HISTORY.md", "count": 1} in rebuilt
+    assert {"scope": ANN, "name": "documents", "count": 1} in rebuilt
+    assert memory.read_text() == "- tea\n"
+    assert memory.with_name(".git").is_dir()
     history = memory.with_name("HISTORY.md")
     assert history.read_text() == "[2026-04-03 00:02] Talked about \x1b[2Jboats.\n\n"
     (kept,) = memory.parent.glob("HISTORY.md.edited-*")
