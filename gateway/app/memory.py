@@ -205,6 +205,7 @@ def build_memory(
     )
     linker = AccountLinker(
         links=store.links,
+        jobs=store.jobs if store.connections is not None else None,
         records=store.records,
         transcripts=store.transcripts,
         session_files=session_files,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.written_files import note_writes
+from gateway.errors import ScopeBehind
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, Job, ScopeMove, TranscriptStore, TurnRecordStore
+from gateway.ports import AccountLinkStore, Job, JobQueue, ScopeMove, TranscriptStore, TurnRecordStore
 
 log = structlog.get_logger(__name__)
 
@@ -46,11 +46,13 @@ _PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
 class AccountLinker:
     """Handlers of the jobs.
 
-    *reopen* discards what is cached of a scope, *close_files* closes its open files. *notice* takes over manual edits
-    of its documents, *hold_documents* keeps their files as they are, *settle_documents* writes them.
+    *jobs* is the queue that several gateways share; None = there is one gateway. *reopen* discards what is cached of a
+    scope, *close_files* closes its open files. *notice* takes over manual edits of its documents, *hold_documents*
+    keeps their files as they are, *settle_documents* writes them.
     """
 
     links: AccountLinkStore
+    jobs: JobQueue | None
     records: TurnRecordStore
     transcripts: TranscriptStore
     session_files: SessionFileWriter
@@ -113,7 +115,7 @@ class AccountLinker:
         start resumes moves, and no gateway starts where another one takes the job over.
         """
         for move in await self.links.moves():
-            if move.id == job.id or move.id.startswith(f"{job.id}."):
+            if _is_part(move, job):
                 async with self.scope_lock.hold_exclusive(move.source, move.target):
                     await self._finish(move)
 
@@ -141,8 +143,17 @@ class AccountLinker:
         await self.resume()
 
     async def resume(self) -> None:
-        """Complete the moves that a crash interrupted, before turns run. Raises OSError."""
-        for move in await self.links.moves():
+        """Complete the moves that a crash interrupted, before turns run. Raises OSError and StoreUnavailable.
+
+        Where several gateways share the store, a move is left to its job: another gateway may be at it.
+        """
+        moves = await self.links.moves()
+        if self.jobs is not None:
+            pending = [job for kind in (LINK, UNLINK) for job in await self.jobs.pending_of(kind)]
+            # A move that is gone now was completed by a job that ended before it could be read.
+            left = await self.links.moves()
+            moves = [each for each in moves if each in left and not any(_is_part(each, job) for job in pending)]
+        for move in moves:
             await self._move(move)
 
     async def _load_move(self, id_: str) -> ScopeMove:
@@ -166,8 +177,8 @@ class AccountLinker:
         while True:
             try:
                 await self._move(move)
-            except OSError as error:
-                log.warning("links.not_moved", move=move.id, error=error.strerror)
+            except (OSError, ScopeBehind) as error:  # the other gateway's change is fetched by the next attempt
+                log.warning("links.not_moved", move=move.id, error=getattr(error, "strerror", "") or str(error))
                 await asyncio.sleep(_PAUSES[min(attempts, len(_PAUSES) - 1)])
                 attempts += 1
             else:
@@ -188,8 +199,7 @@ class AccountLinker:
             await (self._split(move, folders) if move.kind == UNLINK else self._merge(move, folders))
         for scope in (move.source, move.target):
             await self.settle_documents(scope)
-            if not await self.session_files.flush(scope):  # chats that no gateway has claimed are among them
-                raise OSError(errno.EIO, "the conversations cannot be written")
+            await self.session_files.write_scope(scope)
             self.reopen(scope)
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
@@ -232,3 +242,8 @@ class AccountLinker:
         except ValueError:
             return person
         return account.name if account else person
+
+
+def _is_part(move: ScopeMove, job: Job) -> bool:
+    """Return True if *job* has begun *move*."""
+    return move.id == job.id or move.id.startswith(f"{job.id}.")

@@ -8,6 +8,7 @@ again, and with the next turn where it is not what was written. While the disk i
 from __future__ import annotations
 
 import asyncio
+import errno
 import glob
 import os
 import re
@@ -202,15 +203,15 @@ class SessionFileWriter:
                 continue
             await asyncio.sleep(max(self._policy.wait.total_seconds(), pause))
 
-    async def flush(self, scope: str | None = None) -> bool:
-        """Write what was committed so far, and what is stale of *scope*; return False if a file could not be written.
+    async def flush(self) -> bool:
+        """Write what was committed so far, and what is stale of the chats of this gateway; return False if it cannot.
 
-        With *scope*, only its own files count; without it, the stale files are those of the chats of this gateway.
+        Another run is to follow then.
         """
         async with self._lock:
             self._is_behind = False
             try:
-                failed = await self._drain(scope)
+                failed = await self._drain()
             except ScopeBehind:
                 self._is_behind = True
                 return False
@@ -219,10 +220,20 @@ class SessionFileWriter:
                     log.warning("session_files.store_down")
                 self._is_store_down = True
                 return False
-        self._is_store_down = False
-        # The stale files of other scopes were not tried.
-        self._log_outages(failed if scope is None else self._failing | failed)
-        return not failed if scope is None else all(each != scope for each, _ in failed)
+            self._is_store_down = False
+            self._log_outages(failed)
+            return not failed
+
+    async def write_scope(self, scope: str) -> None:
+        """Write what was committed so far, and all that is stale of *scope*, also of chats that no gateway has claimed.
+
+        Raises OSError when a file of the scope cannot be written, and StoreUnavailable.
+        """
+        async with self._lock:
+            failed = await self._drain(scope)
+            self._log_outages(self._failing | failed)  # the stale files of other scopes were not tried
+        if reasons := {reason for (each, _), reason in failed.items() if each == scope}:
+            raise OSError(errno.EIO, f"the files of conversations cannot be written: {', '.join(sorted(reasons))}")
 
     async def settle(self, scope: str) -> None:
         """Return when what any gateway has committed in *scope* is in this home's files.
@@ -254,10 +265,11 @@ class SessionFileWriter:
     ) -> int:
         """Apply *change* to every line of *scope*, and write its files again; return the number of changed lines.
 
-        Raises OSError when a file could not be written; the lines are changed then, and it is retried.
+        Raises OSError when a file could not be written, and StoreUnavailable; the lines are changed then, and it is
+        retried.
         """
         changed = await self._transcripts.rewrite(scope, change, keys=keys)
-        await self._write_stale(scope)  # also where a run that was killed, or a link, has left stale files
+        await self.write_scope(scope)  # also where a run that was killed, or a link, has left stale files
         return changed
 
     async def remove_turns(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
@@ -266,7 +278,7 @@ class SessionFileWriter:
         Raises OSError as `redact`.
         """
         count = await self._transcripts.remove(scope, keys=keys)
-        await self._write_stale(scope)
+        await self.write_scope(scope)
         return count
 
     async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
@@ -275,12 +287,8 @@ class SessionFileWriter:
         Return the number of turns that were removed. Raises OSError as `redact`.
         """
         count = await self._transcripts.lapse(scope, before, blank)
-        await self._write_stale(scope)
+        await self.write_scope(scope)
         return count
-
-    async def _write_stale(self, scope: str) -> None:
-        if not await self.flush(scope):
-            raise OSError(f"the files of conversations cannot be written: {', '.join(set(self._failing.values()))}")
 
     async def rearrange(self, folders: Sequence[Path], change: Callable[[], None]) -> None:
         """Run *change*, which moves transcripts from and into *folders*, in a thread while no file is written."""
@@ -301,7 +309,7 @@ class SessionFileWriter:
 
     # -- draining ----------------------------------------------------------------------------------
 
-    async def _drain(self, scope: str | None) -> _Failures:
+    async def _drain(self, scope: str | None = None) -> _Failures:
         """Write what is to be written; return the error of each session whose files cannot be."""
         failed: _Failures = {}
         after = 0

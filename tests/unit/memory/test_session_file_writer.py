@@ -26,7 +26,7 @@ from agent.memory.storage.session_file_writer import (
 )
 from agent.memory.storage.text_blobs import digest_of
 from agent.memory.storage.transcript_reader import read_all
-from gateway.errors import ScopeBehind
+from gateway.errors import ScopeBehind, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import MessageOutcome, TurnRecord
 from gateway.store.transcripts import SqlTranscripts
@@ -720,6 +720,27 @@ async def test_an_erasure_says_that_a_file_could_not_be_written(tmp_path: Path) 
         await mirror.redact(SCOPE, partial(without, b"secret"))
     assert b"secret" not in await bodies(records)
     assert await mirror.flush()
+    assert b"secret" not in path_of(tmp_path).read_bytes()
+
+
+@pytest.mark.parametrize("error", [ScopeBehind("it is fetched"), StoreUnavailable("full")], ids=["behind", "down"])
+async def test_an_erasure_that_the_store_puts_off_does_not_blame_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StoreUnavailable
+) -> None:
+    """The caller sees the error that it waits for and tries again: an OSError ended the turn of a /forget for good."""
+    records = FakeRecords(*talk(2, said="my secret"))
+    mirror = mirror_of(tmp_path, records)
+    written, errors = records.mark_written, [error]
+
+    async def note(seqs: Sequence[int]) -> None:
+        if errors:
+            raise errors.pop()
+        await written(seqs)
+
+    monkeypatch.setattr(records, "mark_written", note)
+    with pytest.raises(type(error), match=str(error)):
+        await mirror.redact(SCOPE, partial(without, b"secret"))
+    assert await mirror.redact(SCOPE, partial(without, b"secret")) == 0
     assert b"secret" not in path_of(tmp_path).read_bytes()
 
 

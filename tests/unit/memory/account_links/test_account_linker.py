@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
+from gateway.errors import ScopeBehind
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, ScopeMove
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
+from gateway.store.jobs import SqlJobs
+from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeRecords, talk
 
 BOB, BOBS_SCOPE = SessionKey("telegram", "43"), "people/telegram%3a43"
@@ -29,11 +33,14 @@ async def nothing(_: str) -> None:
     """No index is open."""
 
 
-def linker_of(home: Path, records: FakeRecords, mirror: SessionFileWriter) -> AccountLinker:
+def linker_of(
+    home: Path, records: FakeRecords, mirror: SessionFileWriter, jobs: SqlJobs | None = None
+) -> AccountLinker:
     """Return a linker of a home."""
     files = DocumentFileWriter(home, records.documents)
     return AccountLinker(
         links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
+        jobs=jobs,
         records=records,
         transcripts=records.transcripts,
         session_files=mirror,
@@ -92,3 +99,55 @@ async def test_a_job_that_another_gateway_has_begun_is_completed(tmp_path: Path,
         assert (await records.documents.read(scope, "MEMORY.md")).text == text
         path = tmp_path / scope / "memory/MEMORY.md"
         assert (path.read_text() if path.exists() else "") == text
+
+
+@pytest.mark.parametrize("suffix", ["", ".1"], ids=["move", "companion"])
+async def test_a_start_beside_other_gateways_leaves_a_move_to_its_job(tmp_path: Path, suffix: str) -> None:
+    """The gateway that runs the job may be moving the files now; the start ended when both did."""
+    records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
+    await mirror.flush()
+    jobs = SqlJobs(records.engine)
+    linker = linker_of(tmp_path, records, mirror, jobs)
+    job = Job(id="link:1", kind="link", scope=SCOPE, payload=ACCOUNTS, due_at=START)
+    await jobs.put(job)
+    move = ScopeMove(id=f"link:1{suffix}", kind="link", source=BOBS_SCOPE, target=SCOPE, at=START)
+    await linker.links.link(move)
+    await linker.resume()
+    assert [each.id for each in await linker.links.moves()] == [move.id]
+    assert await linker.link(job) is None
+    assert await linker.links.moves() == []
+
+
+async def test_a_start_beside_other_gateways_completes_a_move_without_a_job(tmp_path: Path) -> None:
+    """Nothing else would: the job of a move that another gateway has completed is gone, and so is its move."""
+    records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
+    linker = linker_of(tmp_path, records, mirror, SqlJobs(records.engine))
+    await linker.links.link(ScopeMove(id="link:1", kind="link", source=BOBS_SCOPE, target=SCOPE, at=START))
+    await linker.resume()
+    assert await linker.links.moves() == []
+    assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == 2
+
+
+async def test_a_move_goes_on_once_what_another_gateway_has_changed_is_fetched(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scopes stay locked meanwhile: a turn would read half of what is moved."""
+    records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
+    linker = linker_of(tmp_path, records, mirror)
+    write, locked = mirror.write_scope, list[Collection[str]]()
+
+    async def is_behind(scope: str) -> None:
+        if len(locked) < 2:
+            locked.append(linker.scope_lock.scopes_in_use())
+            raise ScopeBehind("another gateway has changed the memory")
+        await write(scope)
+
+    monkeypatch.setattr(mirror, "write_scope", is_behind)
+    job = Job(id="link:1", kind="link", scope=SCOPE, payload=ACCOUNTS, due_at=START)
+    assert await linker.link(job) is None
+    assert all({SCOPE, BOBS_SCOPE} <= set(each) for each in locked)
+    assert await linker.links.moves() == []
+    assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == 2
