@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatEditResult, ChatMemoryEditor, LineChange
-from agent.memory.scopes import scope_folder
 from agent.turn import Turn
 from agent.turn_draft import StagedEffects
-from gateway.errors import ToolFailed
+from gateway.errors import StoreUnavailable, ToolFailed
 from gateway.events import Role
 from gateway.i18n import command_prefix
 from gateway.ports import SearchHit
@@ -47,8 +45,8 @@ class TurnMemoryTools:
         if not texts:
             return
         try:
-            await asyncio.to_thread(self._archive.note_found, scope_folder(self._home, scope) / "memory", texts)
-        except OSError as error:  # the search has its answer, and the record is derived
+            await self._archive.note_found(scope, texts)
+        except StoreUnavailable as error:  # the search has its answer, and the record is derived
             log.warning("memory.use_not_recorded", error=type(error).__name__)
 
     def bind_edit(

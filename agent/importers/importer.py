@@ -26,11 +26,10 @@ from agent.memory.documents.document_changes import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply
-from agent.memory.history.history_log import HISTORY_JSONL, HistoryEntry, HistoryLog
 from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, save_corrupt
-from gateway.ports import DocumentStore
+from gateway.ports import HISTORY_JSONL, DocumentStore, HistoryEntry, HistoryRowStore, NoteChange
 
 SOUL = "SOUL.md"
 _MAX_ATTEMPTS = 5
@@ -43,6 +42,7 @@ class MemoryImporter:
     home: Path
     system: str  # nanobot, autobot, openclaw
     documents: DocumentStore
+    history: HistoryRowStore
     ledgers: ImportLedgers
     conversations: ConversationImporter
     now: Callable[[], datetime]
@@ -52,8 +52,8 @@ class MemoryImporter:
     async def run(self, data: ImportData, scope: str, targets: Mapping[str, ImportTarget]) -> list[ImportReportItem]:
         """Import *data* into *scope*; conversations whose key is in *targets* go there instead. Raises OSError."""
         items = [await self._document(scope, each) for each in data.documents]
-        items += [await asyncio.to_thread(self._history, scope, each) for each in data.histories]
-        items += [await asyncio.to_thread(self._note, scope, each) for each in data.notes]
+        items += [await self._history(scope, each) for each in data.histories]
+        items += [await self._note(scope, each) for each in data.notes]
         for each, is_newest in _with_newest(data.sessions):
             target = targets.get(each.key) or await self.conversations.earlier_target(each)
             target = target or ImportTarget(scope=scope)
@@ -105,10 +105,10 @@ class MemoryImporter:
     async def _write(self, scope: str, name: str, text: str, was: str) -> bool:
         return await self.documents.write(scope, name, text, was=was, why=f"{IMPORTED}{self.system}") is not None
 
-    def _note(self, scope: str, source: ImportedDocument) -> ImportReportItem:
-        ledger = self.ledgers.of(scope)
-        path = self._folder(scope) / source.name
-        old = (self.disk.load(path) or b"").decode("utf-8", "replace")
+    async def _note(self, scope: str, source: ImportedDocument) -> ImportReportItem:
+        ledger = await asyncio.to_thread(self.ledgers.of, scope)
+        was = await self.history.note(scope, source.name)
+        old = (was or b"").decode("utf-8", "replace")
         digests = {
             line: ItemDigests(self.system, source.source).of(line) for line in source.text.splitlines() if line.strip()
         }
@@ -119,16 +119,17 @@ class MemoryImporter:
             text = source.text  # unchanged, with its blank lines
         if text and not self.is_dry:
             gap = "" if not old else "\n" if old.endswith("\n") else "\n\n"
-            with self.disk.lock(self._folder(scope) / ".lock"):
-                self.disk.replace(path, f"{old}{gap}{text}".encode("utf-8", "replace"))
-        ledger.add(digests.values())
+            change = NoteChange(was=was, body=f"{old}{gap}{text}".encode("utf-8", "replace"))
+            if not await self.history.write(scope, notes={source.name: change}):
+                raise OSError(f"{source.name} is being written to")
+        await asyncio.to_thread(ledger.add, digests.values())
         new = _count_lines(text)
         target = self._name(scope, f"memory/{source.name}")
         return ImportReportItem(
             what="note", source=source.source, target=target, new=new, known=_count_lines(source.text) - new
         )
 
-    def _history(self, scope: str, source: ImportedHistory) -> ImportReportItem:
+    async def _history(self, scope: str, source: ImportedHistory) -> ImportReportItem:
         digests = ItemDigests(self.system, "history")
         entries = [
             HistoryEntry(
@@ -139,17 +140,17 @@ class MemoryImporter:
             )
             for timestamp, content in source.entries
         ]
-        history = HistoryLog(self._folder(scope), self.disk, now=self.now)
-        existing = {each.entry for each in history.after(0)}
+        existing = {each.entry for each in await self.history.after(scope)}
         new = [each for each in entries if each.entry not in existing]
         if not self.is_dry:
-            history.append(*new)
+            await self.history.append(scope, *new)
             # Dream skips what the source's Dream has processed, unless unprocessed entries precede it.
             dreamt = {each.entry for each in entries[: source.dreamt]}
-            for each in takewhile(lambda each: each.entry in dreamt, history.after(history.dream_cursor)):
-                history.dream_cursor = each.cursor
+            after = await self.history.after(scope, await self.history.dream_cursor(scope))
+            for each in takewhile(lambda each: each.entry in dreamt, after):
+                await self.history.advance_dream(scope, each.cursor)
         if source.bad and not self.is_dry:
-            save_corrupt(self.disk, self._folder(scope) / HISTORY_JSONL, source.bad)
+            await asyncio.to_thread(save_corrupt, self.disk, self._folder(scope) / HISTORY_JSONL, source.bad)
         target = self._name(scope, f"memory/{HISTORY_JSONL}")
         known = len(entries) - len(new)
         return ImportReportItem(

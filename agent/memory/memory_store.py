@@ -32,7 +32,8 @@ from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.three_way_merge import three_way
-from agent.memory.history.history_log import HistoryEntry
+from agent.memory.history.folder_history import FolderHistory
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.messages.message_range import (
     KeepPolicy,
@@ -78,10 +79,13 @@ class MemoryStore:
         self._zone, self._keep, self._now = zone, keep, now
         self._disk.make_folder(self.memory_dir)
         self._documents = FileDocumentStore(Path(workspace), disk=self._disk)
-        archive = MemoryArchive(max_chars=budget, now=now, disk=self._disk)
+        self._history = HistoryLog(self.memory_dir, self._disk, now=lambda: now().astimezone(ZoneInfo(zone)))
+        history = FolderHistory(self._history, self.memory_dir, self._disk)
+        archive = MemoryArchive(max_chars=budget, history=history, now=now)
         self._consolidator = Consolidator(
             home=Path(workspace),
             documents=FileDocumentStore(Path(workspace), disk=self._disk, fit=archive.fit),
+            history=history,
             staging=None,
             archive=archive,
             zone=lambda _: zone,
@@ -91,7 +95,6 @@ class MemoryStore:
             disk=self._disk,
             asks_edits=False,
         )
-        self._history = self._consolidator.history(_SCOPE)
         self._pending = ConsolidationStateStore(self.memory_dir, self._disk)
         self._read: ScopeDocument | None = None  # as the last caller of `read_long_term` knew it
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

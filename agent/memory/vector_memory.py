@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.memory.history.folder_history import open_folder
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
@@ -42,6 +43,7 @@ class VectorMemoryManager:
             documents=RecallEngine(embedder=embedder, seed=seed),
             read_document=lambda path: read_text(path.read_bytes()),
             zone=lambda _: zone,
+            history=open_folder(self.workspace),
             options=RecallOptions(
                 interval=0,  # no background job looks for changed documents, so each search does
                 cut=partial(_cut, seed),

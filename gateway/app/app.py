@@ -22,6 +22,7 @@ from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.scope_names import label
@@ -86,6 +87,7 @@ class GatewayApp:
     sessions: StoredSessions
     session_files: SessionFileWriter
     document_files: DocumentFileWriter
+    history_files: HistoryFileWriter
     workspaces: ScopeWorkspaces
     pages: ToolResultPages
     recall: ScopeRecall
@@ -135,7 +137,8 @@ class GatewayApp:
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
         """Write committed turns to their files, then hold jobs and these files until the block ends."""
-        async with self.memory_jobs.writing, self.session_files.pause_writes():
+        await self.history_files.flush()
+        async with self.memory_jobs.writing, self.session_files.pause_writes(), self.history_files.pause_writes():
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:

@@ -13,6 +13,8 @@ from agent.llm.model_abilities import LearnedModels
 from agent.locks import WorkerSlots
 from agent.memory.documents.document_adoption import adopt_documents
 from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.history.history_adoption import adopt_histories
+from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.scope_file_sync import ScopeFileSync
@@ -124,7 +126,8 @@ async def open_app(
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
-        adopted = [await each.is_adopted() for each in (store.transcripts, store.documents, store.proposals)]
+        adopting = (store.transcripts, store.documents, store.proposals, store.history)
+        adopted = [await each.is_adopted() for each in adopting]
         if not all(adopted):  # before anything moves or removes files
             if files is not None:
                 await files.fetch_all()
@@ -134,8 +137,10 @@ async def open_app(
                     await files.leave_documents()
                 await store.documents.mark_adopted()
             await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
+            moves = await store.links.moves()
             if not await store.proposals.is_adopted():
-                await app.commands.memory.staging.adopt_files(await store.links.moves())
+                await app.commands.memory.staging.adopt_files(moves)
+            await adopt_histories(home.path, store.history, moves)
             if files is not None:
                 files.leave_sessions()
                 await files.save_all()  # that the files of staged changes are gone, before they are not looked for
@@ -143,6 +148,7 @@ async def open_app(
         # Files that are not this store's go first: after a kill, the next start still knows that they are not.
         is_outdated = await app.session_files.is_outdated(is_shared=files is not None)
         await app.document_files.begin(is_outdated=is_outdated)
+        await app.history_files.begin(is_outdated=is_outdated)
         await app.session_files.begin(is_shared=files is not None)
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
@@ -204,8 +210,9 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         context.home.path, store.documents, is_mirroring=not is_shared, has_git=settings.memory.git
     )
     stack.push_async_callback(document_files.close)
+    history_files = HistoryFileWriter(context.home.path, store.history, store.documents, is_mirroring=not is_shared)
     recall = await stack.enter_async_context(open_recall(context, usage.recorder))
-    memory = build_memory(context, session_files, document_files, recall, intake.quarantine)
+    memory = build_memory(context, session_files, document_files, history_files, recall, intake.quarantine)
     model_health = ModelSource(now)
     factory = ModelFactory(
         settings,
@@ -351,6 +358,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         sessions=memory.sessions,
         session_files=memory.session_files,
         document_files=memory.document_files,
+        history_files=memory.history_files,
         workspaces=memory.workspaces,
         pages=parts.pages,
         recall=parts.recall,

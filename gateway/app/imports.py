@@ -50,6 +50,7 @@ async def run_import(
         home=home,
         system=system,
         documents=app.store.documents,
+        history=app.store.history,
         ledgers=ledgers,
         conversations=ConversationImporter(
             home=home,
@@ -69,6 +70,7 @@ async def run_import(
     )
     items = await importer.run(data, scope, targets)
     await app.session_files.flush()
+    await app.history_files.flush()
     return [asdict(item) for item in items]
 
 

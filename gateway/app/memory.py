@@ -36,6 +36,7 @@ from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import ScopeEraser
 from agent.memory.erasure.scope_files import DerivedIndex, ErasureStorage
 from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
+from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
@@ -59,7 +60,7 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE,
     SUMMARISE_RAW,
 )
-from agent.memory.scopes import person_of, scope_folder
+from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -89,6 +90,7 @@ class MemoryServices:
     sessions: StoredSessions
     stored_conversations: StoredConversations
     session_files: SessionFileWriter
+    history_files: HistoryFileWriter
     jobs: MemoryJobs
     service: MemoryService
     dreams: DreamService
@@ -133,24 +135,21 @@ def build_memory(
     context: AppContext,
     session_files: SessionFileWriter,
     document_files: DocumentFileWriter,
+    history_files: HistoryFileWriter,
     index: DerivedIndex,
     quarantine: Quarantine,
 ) -> MemoryServices:
     """Build memory over the store and the files of the home; *index* is the search index.
 
-    *session_files* and *document_files* write the mirror.
+    *session_files*, *document_files* and *history_files* write the mirror.
     """
     settings, home, store, now = context.settings, context.home.path, context.store, context.now
     # The offline model cannot summarise.
     can_summarise = bool(settings.llm.model or context.plugins.models)
     windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
     consolidates = can_summarise and any(windows)
-    archive = MemoryArchive(max_chars=settings.memory.max_chars, now=now)
-
-    async def fit(scope: str, before: str, text: str) -> str:
-        return await asyncio.to_thread(archive.fit, scope_folder(home, scope) / "memory", before, text)
-
-    documents = ScopeDocuments(store.documents, notice=document_files.notice, fit=fit)
+    archive = MemoryArchive(max_chars=settings.memory.max_chars, history=store.history, now=now)
+    documents = ScopeDocuments(store.documents, notice=document_files.notice, fit=archive.fit)
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
         home,
@@ -163,8 +162,10 @@ def build_memory(
     )
     sessions = StoredSessions(store.records, store.transcripts, store.journal, store.outbox)
     writing = asyncio.Lock()
-    staging = StagedChangeStore(home, store.proposals, documents, now=now, writing=writing)
-    jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)
+    staging = StagedChangeStore(home, store.proposals, documents, store.history, now=now, writing=writing)
+    jobs = MemoryJobs(
+        store.jobs, documents, history=store.history, staging=staging, writing=writing, meter=context.meter
+    )
     files = context.scope_files
 
     async def fetch(*scopes: str) -> None:
@@ -211,6 +212,8 @@ def build_memory(
         session_files=session_files,
         scope_lock=scope_lock,
         writing=writing,
+        history=store.history,
+        history_files=history_files,
         merger=MemoryMerger(home=home, changes=store.documents, disk=Disk()),
         notice=documents.notice,
         hold_documents=document_files.hold,
@@ -225,6 +228,8 @@ def build_memory(
         home=home,
         documents=documents,
         transcripts=session_files,
+        history=store.history,
+        history_files=history_files,
         records=store.records,
         jobs=store.jobs,
         store=store.erasing,
@@ -244,12 +249,13 @@ def build_memory(
         sessions=sessions,
         stored_conversations=stored_conversations,
         session_files=session_files,
+        history_files=history_files,
         jobs=jobs,
-        service=MemoryService(home, documents, store.journal, store.transcripts),
+        service=MemoryService(store.history, documents, store.journal, store.transcripts),
         dreams=DreamService(documents, can_run=can_summarise),
         erasure=_build_erasure(context, storage, jobs, scope_lock, workspaces, stored_conversations),
         staging=staging,
-        editor=ChatMemoryEditor(home, documents, staging, writing=writing, now=now),
+        editor=ChatMemoryEditor(store.history, documents, staging, writing=writing, now=now),
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, together=LOCAL_ACCOUNTS, now=now),
         linker=linker,
@@ -298,6 +304,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         session=store.journal.session,
         transcripts=store.transcripts,
         documents=memory.documents,
+        history=store.history,
         staging=memory.staging,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,
@@ -319,9 +326,12 @@ def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClien
     dream = context.settings.agents.defaults.dream
     return Dreamer(
         home=home,
+        history=store.history,
         jobs=store.jobs,
         model=model,
-        applier=DreamApplier(home=home, documents=memory.documents, staging=memory.staging, now=now),
+        applier=DreamApplier(
+            home=home, documents=memory.documents, history=store.history, staging=memory.staging, now=now
+        ),
         notifier=DreamNotifier(
             records=store.records, session=store.journal.session, now=now, sign=context.command_prefix
         ),
@@ -341,10 +351,11 @@ def build_raw_archives(context: AppContext, memory: MemoryServices, model: Model
     """Build the jobs that summarise raw archives with *model*."""
     home, zone, now = context.home.path, context.locales.zone, context.now
     return RawArchiveJobs(
-        home=home,
+        history=context.store.history,
         consolidator=Consolidator(
             home=home,
             documents=memory.documents,
+            history=context.store.history,
             staging=memory.staging,
             zone=zone,
             now=now,
@@ -401,9 +412,11 @@ def build_job_runner(
         zone=zone,
         now=now,
         token_limit=model.prompt_limit,
+        history=store.history,
     )
     notes = SessionNoteJobs(
         home=home,
+        history=store.history,
         reader=reader,
         model=model,
         zone=zone,
@@ -418,7 +431,7 @@ def build_job_runner(
         transcripts=store.transcripts,
         jobs=store.jobs,
         documents=memory.documents,
-        derived_data=DerivedDataFinder(home, store.documents),
+        derived_data=DerivedDataFinder(store.documents, store.history),
         staging=memory.staging,
         purge_index=memory.erasure.index.purge_stale,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),

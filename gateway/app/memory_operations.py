@@ -12,9 +12,7 @@ from agent.commands.memory_lists import first_change
 from agent.memory.erasure.purge_jobs import PURGE, SCRUB
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import UndoResult
 from gateway.app.operation_group import OperationGroup, operation, plain
@@ -157,8 +155,8 @@ class MemoryOperations(OperationGroup):
         scope = await self._scope(arguments)
         if not self._app.commands.memory.dreams.can_run:
             raise UserError("the offline model cannot run Dream; set llm.model")
-        folder = scope_folder(self._app.home.path, scope) / "memory"
-        before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
+        history = self._app.store.history
+        before = await history.dream_cursor(scope)
         before_run = {version.id for version in await self._app.commands.memory.dreams.log(scope)}
         job = Job(
             id=f"dream:{OPERATOR}.{secrets.token_hex(8)}",
@@ -170,9 +168,9 @@ class MemoryOperations(OperationGroup):
         later = await self._app.dreamer.run(job)
         if later is not None:
             raise UserError(f"Dream was postponed ({later.reason}); its results so far are kept, run it again")
-        after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
         new = [version for version in await self._app.commands.memory.dreams.log(scope) if version.id not in before_run]
-        yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
+        entries = await history.dream_cursor(scope) - before
+        yield {"scope": scope, "entries": entries, "changes": [_change(version) for version in new]}
 
     @operation("memory rebuild")
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
@@ -237,8 +235,8 @@ class MemoryOperations(OperationGroup):
         return len(await self._app.store.documents.texts(scope))
 
     async def _history(self, scope: str) -> int:
-        folder = scope_folder(self._app.home.path, scope) / "memory"
-        return await asyncio.to_thread(HistoryLog(folder).rebuild) if folder.is_dir() else 0
+        await self._app.history_files.settle(scope)
+        return len(await self._app.store.history.after(scope))
 
 
 def _change(version: DocumentChange) -> dict[str, Any]:

@@ -46,6 +46,7 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
         documents=RecallEngine(embedder=embedder, seed=seed),
         read_document=_reader(asyncio.get_running_loop()),
         zone=context.locales.zone,
+        history=context.store.history,
         turns=context.store.transcripts if seed is None else None,
         rows=context.store.documents,
         meaning=embedder,

@@ -83,6 +83,10 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             if app.console is not None:
                 await app.console.close()
 
+    async def write_files() -> None:
+        await app.session_files.close()
+        await app.history_files.flush()
+
     given_back = 0
 
     async def drain_turns() -> None:
@@ -93,9 +97,10 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         asyncio.TaskGroup() as group,
         _running(
             group,
-            app.session_files.close,
+            write_files,
             session_files=app.session_files.run,
             document_files=app.document_files.run,
+            history_files=app.history_files.run,
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(

@@ -50,6 +50,8 @@ from gateway.ports.files import BlobStore as BlobStore
 from gateway.ports.history import HISTORY_JSONL as HISTORY_JSONL
 from gateway.ports.history import RAW_JSONL as RAW_JSONL
 from gateway.ports.history import HistoryEntry as HistoryEntry
+from gateway.ports.history import HistoryRevs as HistoryRevs
+from gateway.ports.history import HistoryRowStore as HistoryRowStore
 from gateway.ports.history import HistoryStore as HistoryStore
 from gateway.ports.history import MarkKind as MarkKind
 from gateway.ports.history import NoteChange as NoteChange

@@ -68,10 +68,19 @@ class ScopeHistory:
     dream_cursor: int = 0  # of the last entry that Dream has processed
 
 
-class HistoryStore(Protocol):
-    """The history of every scope. Methods return when a write is durable, and raise StoreUnavailable otherwise.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRevs:
+    """Texts that change with what is stored of a scope; "" where nothing was stored."""
 
-    Each change notes the files that are to be printed again, in its own transaction.
+    entries: str = ""
+    keys: str = ""  # of the marks
+    notes: Mapping[str, str] = field(default_factory=dict)  # by file name
+
+
+class HistoryStore(Protocol):
+    """The history of a scope: entries and raw messages, notes, and marks; rows of a gateway, files of the library.
+
+    Methods return when a write is durable, and raise StoreUnavailable or OSError otherwise.
     """
 
     async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
@@ -84,26 +93,14 @@ class HistoryStore(Protocol):
     async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
         """Store messages that no model could summarise, and *entry*, which names their range. Idempotent by its id."""
 
-    async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
-        """Return at most *limit* entries after *cursor*, the oldest first."""
-
     async def find(self, scope: str, entry: str) -> HistoryEntry | None:
         """Return the entry with this id, or None."""
 
-    async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
-        """Return the entries whose messages no model has summarised yet."""
+    async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return at most *limit* entries after *cursor*, the oldest first."""
 
-    async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
-        """Return the messages that are kept for this entry."""
-
-    async def dream_cursor(self, scope: str) -> int:
-        """Return the cursor of the last entry that Dream has processed."""
-
-    async def advance_dream(self, scope: str, cursor: int) -> None:
-        """Note that Dream has processed the entries up to *cursor*; it never goes back."""
-
-    async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
-        """Return the scopes with a history; *with_news*: those with entries that Dream has not processed."""
+    async def revs(self, scope: str) -> HistoryRevs:
+        """Return the revs of entries, keys and notes."""
 
     async def note_names(self, scope: str) -> Sequence[str]:
         """Return the file names of the notes, in order."""
@@ -123,6 +120,28 @@ class HistoryStore(Protocol):
     ) -> bool:
         """Change notes and marks together; return False, without effect, if a note is not what it was."""
 
+
+class HistoryRowStore(HistoryStore, Protocol):
+    """The history of every scope of a gateway.
+
+    Its files are a mirror: each change leaves debts for them in its own transaction.
+    """
+
+    async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
+        """Return the entries whose messages no model has summarised yet."""
+
+    async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
+        """Return the messages that are kept for this entry."""
+
+    async def dream_cursor(self, scope: str) -> int:
+        """Return the cursor of the last entry that Dream has processed."""
+
+    async def advance_dream(self, scope: str, cursor: int) -> None:
+        """Note that Dream has processed the entries up to *cursor*; it never goes back."""
+
+    async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
+        """Return the scopes with a history; *with_news*: those with entries that Dream has not processed."""
+
     async def rewrite(self, scope: str, change: Callable[[str, bytes], bytes]) -> int:
         """Apply *change* to every entry, raw message and note; return the number of changed ones.
 
@@ -141,3 +160,9 @@ class HistoryStore(Protocol):
 
     async def remove(self, scope: str) -> None:
         """Remove all that is stored of a scope."""
+
+    async def is_adopted(self) -> bool:
+        """Return True if the histories in an earlier release's files were adopted."""
+
+    async def mark_adopted(self) -> None:
+        """Note that all histories of an earlier release's files are stored."""

@@ -14,7 +14,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
-from gateway.ports.history import HistoryStore
+from gateway.ports.history import HistoryRowStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
@@ -53,7 +53,7 @@ class Store(Protocol):
     transcripts: TranscriptStore
     documents: DocumentChangeStore
     proposals: ProposalStore
-    history: HistoryStore
+    history: HistoryRowStore
     jobs: JobQueue
     people: PreferenceStore
     usage: UsageReports

@@ -164,7 +164,7 @@ class SqlDocuments:
             edits = await asyncio.to_thread(_compare, before, differing, undone)
             change = replace(change, id=secrets.token_hex(_ID_BYTES), names=tuple(differing))
             revs = {name: rev_of(text) for name, text in differing.items()}
-            self._engine.may_have_stale_paths = True
+            self._engine.path_changes += 1
             store = partial(
                 _store, scope=quote(scope), change=change, before=before, edits=edits, revs=revs, after=after
             )
@@ -264,7 +264,7 @@ class SqlDocuments:
             lambda: {quote(scope): _write_states(quote(scope), each, was[scope]) for scope, each in states.items()}
         )
         numbers = {quote(scope): was[scope] for scope in states}
-        self._engine.may_have_stale_paths = True
+        self._engine.path_changes += 1
 
         def store(database: Database) -> bool:
             for scope, number in numbers.items():
@@ -290,18 +290,15 @@ class SqlDocuments:
 
     async def stale_paths(self, scope: str | None = None) -> Sequence[StalePath]:
         """Return the stale files."""
-        if scope is None and not self._engine.may_have_stale_paths and not self._engine.claims.is_shared:
+        engine = self._engine
+        if scope is None and engine.path_changes_written == engine.path_changes and not engine.claims.is_shared:
             return ()
-        if scope is None:
-            self._engine.may_have_stale_paths = False  # what is queued from here on sets it again
+        changes = engine.path_changes  # those that are queued from here on are not seen
         statement, columns = (_STALE, ()) if scope is None else (_STALE_OF, (quote(scope),))
-        rows: list[Any] | None = None
-        try:
-            rows = await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
-        finally:
-            if rows != []:  # or nothing is known, because the store is down
-                self._engine.may_have_stale_paths = True
-        return [StalePath(scope=unquote(each), path=path, changes=changes) for each, path, changes in rows]
+        rows = await engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
+        if scope is None and not rows:
+            engine.path_changes_written = changes
+        return [StalePath(scope=unquote(each), path=path, changes=count) for each, path, count in rows]
 
     async def drop_stale_path(self, file: StalePath) -> None:
         """Note that a file was written again."""
@@ -316,7 +313,7 @@ class SqlDocuments:
             _owe_files(database, quote(scope), names)
             database.execute(MAKE_STALE, (quote(scope), "", REPOSITORY))
 
-        self._engine.may_have_stale_paths = True
+        self._engine.path_changes += 1
         await self._engine.writer.submit(owe)
 
     async def is_adopted(self) -> bool:

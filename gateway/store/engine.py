@@ -93,7 +93,8 @@ class StoreEngine:
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     may_have_stale: bool = True  # files of turns that have changed; a look that finds none need not be repeated
-    may_have_stale_paths: bool = True  # the same of other files
+    path_changes: int = 0  # operations that may leave stale other files
+    path_changes_written: int = -1  # of these, those that a look behind them has found no stale file of
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start

@@ -1,4 +1,4 @@
-"""The HistoryStore port over the writer: entries and raw messages as the bytes of their lines, notes as their texts.
+"""The HistoryRowStore port over the writer: entries and raw messages as the bytes of their lines, notes as their texts.
 
 Every statement names the scope. The row in `history` has the last cursor and is locked before one is assigned, so that
 cursors rise in the order in which their transactions commit, on PostgreSQL too.
@@ -7,7 +7,9 @@ cursors rise in the order in which their transactions commit, on PostgreSQL too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from gateway.ports.history import (
     HISTORY_JSONL,
     RAW_JSONL,
     HistoryEntry,
+    HistoryRevs,
     MarkKind,
     Marks,
     NoteChange,
@@ -23,7 +26,7 @@ from gateway.ports.history import (
     StoredNote,
 )
 from gateway.ports.journal import Line
-from gateway.store.database import Database, upsert_sql
+from gateway.store.database import SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
@@ -37,7 +40,7 @@ DREAM_CURSOR = ".dream_cursor"
 _SLICE = 128  # rows read or changed in one operation
 _MOST_BYTES = 4 * 1024 * 1024  # of them, but for the last
 _LOCK = (
-    "INSERT INTO history (scope, cursor, dream_cursor) VALUES (?, 0, 0) "
+    "INSERT INTO history (scope, cursor, dream_cursor, entries, keys) VALUES (?, 0, 0, '', '') "
     "ON CONFLICT (scope) DO UPDATE SET cursor = history.cursor RETURNING cursor, dream_cursor"
 )
 _FIND = "SELECT cursor, body FROM history_entry WHERE scope = ? AND entry = ?"
@@ -48,10 +51,12 @@ _RAWS = "SELECT body FROM raw_message WHERE scope = ? AND entry = ? ORDER BY n"
 _PUT_RAW = "INSERT INTO raw_message (scope, n, entry, body) VALUES (?, ?, ?, ?)"
 _NEXT_RAW = "SELECT coalesce(max(n), 0) + 1 FROM raw_message WHERE scope = ?"
 _NOTE = "SELECT body FROM note_file WHERE scope = ? AND name = ?"
-_PUT_NOTE = upsert_sql("note_file", "scope", "name", "owner", "body", keys=2)
+_PUT_NOTE = upsert_sql("note_file", "scope", "name", "owner", "rev", "body", keys=2)
+_SET_REV = "UPDATE note_file SET rev = ? WHERE scope = ? AND name = ?"
 _PUT_MARK = upsert_sql("memory_mark", "scope", "kind", "name", "value", keys=3)
 _DROP_MARK = "DELETE FROM memory_mark WHERE scope = ? AND kind = ? AND name = ?"
 _SCOPES = "SELECT scope FROM history WHERE ? = 0 OR cursor > dream_cursor ORDER BY scope"
+_ADOPTED = "adopted_histories"
 TABLES = ("history", "history_entry", "raw_message", "note_file", "memory_mark")
 
 
@@ -90,7 +95,7 @@ _TEXT_ROWS = (
 
 
 class SqlHistory:
-    """See the HistoryStore port."""
+    """See the HistoryRowStore port."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
@@ -121,6 +126,13 @@ class SqlHistory:
         """Return an entry by its id."""
         found = await self._fetch(_FIND, (quote(scope), quote(entry))) if entry else []
         return read_entry(bytes(found[0][1])) if found else None
+
+    async def revs(self, scope: str) -> HistoryRevs:
+        """Return the revs."""
+        found = await self._fetch("SELECT entries, keys FROM history WHERE scope = ?", (quote(scope),))
+        notes = await self._fetch("SELECT name, rev FROM note_file WHERE scope = ?", (quote(scope),))
+        entries, keys = found[0] if found else ("", "")
+        return HistoryRevs(entries=entries, keys=keys, notes={unquote(name): rev for name, rev in notes})
 
     async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
         """Return the entries without a summary."""
@@ -232,7 +244,8 @@ class SqlHistory:
         def put(database: Database) -> None:
             for scope, each in sorted(contents.items()):  # in one order: other workers lock these rows too
                 _remove(database, quote(scope))
-                _put(database, quote(scope), each)
+                if each != ScopeHistory():
+                    _put(database, quote(scope), each)
 
         await self._change(put)
 
@@ -252,8 +265,16 @@ class SqlHistory:
         """Remove all that is stored of a scope."""
         await self._change(lambda database: _remove(database, quote(scope)))
 
+    async def is_adopted(self) -> bool:
+        """Return True if all histories are stored."""
+        return bool(await self._fetch("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)))
+
+    async def mark_adopted(self) -> None:
+        """Note that all histories are stored."""
+        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+
     async def _change(self, operation: Callable[[Database], T]) -> T:
-        self._engine.may_have_stale_paths = True
+        self._engine.path_changes += 1
         return await self._engine.writer.submit(operation)
 
     async def _fetch(self, statement: str, columns: Sequence[Any]) -> list[Any]:
@@ -298,10 +319,11 @@ def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], mark
         if change.body is None:
             database.execute("DELETE FROM note_file WHERE scope = ? AND name = ?", (scope, quote(name)))
         elif change.was is None:
-            database.execute(_PUT_NOTE, (scope, quote(name), "", change.body))
+            database.execute(_PUT_NOTE, (scope, quote(name), "", _rev(change.body), change.body))
         else:
             database.execute(
-                "UPDATE note_file SET body = ? WHERE scope = ? AND name = ?", (change.body, scope, quote(name))
+                "UPDATE note_file SET rev = ?, body = ? WHERE scope = ? AND name = ?",
+                (_rev(change.body), change.body, scope, quote(name)),
             )
     _make_stale(database, scope, notes)
     for kind, changes in marks.items():
@@ -309,6 +331,8 @@ def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], mark
         kept = [(scope, kind, quote(name), quote(value)) for name, value in changes.items() if value is not None]
         database.executemany(_DROP_MARK, gone)
         database.executemany(_PUT_MARK, kept)
+    if MarkKind.KEYS in marks:
+        database.execute("UPDATE history SET keys = ? WHERE scope = ?", (_new_rev(), scope))
     return True
 
 
@@ -318,12 +342,14 @@ def _put(database: Database, scope: str, contents: ScopeHistory) -> None:
     cursors = [each[1] for each in entries]
     highest = max([contents.cursor, contents.dream_cursor, *cursors])
     database.execute(
-        "INSERT INTO history (scope, cursor, dream_cursor) VALUES (?, ?, ?)", (scope, highest, contents.dream_cursor)
+        "INSERT INTO history (scope, cursor, dream_cursor, entries, keys) VALUES (?, ?, ?, '', ?)",
+        (scope, highest, contents.dream_cursor, _new_rev()),
     )
     database.executemany(_PUT_ENTRY, entries)
     _put_raws(database, scope, contents.raws)
     database.executemany(
-        _PUT_NOTE, [(scope, quote(name), quote(each.owner), each.body) for name, each in contents.notes.items()]
+        _PUT_NOTE,
+        [(scope, quote(name), quote(each.owner), _rev(each.body), each.body) for name, each in contents.notes.items()],
     )
     database.executemany(
         _PUT_MARK,
@@ -387,11 +413,15 @@ def _store_changes(database: Database, scope: str, rows: _TextRows, changes: Seq
             count = database.execute(rows.drop, columns).rowcount
         if count:
             _make_stale(database, scope, (rows.file or unquote(key),))
+        if count and after and not rows.file:
+            database.execute(_SET_REV, (_rev(after), scope, key))
         done += count
     return done
 
 
-def _make_stale(database: Database, scope: str, names: Iterable[str]) -> None:
+def _make_stale(database: Database, scope: str, names: Collection[str]) -> None:
+    if HISTORY_JSONL in names:
+        database.execute("UPDATE history SET entries = ? WHERE scope = ?", (_new_rev(), scope))
     database.executemany(MAKE_STALE, [(scope, "", f"{FOLDER}{name}") for name in names])
 
 
@@ -401,6 +431,14 @@ def _entry_columns(scope: str, body: bytes) -> tuple[Any, ...]:
     if entry is None:
         raise ValueError("a line without a cursor is no history entry")
     return scope, entry.cursor, quote(entry.entry), int(bool(entry.raw)), body
+
+
+def _rev(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def _new_rev() -> str:
+    return secrets.token_hex(8)
 
 
 def _entries(rows: Sequence[tuple[Any]]) -> list[HistoryEntry]:

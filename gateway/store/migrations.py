@@ -365,7 +365,8 @@ CREATE TABLE stale_file (
 # texts by name: keys and uses of lines, flushed cycles.
 _HISTORY = """
 CREATE TABLE history (
-    scope TEXT PRIMARY KEY, cursor INTEGER NOT NULL, dream_cursor INTEGER NOT NULL
+    scope TEXT PRIMARY KEY, cursor INTEGER NOT NULL, dream_cursor INTEGER NOT NULL, entries TEXT NOT NULL,
+    keys TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE history_entry (
     scope TEXT NOT NULL, cursor INTEGER NOT NULL, entry TEXT NOT NULL, is_raw INTEGER NOT NULL, body BLOB NOT NULL,
@@ -378,7 +379,7 @@ CREATE TABLE raw_message (
 );
 CREATE INDEX raw_message_entry ON raw_message (scope, entry, n);
 CREATE TABLE note_file (
-    scope TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, body BLOB NOT NULL,
+    scope TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, rev TEXT NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (scope, name)
 );
 CREATE TABLE memory_mark (

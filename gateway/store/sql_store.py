@@ -29,7 +29,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
-from gateway.ports.history import HistoryStore
+from gateway.ports.history import HistoryRowStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
@@ -326,7 +326,7 @@ class SqlStore:
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.documents: DocumentChangeStore = SqlDocuments(engine)
         self.proposals: ProposalStore = SqlProposals(engine)
-        self.history: HistoryStore = SqlHistory(engine)
+        self.history: HistoryRowStore = SqlHistory(engine)
         self.jobs: JobQueue = SqlJobs(engine)
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)

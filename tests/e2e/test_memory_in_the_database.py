@@ -97,7 +97,8 @@ async def test_an_export_is_the_same_in_every_home(tmp_path: Path, environment: 
         await parlour.channel.ask("ann", "hello")
         await parlour.idle()
     async with gateway(home=homes[1], model=SummaryModel(), environment=environment) as parlour:
-        texts = await parlour.app.store.documents.texts(SCOPE)
+        stored = await parlour.app.store.documents.texts(SCOPE)
+        texts = {name: text.encode() for name, text in stored.items()}
     exported = [
         {each.name: each.read() for each in members(home, SCOPE, [], documents=texts, zone="UTC", disk=Disk())}
         for home in homes

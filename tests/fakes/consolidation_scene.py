@@ -14,7 +14,6 @@ from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.message_reader import MessageReader
@@ -30,15 +29,15 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE_RAW,
     consolidation_job,
 )
-from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
-from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports import HistoryRowStore, Job, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, ProcessCrash, turn_name
+from tests.fakes.histories import KilledHistory, SyncHistory, history_files
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk, ProcessCrash, turn_name
 
 TURNS = 6
 
@@ -180,7 +179,13 @@ class ConsolidationScene:
 
         return ConsolidationJobs(
             consolidator=Consolidator(
-                home=self.home, documents=documents, staging=None, zone=lambda _: zone, now=now, disk=disk
+                home=self.home,
+                documents=documents,
+                history=self.rows(disk),
+                staging=None,
+                zone=lambda _: zone,
+                now=now,
+                disk=disk,
             ),
             jobs=self.jobs,
             reader=MessageReader(self.records.transcripts),
@@ -199,9 +204,15 @@ class ConsolidationScene:
         disk = disk or self.disk
         documents = FileDocumentStore(self.home, disk=disk)
         return RawArchiveJobs(
-            home=self.home,
+            history=self.rows(disk),
             consolidator=Consolidator(
-                home=self.home, documents=documents, staging=None, zone=lambda _: "UTC", now=self.clock, disk=disk
+                home=self.home,
+                documents=documents,
+                history=self.rows(disk),
+                staging=None,
+                zone=lambda _: "UTC",
+                now=self.clock,
+                disk=disk,
             ),
             jobs=self.jobs,
             writing=asyncio.Lock(),
@@ -216,6 +227,7 @@ class ConsolidationScene:
         reader = MessageReader(self.records.transcripts)
         return SessionNoteJobs(
             home=self.home,
+            history=self.records.history,
             reader=reader,
             model=self.model,
             zone=lambda _: "UTC",
@@ -236,6 +248,7 @@ class ConsolidationScene:
             job = min(due, key=lambda each: each.due_at, default=None)
             if job is None or job.due_at > end:
                 self.jobs.now = end
+                await history_files(self.home, self.records).flush()
                 return
             self.jobs.now = max(self.jobs.now, job.due_at)
             await self._do(job, handlers[job.kind])
@@ -268,7 +281,7 @@ class ConsolidationScene:
             zone=lambda _: zone,
             now=lambda: START,
             token_limit=self._room,
-            disk=disk,
+            history=self.rows(disk),
         )
 
     async def run(self, *workers: ConsolidationJobs | FlushJobs | RawArchiveJobs) -> None:
@@ -277,6 +290,7 @@ class ConsolidationScene:
         while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
             for job in jobs:
                 await self._do(job, handlers[job.kind])
+        await history_files(self.home, self.records).flush()
 
     def pointers(self) -> list[int]:
         """Return every pointer that was committed, in order."""
@@ -284,9 +298,13 @@ class ConsolidationScene:
         return [line["last_consolidated"] for line in lines]
 
     @property
-    def history(self) -> HistoryLog:
+    def history(self) -> SyncHistory:
         """Return the scope's history."""
-        return HistoryLog(scope_folder(self.home, SCOPE) / "memory")
+        return SyncHistory(self.records.connection)
+
+    def rows(self, disk: Disk | None = None) -> HistoryRowStore:
+        """Return the history as such a process has it."""
+        return KilledHistory(self.records.engine, disk if isinstance(disk, FaultyDisk) else None)
 
 
 def handlers_of(jobs: ConsolidationJobs | FlushJobs | RawArchiveJobs | SessionNoteJobs) -> Mapping[str, Handler]:

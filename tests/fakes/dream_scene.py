@@ -15,14 +15,13 @@ from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.editing.document_edits import EDIT_MEMORY
 from agent.memory.editing.staged_changes import StagedChange
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import DocumentChange, Job, SessionRow, TurnRecord
+from gateway.ports import DocumentChange, HistoryEntry, Job, SessionRow, TurnRecord
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
+from tests.fakes.histories import KilledHistory, SyncHistory, history_files
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
 from tests.fakes.proposals import open_staging
 
@@ -118,11 +117,11 @@ class KilledRecords(FakeRecords):
 class DreamScene:
     """One scope and its Dreamer."""
 
-    def __init__(self, home: Path, *answers: Answer, scope: str = SCOPE) -> None:
+    def __init__(self, home: Path, *answers: Answer, scope: str = SCOPE, records: KilledRecords | None = None) -> None:
         self.home = home
         self.scope = scope
         self.jobs = KilledDreamJobs()
-        self.records = KilledRecords()
+        self.records = records or KilledRecords()
         self.model = DreamModel(*answers)
         self.now = START
         self.changes = FakeDocuments(now=lambda: self.now)
@@ -156,9 +155,9 @@ class DreamScene:
         )
 
     @property
-    def history(self) -> HistoryLog:
+    def history(self) -> SyncHistory:
         """Return the scope's history."""
-        return HistoryLog(scope_folder(self.home, self.scope) / "memory")
+        return SyncHistory(self.records.connection, self.scope)
 
     def dreamer(self, disk: Disk | None = None, **fields: Any) -> Dreamer:
         """Return what a process has after its start."""
@@ -169,13 +168,16 @@ class DreamScene:
         async def session(key: SessionKey) -> SessionRow:
             return SessionRow(key=key, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=self.scope)
 
+        rows = KilledHistory(self.records.engine, self.records.disk)
         return Dreamer(
             home=self.home,
+            history=rows,
             jobs=self.jobs,
             model=self.model,
             applier=DreamApplier(
                 home=self.home,
                 documents=self.documents,
+                history=rows,
                 staging=self.staging,
                 now=lambda: self.now,
                 disk=disk,
@@ -213,6 +215,7 @@ class DreamScene:
                     put_off.append(later)
             if not self.jobs.jobs:
                 break
+        await history_files(self.home, self.records).flush()
         return put_off
 
     async def dream(self, disk: Disk | None = None, **fields: Any) -> Dreamer:

@@ -268,6 +268,7 @@ class InProcessGateway:
         while True:
             if not await self._is_busy():
                 await self.app.session_files.flush()
+                await self.app.history_files.flush()
                 if not await self._is_busy() and not (await self.app.store.journal.depth())["unwritten"]:
                     return
             await asyncio.sleep(0.005)

@@ -21,6 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import (
     DocumentChangeStore,
+    HistoryRowStore,
     InboxRow,
     Job,
     JobQueueStats,
@@ -38,6 +39,7 @@ from gateway.ports import (
 from gateway.store import turn_commits
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine
+from gateway.store.history import SqlHistory
 from gateway.store.row_codec import quote, with_end, write_key
 from gateway.store.transcripts import FORGET_CHANGES, SqlTranscripts
 from gateway.store.workers import WorkerIdentity
@@ -67,12 +69,13 @@ class FakeRecords:
 
     def __init__(self, *records: TurnRecord) -> None:
         """Begin with *records* committed."""
-        self._connection = new_connection()
-        writer = InlineWriter(self._connection)
+        self.connection = new_connection()
+        writer = InlineWriter(self.connection)
         engine = StoreEngine(writer, StoreLimits(), lambda: START, WorkerIdentity())
         self.engine = engine
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.documents: DocumentChangeStore = SqlDocuments(engine)
+        self.history: HistoryRowStore = SqlHistory(engine)
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []
@@ -94,14 +97,14 @@ class FakeRecords:
     @property
     def stored(self) -> tuple[StoredRecord, ...]:
         """The records that are in no file yet."""
-        return turn_commits.unwritten(self._connection, -(2**62), 10_000, lambda _: True)
+        return turn_commits.unwritten(self.connection, -(2**62), 10_000, lambda _: True)
 
     def commit(self, record: TurnRecord) -> TurnRecord:
         """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
-        stored = turn_commits.find_record(self._connection, record.turn)
+        stored = turn_commits.find_record(self.connection, record.turn)
         if stored is None:
             new = turn_commits.encode(TurnCommit(record=record), 0)
-            stored, _ = turn_commits._store(self._connection, new)
+            stored, _ = turn_commits._store(self.connection, new)
             self.engine.may_have_stale = self.engine.may_have_stale or new.deletion is not None
         if record.transcript:
             before = self.rows.get(record.key)
@@ -120,16 +123,16 @@ class FakeRecords:
 
     def _changes(self, record: TurnRecord) -> int:
         columns = (quote(record.scope), write_key(record.key), record.new_transcript or record.transcript)
-        found = self._connection.execute(
+        found = self.connection.execute(
             "SELECT changes FROM stale_file WHERE scope = ? AND key = ? AND transcript = ?", columns
         ).fetchone()
         return int(found[0]) if found is not None else 0
 
     def forget_removed(self) -> None:
         """Do as the store does a while after turns were removed, and their files written."""
-        self._connection.execute("DELETE FROM record WHERE body IS NULL")
-        self._connection.execute("UPDATE stale_file SET written = changes")
-        self._connection.execute(FORGET_CHANGES)
+        self.connection.execute("DELETE FROM record WHERE body IS NULL")
+        self.connection.execute("UPDATE stale_file SET written = changes")
+        self.connection.execute(FORGET_CHANGES)
 
     async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return what is in no file yet, after *after*."""
@@ -144,12 +147,12 @@ class FakeRecords:
     async def mark_written(self, seqs: Sequence[int]) -> None:
         """Note what is in its file."""
         self._check()
-        self._connection.executemany("DELETE FROM unwritten WHERE seq = ?", [(seq,) for seq in seqs])
+        self.connection.executemany("DELETE FROM unwritten WHERE seq = ?", [(seq,) for seq in seqs])
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row; the same turn again changes nothing."""
         self._check()
-        if turn_commits.find_record(self._connection, record.turn) is None:
+        if turn_commits.find_record(self.connection, record.turn) is None:
             self.said += outbound
         self.commit(record)
         self.when_appended(record)

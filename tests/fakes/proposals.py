@@ -9,10 +9,11 @@ from pathlib import Path
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import DocumentStore, ProposalStore, StoreLimits
+from gateway.ports import DocumentStore, HistoryRowStore, ProposalStore, StoreLimits
 from gateway.store.engine import StoreEngine
 from gateway.store.proposals import SqlProposals
 from gateway.store.workers import WorkerIdentity
+from tests.fakes.histories import open_history
 from tests.fakes.store import InlineWriter, new_connection
 
 
@@ -26,7 +27,10 @@ def open_staging(
     documents: DocumentStore | None = None,
     *,
     proposals: ProposalStore | None = None,
+    history: HistoryRowStore | None = None,
     now: Callable[[], datetime] = utc_now,
 ) -> StagedChangeStore:
     """Return the staged changes of a home."""
-    return StagedChangeStore(home, proposals or open_proposals(), documents or FileDocumentStore(home), now=now)
+    return StagedChangeStore(
+        home, proposals or open_proposals(), documents or FileDocumentStore(home), history or open_history(), now=now
+    )

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from agent.files.file_workspace import FileWorkspace
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.history.history_log import HistoryEntry, HistoryLog, redact_history
 from agent.memory.storage import scope_scan
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.disk import Disk
@@ -66,15 +65,12 @@ class ScopeWriters:
     def _blocking(self, scope: str, text: str) -> Mapping[str, Callable[[], object]]:
         folder, name = self._home / scope, f"{len(text)}.md"
         files = FileWorkspace(folder / "files", most_bytes=1_000_000, now=lambda: NOW)
-        log = HistoryLog(folder / "memory", now=lambda: NOW)
         return {
             "transcript": lambda: self._disk.write(self._transcript(scope), f"{text}\n".encode()),
             "cut": lambda: self._disk.truncate(self._transcript(scope), len(text)),
             "segment": lambda: self._roll(folder / "results/y.jsonl", len(text)),
             "text": lambda: put_blobs(self._disk, self._home, scope, {digest_of(text): text}),
             "result": lambda: self._results._keep(scope, text),
-            "history": lambda: log.append(HistoryEntry(timestamp="2026-01-01 00:00", content=text, entry=text)),
-            "redact": lambda: redact_history(folder / "memory", self._disk, lambda line: line.replace("a", "b")),
             "create": lambda: files.create(f"new/{name}", text.encode(), is_untrusted=False),
             "replace": lambda: files.replace(f"new/{name}", text.encode(), key=text, is_untrusted=bool(text)),
             "append": lambda: files.append(f"new/{name}", text.encode(), key=text, is_untrusted=False),

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from agent.memory.account_links.memory_merge import MemoryMerger
+from agent.memory.account_links.scope_histories import HistorySplit, merge_histories, sessions_of
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.account_links.scope_transfer import (
     blank_answer,
@@ -25,6 +26,9 @@ from agent.memory.account_links.scope_transfer import (
     merge_scope_files,
     split_scope_files,
 )
+from agent.memory.editing.staged_changes import MEMORY
+from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.history.line_keys import drop_absent_lines
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -32,7 +36,16 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.written_files import note_writes
 from gateway.errors import ScopeBehind
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, Job, JobQueue, ScopeMove, TranscriptStore, TurnRecordStore
+from gateway.ports import (
+    AccountLinkStore,
+    HistoryRowStore,
+    Job,
+    JobQueue,
+    ScopeHistory,
+    ScopeMove,
+    TranscriptStore,
+    TurnRecordStore,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +72,8 @@ class AccountLinker:
     scope_lock: ScopeLock
     writing: asyncio.Lock
     merger: MemoryMerger
+    history: HistoryRowStore
+    history_files: HistoryFileWriter
     notice: Callable[[str], Awaitable[None]]
     hold_documents: Callable[..., AbstractAsyncContextManager[None]]
     settle_documents: Callable[[str], Awaitable[None]]
@@ -163,6 +178,9 @@ class AccountLinker:
     async def _save_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
         for scope in scopes:
             await self.notice(scope)
+            await self.history_files.settle(
+                scope
+            )  # a file that a person has edited is set aside, and goes with the rest
 
     async def _by_age(self, scopes: list[str]) -> tuple[str, str]:
         """Return the scope with the older conversations, and the other; if neither is older, the asker's first."""
@@ -196,26 +214,45 @@ class AccountLinker:
             for scope in (move.source, move.target):
                 await self.close_files(scope)
             await stack.enter_async_context(self.hold_documents(move.source, move.target))
+            # A file of a history in a folder that is being renamed would be lost, or taken for the new folder.
+            await stack.enter_async_context(self.history_files.pause_writes())
             await (self._split(move, folders) if move.kind == UNLINK else self._merge(move, folders))
+            for scope in (move.source, move.target):
+                await drop_absent_lines(self.history, scope, (await self.merger.changes.read(scope, MEMORY)).text)
         for scope in (move.source, move.target):
             await self.settle_documents(scope)
+            await self.history_files.settle(scope)
             await self.session_files.write_scope(scope)
             self.reopen(scope)
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
 
     async def _split(self, move: ScopeMove, folders: Sequence[Path]) -> None:
-        """Move what belongs to the leaving account. Idempotent."""
+        """Move what belongs to the leaving account. Idempotent.
+
+        The history goes first, because the documents tell the owners of the lines of archives.
+        """
         keys = set(move.keys)
         person = move.source.removeprefix(PEOPLE)
         leaving = move.account.name if move.account else ""
+        histories = [await self.history.load(scope) for scope in (move.source, move.target)]
+        sessions = sessions_of(histories)
 
         def account_of(key: str) -> str:
             return leaving if key in keys else self._account(key, person)
 
+        def account_of_entry(entry: str) -> str:
+            session = sessions.get(entry, "")
+            return account_of(session) if session else ""
+
+        split = HistorySplit(leaving, account_of, await self.merger.owners_of(move.source, account_of_entry, person))
+        kept, moving = await asyncio.to_thread(split.split, histories[0])
+        if moving.entries or moving.raws or moving.notes:
+            theirs = merge_histories(histories[1], moving, first_account="", second_account="")
+            await self.history.replace({move.source: kept, move.target: theirs})
         needed, staying = [await find_digests(scope, self.transcripts) for scope in (move.target, move.source)]
         with note_writes(*folders, is_tree=True):
-            await self.merger.split(move.id, move.source, move.target, leaving, account_of, person)
+            await self.merger.split(move.id, move.source, move.target, leaving, account_of, account_of_entry, person)
             move_files = partial(split_scope_files, self.merger.home, self.disk, move, needed=needed, staying=staying)
             await self.session_files.rearrange(folders, move_files)
 
@@ -226,12 +263,15 @@ class AccountLinker:
         persons = (move.source.removeprefix(PEOPLE) or owner, owner)
         source, target = (each if each in move.single or not move.source else "" for each in persons)
         merger = self.merger
+        histories = [await self.history.load(scope) for scope in (move.target, move.source)]
+        if histories[1] != ScopeHistory():
+            merged = merge_histories(*histories, first_account=target, second_account=source)
+            await self.history.replace({move.target: merged, move.source: ScopeHistory()})
         await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
-        memory = (await merger.changes.read(move.target, "MEMORY.md")).text
 
         def move_files() -> None:
             with note_writes(*folders, is_tree=True):
-                merger.merge_files(move.id, move.source, move.target, memory, accounts=(source, target))
+                merger.merge_files(move.id, move.source, move.target, accounts=(source, target))
                 merge_scope_files(merger.home, self.disk, move)
 
         await self.session_files.rearrange(folders, move_files)

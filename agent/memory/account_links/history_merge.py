@@ -1,11 +1,9 @@
-"""Merge the versions and history entries of two scopes, and split those of one scope by account."""
+"""Merge the versions of two scopes, and split those of one scope by account."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from agent.memory.account_links.document_merge import (
     EntryOwnership,
@@ -15,15 +13,10 @@ from agent.memory.account_links.document_merge import (
     trace_ownership,
 )
 from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED
-from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, read_cursor
-from agent.memory.history.history_markdown import HistoryMarkdown
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import DocumentChange, DocumentState, Line
+from gateway.ports import DocumentChange, DocumentState
 
 PERSONA = "SOUL.md"
 _REVERTS = ("undo ", "dream restore ")  # causes of versions that restore entries of earlier authors
-OWNER_FIELD = "whose"  # the account, in an entry without a session
 
 
 # -- versions ------------------------------------------------------------------------------------------
@@ -95,65 +88,3 @@ def split_versions(
             if texts != (half[-1].texts if half else {}):
                 half.append(DocumentState(change=state.change, texts=texts))
     return halves
-
-
-# -- entries -------------------------------------------------------------------------------------------
-
-
-def entries(folder: Path, disk: Disk) -> tuple[list[Line], list[Line]]:
-    """Return the history entries that Dream has processed, and those it has not."""
-    dream_cursor = read_cursor(folder / DREAM_CURSOR, disk)
-    lines = [line for line in map(decode, (disk.load(folder / HISTORY_JSONL) or b"").splitlines()) if line is not None]
-    dreamt = [line for line in lines if _cursor(line) <= dream_cursor]
-    return dreamt, [line for line in lines if _cursor(line) > dream_cursor]
-
-
-def last_cursor(folder: Path, disk: Disk) -> int:
-    """Return the highest cursor that was ever assigned in *folder*."""
-    dreamt, new = entries(folder, disk)
-    cursors = (read_cursor(folder / CURSOR, disk), read_cursor(folder / DREAM_CURSOR, disk))
-    return max([*cursors, *(_cursor(line) for line in (*dreamt, *new))])
-
-
-def put_entries(folder: Path, disk: Disk, dreamt: Iterable[Line], new: Iterable[Line], after: int) -> None:
-    """Write a history with the cursors following *after*, which keeps them unique; entries with equal ids once."""
-    groups = [_by_time(dreamt), _by_time(new)]
-    seen: set[str] = set()
-    lines: list[dict[str, Any]] = []
-    dream_cursor = after
-    for n, group in enumerate(groups):
-        for line in group:
-            entry = str(line.get("entry") or "")
-            if entry and entry in seen:
-                continue
-            seen.add(entry)
-            lines.append({**line, "cursor": after + len(lines) + 1})
-        dream_cursor = dream_cursor if n else after + len(lines)
-    if not lines:
-        return
-    disk.replace(folder / HISTORY_JSONL, b"".join(encode(line) for line in lines))
-    disk.replace(folder / CURSOR, b"%d\n" % (after + len(lines)))
-    if dream_cursor > after:
-        disk.replace(folder / DREAM_CURSOR, b"%d\n" % dream_cursor)
-    HistoryMarkdown(folder, disk).rebuild(
-        [(str(each.get("timestamp", "")), str(each.get("content", ""))) for each in lines]
-    )
-
-
-def mark_owner(lines: Iterable[Line], account_name: str) -> list[Line]:
-    """Return the entries, with *account_name* as the owner of those that have neither a session nor an owner."""
-    return [
-        {**line, OWNER_FIELD: account_name}
-        if account_name and not line.get("session") and not line.get(OWNER_FIELD)
-        else line
-        for line in lines
-    ]
-
-
-def _by_time(lines: Iterable[Line]) -> list[Line]:
-    return sorted(lines, key=lambda line: str(line.get("timestamp", "")))
-
-
-def _cursor(line: Line) -> int:
-    cursor = line.get("cursor")
-    return cursor if isinstance(cursor, int) else 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,48 +17,19 @@ from agent.memory.account_links import history_merge
 from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.documents.document_changes import TRACKED, select_documents
 from agent.memory.documents.file_documents import SOUL
-from agent.memory.editing.memory_archive import USED
-from agent.memory.history.history_log import (
-    CURSOR,
-    DREAM_CURSOR,
-    HISTORY_JSONL,
-    KEYS,
-    LOCK,
-    RAW_JSONL,
-    load_keys,
-    save_keys,
-)
-from agent.memory.history.history_markdown import HISTORY_MD
+from agent.memory.history.history_file_writer import is_history_file
+from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
-from gateway.ports import DocumentChangeStore, DocumentState, Line
+from gateway.ports import DocumentChangeStore, DocumentState
 
 MOVE_FILE = ".move"  # the id of the move that built this folder
 _OWNERS_FILE = ".of.json"  # accounts of the files that have no session or author
 _NEW, _OLD = ".memory-new", ".memory-old"
 _MIRRORED = ("MEMORY.md", ".git", ".mirror")  # written from the rows of the documents
-# Files that are built, not copied.
-_BUILT = frozenset(
-    {
-        "MEMORY.md",
-        HISTORY_JSONL,
-        RAW_JSONL,
-        HISTORY_MD,
-        KEYS,
-        CURSOR,
-        DREAM_CURSOR,
-        LOCK,
-        "epoch.txt",
-        MOVE_FILE,
-        _OWNERS_FILE,
-        USED,
-    }
-    | {".git", ".mirror"}
-)
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(\.archive)?\.md\Z")
-_FLUSH = re.compile(r"(?=^## Flush at \d\d:\d\d \(session: .+\)$)", re.MULTILINE)
-_SESSION = re.compile(r"^## Flush at \d\d:\d\d \(session: (.+)\)$|^- \*\*Session\*\*: (.+)$", re.MULTILINE)
+# Files that are built, not copied; those of the history are printed from its rows.
+_BUILT = frozenset({"MEMORY.md", LOCK, "epoch.txt", MOVE_FILE, _OWNERS_FILE, ".git", ".mirror"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,19 +66,32 @@ class MemoryMerger:
                 break
         await self.changes.set_epoch(target, move)
 
+    async def owners_of(self, scope: str, account_of_entry: Callable[[str], str], survivor: str) -> EntryOwnership:
+        """Return the owners of the lines of a scope's documents; *account_of_entry* is called with a summary's id."""
+        states = await self.changes.states(scope)
+        return await asyncio.to_thread(history_merge.entry_owners, states, account_of_entry, survivor)
+
     async def split(
-        self, move: str, source: str, target: str, account_name: str, account_of: Callable[[str], str], survivor: str
+        self,
+        move: str,
+        source: str,
+        target: str,
+        account_name: str,
+        account_of: Callable[[str], str],
+        account_of_entry: Callable[[str], str],
+        survivor: str,
     ) -> None:
         """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay.
 
-        *account_of* returns the account of a session key, "" for the account that stays. Idempotent: documents are
-        split last, because the owners of files are found in them.
+        *account_of* returns the account of a session key, "" for the account that stays, and *account_of_entry* that of
+        a summary. Idempotent: documents are split last, because the owners of files are found in them.
         """
         while await self.changes.epoch(source) != move:
             states = await self.changes.states(source)
             was = await self._numbers(source, target)
+            ownership = await asyncio.to_thread(history_merge.entry_owners, states, account_of_entry, survivor)
             staying, moving = await asyncio.to_thread(
-                self._split_files, move, states, source, target, account_name, account_of, survivor
+                self._split_files, move, states, source, target, account_name, account_of, ownership
             )
             if not states or (
                 _is_newest(states, was[source])
@@ -122,8 +105,8 @@ class MemoryMerger:
 
     # -- files; these block ------------------------------------------------------------------------
 
-    def merge_files(self, move: str, source: str, target: str, memory: str, *, accounts: tuple[str, str]) -> None:
-        """Merge the folder of *source* into that of *target*, whose MEMORY.md is *memory* now.
+    def merge_files(self, move: str, source: str, target: str, *, accounts: tuple[str, str]) -> None:
+        """Merge the folder of *source* into that of *target*.
 
         *accounts* are those of the two scopes. The source's folder is not changed; the caller removes it with the
         scope's other files.
@@ -134,36 +117,20 @@ class MemoryMerger:
             return
         new = self._create_new(target_folder)
         old, other = target_folder / "memory", source_folder / "memory"
-        self._merge_history(new, old, other, target_account, source_account)
         self._copy_files(old, new, target_account)
         self._copy_files(other, new, source_account)
-        save_keys(new, self.disk, load_keys(old, self.disk) | load_keys(other, self.disk), memory)
         self._copy_mirror(old, new)
         self._complete(new, move)
         self._swap(target_folder)
 
-    def _merge_history(self, new: Path, old: Path, other: Path, target_account: str, source_account: str) -> None:
-        first, second = history_merge.entries(old, self.disk), history_merge.entries(other, self.disk)
-        after = max(history_merge.last_cursor(old, self.disk), history_merge.last_cursor(other, self.disk))
-        dreamt, fresh = (
-            [*history_merge.mark_owner(first[n], target_account), *history_merge.mark_owner(second[n], source_account)]
-            for n in (0, 1)
-        )
-        history_merge.put_entries(new, self.disk, dreamt, fresh, after)
-        if raw := b"".join(self.disk.load(folder / RAW_JSONL) or b"" for folder in (old, other)):
-            self.disk.replace(new / RAW_JSONL, raw)
-
     def _copy_files(self, old: Path, new: Path, account_name: str) -> None:
-        """Copy the files without a history: notes, pending work, corrupt lines. Never overwrites another file."""
+        """Copy the files beside documents and history: pending work, corrupt lines. Never overwrites another file."""
         owners = self.file_owners(new) | self.file_owners(old)
         for path in _files(old):
             name = path.relative_to(old)
             data = self.disk.load(path) or b""
             existing = self.disk.load(new / name)
             if existing is not None and existing != data:
-                if _DAY.match(path.name):
-                    self.disk.replace(new / name, existing.rstrip(b"\n") + b"\n\n" + data)
-                    continue
                 name = _free_name(new, name)
             self.disk.replace(new / name, data)
             if account_name:
@@ -179,26 +146,23 @@ class MemoryMerger:
         target: str,
         account_name: str,
         account_of: Callable[[str], str],
-        survivor: str,
+        ownership: EntryOwnership,
     ) -> tuple[list[DocumentState], list[DocumentState]]:
         """Split the folder of *source*; return the histories of the documents that stay, and of those that move."""
         source_folder, target_folder = scope_folder(self.home, source), scope_folder(self.home, target)
-        is_split = self._is_swapped(source_folder, move)
-        folders = (source_folder / "memory", target_folder / "memory")
-        plan = _SplitPlan(self, folders[0], account_name, account_of, folders if is_split else folders[:1])
-        ownership = history_merge.entry_owners(states, plan.account_of_entry, survivor)
+        old = source_folder / "memory"
         halves = history_merge.split_versions(states, ownership, account_name)
-        if is_split or not folders[0].is_dir():
+        if self._is_swapped(source_folder, move) or not old.is_dir():
             return halves
-        texts = [each[-1].texts.get("MEMORY.md", "") if each else "" for each in halves]
+        plan = _SplitPlan(self, old, account_name, account_of)
         if not self._is_swapped(target_folder, move):
             new = self._create_new(target_folder)
-            plan.fill(new, texts[1], is_moving=True, ownership=ownership)
+            plan.fill(new, is_moving=True, ownership=ownership)
             self._complete(new, move)
             self._swap(target_folder)
         new = self._create_new(source_folder)
-        plan.fill(new, texts[0], is_moving=False, ownership=ownership)
-        self._copy_mirror(folders[0], new)
+        plan.fill(new, is_moving=False, ownership=ownership)
+        self._copy_mirror(old, new)
         self._complete(new, move)
         self._swap(source_folder)
         return halves
@@ -258,41 +222,18 @@ class MemoryMerger:
 
 
 class _SplitPlan:
-    """Selects a folder's entries and files that move, or those that stay."""
+    """Selects a folder's files that move, or those that stay."""
 
-    def __init__(
-        self,
-        merger: MemoryMerger,
-        old: Path,
-        account_name: str,
-        account_of: Callable[[str], str],
-        histories: Sequence[Path],
-    ) -> None:
-        """*histories* are the folders with the history entries, both when they are split already."""
+    def __init__(self, merger: MemoryMerger, old: Path, account_name: str, account_of: Callable[[str], str]) -> None:
         self._disk = merger.disk
         self._put = merger.put
         self._old = old
         self._account_name = account_name
         self._account_of = account_of
-        self._dreamt, self._new = history_merge.entries(old, self._disk)
         self._owners = merger.file_owners(old)
-        lines = [line for each in histories for part in history_merge.entries(each, self._disk) for line in part]
-        self._sessions = {str(line.get("entry")): str(line.get("session") or "") for line in lines}
 
-    def account_of_entry(self, entry: str) -> str:
-        """Return the account whose chat a history entry summarises."""
-        session = self._sessions.get(entry, "")
-        return self._account_of(session) if session else ""
-
-    def fill(self, new: Path, memory: str, *, is_moving: bool, ownership: EntryOwnership) -> None:
-        """Write the half whose MEMORY.md is *memory*: history entries, raw messages and notes."""
-        dreamt, fresh = (
-            [each for each in part if self._moves(each) is is_moving] for part in (self._dreamt, self._new)
-        )
-        history_merge.put_entries(new, self._disk, dreamt, fresh, history_merge.last_cursor(self._old, self._disk))
-        raws = (self._disk.load(self._old / RAW_JSONL) or b"").splitlines(keepends=True)
-        if mine := [raw for raw in raws if self._moves(decode(raw) or {}) is is_moving]:
-            self._disk.replace(new / RAW_JSONL, b"".join(mine))
+    def fill(self, new: Path, *, is_moving: bool, ownership: EntryOwnership) -> None:
+        """Write one half of the files beside documents and history."""
         owners: dict[str, str] = {}
         for path in _files(self._old):
             name = str(path.relative_to(self._old))
@@ -302,15 +243,8 @@ class _SplitPlan:
                 self._put(new / name, half)
                 if name in self._owners:
                     owners[name] = self._owners[name]
-        save_keys(new, self._disk, load_keys(self._old, self._disk), memory)
         if owners and not is_moving:
             self._disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
-
-    def _moves(self, line: Line) -> bool:
-        session = str(line.get("session") or "")
-        if session:
-            return self._account_of(session) == self._account_name
-        return line.get(history_merge.OWNER_FIELD) == self._account_name
 
     def _select_text(self, name: str, text: str, *, is_moving: bool, ownership: EntryOwnership) -> str | None:
         """Return the part of a file that belongs to the half; None if it is empty."""
@@ -318,25 +252,9 @@ class _SplitPlan:
         if document in TRACKED:
             kept, given = history_merge.split_document(document, text, ownership, self._account_name)
             return (given if is_moving else kept) or None
-        day = _DAY.match(name)
-        if day is not None and day.group(1):
-            kept, given = history_merge.split_document("MEMORY.md", text, ownership, self._account_name)
-            return (given if is_moving else kept) or None
-        if day is not None:
-            sections = _FLUSH.split(text)
-            return (
-                "".join(each for each in sections if self._section_moves(name, each) is is_moving and each.strip())
-                or None
-            )
         if name.startswith(".pending/"):
             return text if self._pending_moves(name, text) is is_moving else None
-        return text if self._section_moves(name, text) is is_moving else None
-
-    def _section_moves(self, name: str, text: str) -> bool:
-        session = _SESSION.search(text)
-        if session:
-            return self._account_of(session.group(1) or session.group(2)) == self._account_name
-        return self._owners.get(name) == self._account_name
+        return text if (self._owners.get(name) == self._account_name) is is_moving else None
 
     def _pending_moves(self, name: str, text: str) -> bool:
         """Return True if unfinished work belongs to the account, by its chat."""
@@ -358,7 +276,7 @@ def _files(folder: Path) -> Iterator[Path]:
         # An interrupted Dream has read the old documents; it is started again.
         if str(name) == ".pending/dream.json":
             continue
-        if path.is_file() and first not in _BUILT and not first.startswith(".git"):
+        if path.is_file() and first not in _BUILT and not first.startswith(".git") and not is_history_file(str(name)):
             yield path
 
 

@@ -136,7 +136,7 @@ class ConsolidationJobs:
         log.info("consolidation.applied", key=str(span.key), start=span.start, end=span.end)
 
     async def _consolidate(self, job: Job, whole: ConversationSpan, *, rounds: int) -> RetryJobLater | None:
-        if await asyncio.to_thread(lambda: self.consolidator.history(whole.scope).find(whole.entry)):
+        if await self.consolidator.history.find(whole.scope, whole.entry):
             await self._move_pointer(whole)  # a crash came between the raw archive and the pointer
             return None
         epoch = await read_epoch(self.consolidator.documents, whole.scope)

@@ -29,13 +29,12 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.whole_text import edits_of_text
-from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
+from agent.memory.history.history_log import line_fingerprint
 from agent.memory.messages.message_range import Message, TranscriptRange, origin_of, own_words
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from gateway.ports import DocumentStore
+from gateway.ports import DocumentStore, HistoryEntry, HistoryStore
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +74,7 @@ class Consolidator:
 
     home: Path
     documents: DocumentStore
+    history: HistoryStore
     staging: StagedChangeStore | None  # None = no question can be asked
     zone: Callable[[str], str]
     now: Callable[[], datetime]
@@ -93,7 +93,7 @@ class Consolidator:
     ) -> ConsolidationAnswer | UnusableAnswer:
         """Return the model's consolidation of a conversation, whose use of MEMORY.md is recorded. Raises OSError."""
         if self.archive is not None:
-            await asyncio.to_thread(self.archive.note_used, scope_folder(self.home, scope) / "memory", memory, lines)
+            await self.archive.note_used(scope, memory, lines)
         answer = await request_consolidation(
             provider, model, memory, lines, deadline=self.deadline, asks_edits=self.asks_edits
         )
@@ -143,7 +143,7 @@ class Consolidator:
             sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
             keys=keys_of_lines(answer.edits, pending_operations=left.waiting_operations),
         )
-        await asyncio.to_thread(lambda: self.history(scope).append(entry))
+        await self.history.append(scope, entry)
 
     async def keep_raw(self, scope: str, session: str, span: TranscriptRange, messages: Sequence[Message]) -> None:
         """Append the messages to the raw archive, and a history entry that says so. Idempotent; raises OSError."""
@@ -157,15 +157,7 @@ class Consolidator:
             origin=origin_of(messages),
             entry=span.entry,
         )
-        await asyncio.to_thread(lambda: self.history(scope).keep_raw(entry, messages))
-
-    def history(self, scope: str) -> HistoryLog:
-        """Return the scope's history, which blocks."""
-
-        def local_now() -> datetime:
-            return self.now().astimezone(ZoneInfo(self.zone(scope)))
-
-        return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=local_now)
+        await self.history.keep_raw(scope, entry, messages)
 
     async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> DocumentOutcome:
         """Write and stage the edits; return the outcome."""

@@ -10,24 +10,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidator import Consolidator, StoredAnswer
 from agent.memory.documents.file_documents import read_epoch
-from agent.memory.history.history_log import RAW_JSONL, HistoryEntry
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import TranscriptRange, conversation, shorten_lines
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import APPLY_RAW, raw_summary_job
-from agent.memory.scope_names import ScopeNames
-from agent.memory.scopes import scope_folder
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import Job, JobQueue
+from gateway.ports import HistoryRowStore, Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +37,7 @@ _NOT_YET = timedelta(seconds=5)
 class RawArchiveJobs:
     """Handlers of the jobs. *writing* is held while files change; *token_limit* returns a prompt's token limit."""
 
-    home: Path
+    history: HistoryRowStore
     consolidator: Consolidator
     jobs: JobQueue
     writing: asyncio.Lock
@@ -56,26 +52,25 @@ class RawArchiveJobs:
         if not self.is_scheduled:
             return
         try:
-            for scope in await asyncio.to_thread(ScopeNames(self.home).all):
-                for entry in await asyncio.to_thread(self._raw_entries, scope):
+            for scope in await self.history.scopes():
+                for entry in await self.history.raw_entries(scope):
                     await self.jobs.put(raw_summary_job(scope, entry.entry, self.now()))
-        except (StoreUnavailable, OSError) as error:  # the next start repeats it
+        except StoreUnavailable as error:  # the next start repeats it
             log.warning("raw_archive.not_caught_up", error=type(error).__name__)
 
     async def summarise(self, job: Job) -> RetryJobLater | None:
         """Ask the model about an entry's raw messages and store its answer; a later try may succeed."""
         scope = job.scope
-        history = self.consolidator.history(scope)
-        entry = await asyncio.to_thread(history.find, str(job.payload["entry"]))
+        entry = await self.history.find(scope, str(job.payload["entry"]))
         if entry is None or not entry.raw:
             return None
         epoch = await read_epoch(self.consolidator.documents, scope)
-        messages = await asyncio.to_thread(history.raw_messages, entry.entry)
+        messages = await self.history.raw_messages(scope, entry.entry)
         base = await self.consolidator.current_memory(scope)
         lines = conversation(messages, zone=self.zone(scope), with_numbers=True)
         if not lines:  # tool results alone, or erased: the entry stays as it is
             async with self.writing:
-                await asyncio.to_thread(history.append, replace(entry, raw=""))
+                await self.history.append(scope, replace(entry, raw=""))
             return None
         if limit := await self.token_limit():
             lines = shorten_lines(lines, max(limit - 2 * estimate_text(base) - _INSTRUCTIONS, limit // 8))
@@ -109,8 +104,3 @@ class RawArchiveJobs:
                 await self.consolidator.apply(job.scope, str(job.payload["session"]), answer)
                 log.info("raw_archive.summarised", entry=answer.entry)
         return None
-
-    def _raw_entries(self, scope: str) -> list[HistoryEntry]:
-        if not (scope_folder(self.home, scope) / "memory" / RAW_JSONL).exists():
-            return []
-        return [entry for entry in self.consolidator.history(scope).after(0) if entry.raw]

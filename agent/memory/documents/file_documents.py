@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -89,9 +89,9 @@ class FileDocumentStore:
         home: Path,
         *,
         disk: Disk | None = None,
-        fit: Callable[[Path, str, str], str] | None = None,
+        fit: Callable[[str, str, str], Awaitable[str]] | None = None,
     ) -> None:
-        """Serve the documents of *home*. *fit* returns a new MEMORY.md (folder, old text, new text) in its ceiling."""
+        """Serve the documents of *home*. *fit* returns a new MEMORY.md (scope, old text, new text) in its ceiling."""
         self._fit = fit
         self._home = home
         self._disk = disk or Disk()
@@ -105,9 +105,15 @@ class FileDocumentStore:
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
     ) -> ScopeDocument | None:
         """Replace the text if its rev is still *was*; return None if another writer was faster. Durable on return."""
+        is_fitted = self._fit is not None and name == "MEMORY.md"
+        before = (await self.read(scope, name)).text if is_fitted else ""
         written = await asyncio.to_thread(self.write_now, scope, name, text, was=was)
-        if written is not None:
-            log.info("document.written", scope=scope, name=name, why=why, by=by)
+        if written is None:
+            return None
+        log.info("document.written", scope=scope, name=name, why=why, by=by)
+        if self._fit is not None and is_fitted and (fitted := await self._fit(scope, before, text)) != text:
+            done = await asyncio.to_thread(self.write_now, scope, name, fitted, was=written.rev)
+            return done or written  # a later change brings it within its ceiling
         return written
 
     async def epoch(self, scope: str) -> str:  # noqa: ARG002 - the port's
@@ -147,11 +153,6 @@ class FileDocumentStore:
                 return None
             if not self._replace(path, data, now):
                 return None
-            if self._fit is not None and name == "MEMORY.md":
-                before, text = read_text(now or b""), read_text(data)
-                fitted = self._fit(path.parent, before, text)
-                if fitted != text and self._replace(path, fitted.encode(), data):
-                    data = fitted.encode()
         return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
 
     def _replace(self, path: Path, data: bytes, was: bytes | None) -> bool:

@@ -19,16 +19,16 @@ from agent.memory.editing.document_editor import DocumentEditor, save_conflicts
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import ReviewReason, StagedChange
+from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import Operation
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
-from agent.memory.history.history_log import HistoryEntry, add_keys
+from agent.memory.history.line_keys import add_keys
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate
-from gateway.ports import DocumentChange, Job, SessionRow, TextChange, TurnRecordStore
+from gateway.ports import DocumentChange, HistoryEntry, HistoryRowStore, Job, SessionRow, TextChange, TurnRecordStore
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +56,7 @@ class DreamApplier:
 
     home: Path
     documents: ScopeDocuments
+    history: HistoryRowStore
     staging: StagedChangeStore
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
@@ -93,8 +94,7 @@ class DreamApplier:
                 await self._editor.stage(scope, left, functools.partial(self._build_change, scope, run, entries, name))
         edits = (edit for each in run.passes for answer in each.answers for edit in answer)
         keys = keys_of_lines(edits, pending_operations=waiting)
-        memory = (await self.documents.read(scope, "MEMORY.md")).text
-        await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys, memory)
+        await add_keys(self.history, scope, keys, (await self.documents.read(scope, MEMORY)).text)
         return DreamReport(entries=len(entries), changes=changes, waits=waits, sha=change.short if change else "")
 
     async def _write(

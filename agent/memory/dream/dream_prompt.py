@@ -9,8 +9,8 @@ from typing import Any
 from agent.memory.editing.document_edits import EDIT_MEMORY, EDIT_TOOL, EDIT_WITHOUT_TOOLS
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.whole_text import NOTHING_YET
-from agent.memory.history.history_log import HistoryEntry
 from agent.memory.model_calls import build_prompt, tool_attempts
+from gateway.ports import HistoryEntry
 
 SHOWN = BUDGET  # characters of a document that the model is shown, and of all entries together
 STUDY_TOKENS = 4_000  # of an analysis

@@ -11,11 +11,11 @@ from typing import Any
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.documents.document_changes import DREAM_CAUSE
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
-from agent.memory.history.history_log import HistoryEntry
 from agent.memory.scopes import PENDING
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 from gateway.events import short_id
+from gateway.ports import HistoryEntry
 
 DREAM = "dream"  # the kind of its jobs
 _NAME = "dream.json"

@@ -7,7 +7,7 @@ there is one version and one moved cursor.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,14 +30,13 @@ from agent.memory.dream.dream_state import (
     names_of,
     start_run,
 )
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
-from agent.memory.scopes import SHARED, list_scopes, scope_folder
+from agent.memory.scopes import SHARED, scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import Job, JobQueue
+from gateway.ports import HistoryEntry, HistoryRowStore, Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +69,7 @@ class Dreamer:
     """Does the jobs of the kind `dream`. *writing* is held while files change, and never while a model thinks."""
 
     home: Path
+    history: HistoryRowStore
     jobs: JobQueue
     model: ChatModel
     applier: DreamApplier
@@ -90,7 +90,7 @@ class Dreamer:
         """See to it that what is new in *scope* is dreamt of in time; one job, however often and by whom it is said."""
         if not self.is_scheduled:
             return
-        cursor = await asyncio.to_thread(lambda: self._history(scope).dream_cursor)
+        cursor = await self.history.dream_cursor(scope)
         await self.jobs.put(
             Job(
                 # The cursor moves with every run, so that entries of a running Dream's time get another job.
@@ -121,9 +121,10 @@ class Dreamer:
         if not self.is_scheduled:
             return
         try:
-            for scope in await asyncio.to_thread(self._scopes_with_news):
-                await self.expect(scope)
-        except (StoreUnavailable, OSError) as error:  # the next entry, or the next start, makes it good
+            for scope in await self.history.scopes(with_news=True):
+                if (not scope) is self.is_one and scope != SHARED:
+                    await self.expect(scope)
+        except StoreUnavailable as error:  # the next entry, or the next start, makes it good
             log.warning("dream.not_caught_up", error=type(error).__name__)
 
     async def run(self, job: Job) -> RetryJobLater | None:
@@ -146,7 +147,7 @@ class Dreamer:
         if run is None:
             await self.notifier.send_report(job, requester, DreamReport())
             return None
-        entries = await asyncio.to_thread(self._entries, job.scope, run)
+        entries = await self._entries(job.scope, run)
         for n, dream_pass in enumerate(run.passes):
             mine = [each for each in entries if is_untrusted(each) is dream_pass.is_untrusted]
             outcome = await self._think(job, run, n, mine)
@@ -156,12 +157,12 @@ class Dreamer:
         async with self.writing:
             await self._check(job.scope, run)
             # If the cursor has moved, a crash came before the report; staged changes may have been decided since.
-            is_applied = await asyncio.to_thread(lambda: self._history(job.scope).dream_cursor) >= run.to
+            is_applied = await self.history.dream_cursor(job.scope) >= run.to
             report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
-            await asyncio.to_thread(self._point, job.scope, run.to)
+            await self.history.advance_dream(job.scope, run.to)
         await self.notifier.send_report(job, requester, report)
         await asyncio.to_thread(self._state(job.scope).drop)
-        if await asyncio.to_thread(lambda: self._history(job.scope).after(run.to, 1)):
+        if await self.history.after(job.scope, run.to, 1):
             await self.expect(job.scope)
         log.info("dream.done", scope=job.scope, entries=report.entries, changes=report.changes, waits=report.waits)
         return None
@@ -171,7 +172,7 @@ class Dreamer:
         run = await asyncio.to_thread(self._state(scope).load)
         if run is None:
             return None
-        entries = await asyncio.to_thread(self._entries, scope, run)
+        entries = await self._entries(scope, run)
         if run.epoch == await read_epoch(self.applier.documents, scope) and run.entries == names_of(entries):
             return run
         await asyncio.to_thread(self._state(scope).drop)
@@ -179,10 +180,9 @@ class Dreamer:
 
     async def _begin(self, scope: str) -> DreamRun | None:
         """Return the run over the next batch; None when there is nothing new."""
-        history = self._history(scope)
-        after = await asyncio.to_thread(lambda: history.dream_cursor)
+        after = await self.history.dream_cursor(scope)
         epoch = await read_epoch(self.applier.documents, scope)
-        found = await asyncio.to_thread(history.after, after, self.max_batch_size)
+        found = await self.history.after(scope, after, self.max_batch_size)
         entries = _batch(found, shown_in(await self.token_limit()))
         return start_run(after, epoch, await self.applier.texts(scope), entries) if entries else None
 
@@ -229,34 +229,14 @@ class Dreamer:
             await asyncio.to_thread(self._state(scope).drop)
             raise _ConcurrentErasure
 
-    # -- files; these block ------------------------------------------------------------------------
-
-    def _entries(self, scope: str, run: DreamRun) -> list[HistoryEntry]:
-        return [each for each in self._history(scope).after(run.after) if each.cursor <= run.to]
-
-    def _point(self, scope: str, cursor: int) -> None:
-        self._history(scope).dream_cursor = cursor
-
-    def _scopes_with_news(self) -> list[str]:
-        scopes = [""] if self.is_one else [each for each in list_scopes(self.home) if each != SHARED]
-        return [scope for scope in scopes if self._has_news(scope)]
-
-    def _has_news(self, scope: str) -> bool:
-        try:
-            history = self._history(scope)
-            return bool(history.after(history.dream_cursor, 1))
-        except (OSError, ValueError):
-            log.warning("dream.unreadable", scope=scope)
-            return False
-
-    def _history(self, scope: str) -> HistoryLog:
-        return HistoryLog(scope_folder(self.home, scope) / "memory", self.disk, now=self.now)
+    async def _entries(self, scope: str, run: DreamRun) -> list[HistoryEntry]:
+        return [each for each in await self.history.after(scope, run.after) if each.cursor <= run.to]
 
     def _state(self, scope: str) -> DreamStateStore:
         return DreamStateStore(scope_folder(self.home, scope) / "memory", self.disk)
 
 
-def _batch(entries: tuple[HistoryEntry, ...], token_limit: int) -> list[HistoryEntry]:
+def _batch(entries: Sequence[HistoryEntry], token_limit: int) -> list[HistoryEntry]:
     """Return as many of the entries as one prompt holds; the first one in any case, as much of it as fits."""
     batch: list[HistoryEntry] = []
     for entry in entries:

@@ -1,30 +1,30 @@
 """The ceiling of MEMORY.md: beyond it, lines that were not used lately move to a dated archive document.
 
 `memory/YYYY-MM-DD.archive.md` is searched, forgotten, exported and merged like a dated note. One line of MEMORY.md
-names it. `.used.json` is derived: when each line was last changed, used in a conversation or found by a search.
+names it. Marks say when each line was last changed, used in a conversation or found by a search.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import structlog
 
 from agent.memory.editing.entry_matching import extract_words, statements
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.editing.text_operations import AddLines, apply
-from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint, load_keys, save_keys
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, utc_now
+from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
+from agent.memory.history.line_keys import archive_names, drop_absent_lines
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.ports import HistoryStore, MarkKind, NoteChange
+from gateway.ports.history import Marks
 
 log = structlog.get_logger(__name__)
 
-USED = ".used.json"
 _LEFT_SHARE = 0.9  # of the ceiling, so that not every new line moves another one
 _NAMED = 3  # archives that MEMORY.md names; the others are counted
 _POINTER = re.compile(r"- Older facts: .*\.archive\.md")
@@ -42,17 +42,17 @@ class ArchivedLine:
     heading: str
 
 
-def find_archived_lines(folder: Path, disk: Disk, lines: Collection[str]) -> list[ArchivedLine]:
-    """Return the archived lines among *lines*, with or without their list marks. *folder* is a scope's `memory/`."""
+async def find_archived_lines(history: HistoryStore, scope: str, lines: Collection[str]) -> list[ArchivedLine]:
+    """Return the archived lines of *scope* among *lines*, with or without their list marks."""
     wanted = {plain_line(each) for each in lines} - {""}
     found: list[ArchivedLine] = []
-    for path in sorted(folder.glob(f"[0-9]*{ARCHIVE_SUFFIX}"), reverse=True):
+    for name in (await archive_names(history, scope))[::-1]:
         heading = ""
-        for line in (disk.load(path) or b"").decode("utf-8", "replace").splitlines():
+        for line in (await history.note(scope, name) or b"").decode("utf-8", "replace").splitlines():
             if line.startswith("#"):
                 heading = line.lstrip("# ")
             elif plain_line(line) in wanted:
-                found.append(ArchivedLine(path.name, line.strip(), heading))
+                found.append(ArchivedLine(name, line.strip(), heading))
     return found
 
 
@@ -74,54 +74,58 @@ def plain_line(line: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryArchive:
-    """Keeps the MEMORY.md of every scope within *max_chars*. Methods block."""
+    """Keeps the MEMORY.md of every scope within *max_chars*."""
 
     max_chars: int
+    history: HistoryStore
     now: Callable[[], datetime] = utc_now
-    disk: Disk = field(default_factory=Disk)
 
-    def fit(self, folder: Path, before: str, text: str) -> str:
-        """Return *text*, which is to replace *before*, without the lines that move; these are in the archive then.
+    async def fit(self, scope: str, before: str, text: str) -> str:
+        """Return *text*, which replaced *before*, without the lines that move; these are in the archive then.
 
-        *folder* is the scope's `memory/`. The keys of lines that are gone are dropped. The caller holds the scope's
-        lock. Idempotent; raises OSError.
+        The keys of lines that are gone are dropped. Idempotent; raises OSError.
         """
-        save_keys(folder, self.disk, load_keys(folder, self.disk), text)
+        await drop_absent_lines(self.history, scope, text)
+        stamps = await self.history.marks(scope, MarkKind.USED)
         if 2 * len(text) <= self.max_chars:
-            if (folder / USED).is_file():  # fingerprints of erased lines, perhaps
-                self.disk.remove(folder / USED)
+            await self._mark(scope, dict.fromkeys(stamps))
             return text
         entries = [each for each in parse(text) if not _POINTER.match(each.raw)]
         was_there = {line_fingerprint(each.raw) for each in parse(before)}
-        stamps = self._load(folder)
         now = self._stamp()
-        present = {line_fingerprint(each.raw): each for each in entries}
-        stamps = {name: stamps.get(name, "") if name in was_there else now for name in present}
+        used = {
+            name: stamps.get(name, "") if name in was_there else now
+            for name in (line_fingerprint(each.raw) for each in entries)
+        }
         if len(text) > self.max_chars:
-            moved = self._select(entries, stamps)
-            self._append(folder, _with_headings(entries, moved))
-            text = self._with_pointer(folder, render(_remaining(entries, moved)))
+            moved = self._select(entries, used)
+            await self._append(scope, _with_headings(entries, moved))
+            text = await self._with_pointer(scope, render(_remaining(entries, moved)))
             log.info("memory.archived", entries=len(moved), characters=len(text))
-        self._save(folder, {name: at for name, at in stamps.items() if at})
+        await self._mark(scope, {name: used.get(name) or None for name in stamps.keys() | used.keys()})
         return text
 
-    def note_used(self, folder: Path, text: str, messages: Sequence[str]) -> None:
+    async def note_used(self, scope: str, text: str, messages: Sequence[str]) -> None:
         """Record which lines of MEMORY.md (*text*) the messages use; raises OSError."""
         if 2 * len(text) <= self.max_chars:
             return
-        spoken = [frozenset(extract_words(each).carrying) for each in messages]
-        used = {line_fingerprint(each.raw) for each in parse(text) if _is_used(each, spoken)}
-        if used:
-            self._save(folder, self._load(folder) | dict.fromkeys(used, self._stamp()))
+        used = await asyncio.to_thread(_used_lines, text, messages)
+        await self._mark(scope, dict.fromkeys(used, self._stamp()))
 
-    def note_found(self, folder: Path, hits: Sequence[str]) -> None:
+    async def note_found(self, scope: str, hits: Sequence[str]) -> None:
         """Record that a search returned *hits*, passages of MEMORY.md; raises OSError."""
-        if 2 * (self.disk.size(folder / "MEMORY.md") or 0) <= self.max_chars:
+        stamps = await self.history.marks(scope, MarkKind.USED)
+        if not stamps:  # MEMORY.md is far from its ceiling
             return
-        found = {line_fingerprint(line) for text in hits for line in (text, *text.splitlines()) if line.strip()}
-        stamps = self._load(folder) | dict.fromkeys(found, self._stamp())
-        latest = sorted(stamps, key=lambda name: stamps[name])[-_MOST_STAMPS:]
-        self._save(folder, {name: stamps[name] for name in latest})
+        lines = (line for text in hits for line in (text, *text.splitlines()) if line.strip())
+        found = [*dict.fromkeys(map(line_fingerprint, lines))][:_MOST_STAMPS]
+        oldest = sorted(stamps.keys() - found, key=lambda name: stamps[name])
+        dropped = oldest[: max(len(oldest) + len(found) - _MOST_STAMPS, 0)]
+        await self._mark(scope, dict.fromkeys(dropped) | dict.fromkeys(found, self._stamp()))
+
+    async def _mark(self, scope: str, stamps: Marks) -> None:
+        if stamps:
+            await self.history.write(scope, marks={MarkKind.USED: stamps})
 
     def _select(self, entries: list[MemoryEntry], stamps: dict[str, str]) -> set[int]:
         """Return the indices of the entries that move: the longest unused first, items with what is nested in them."""
@@ -140,32 +144,32 @@ class MemoryArchive:
             excess -= sum(len(entries[n].raw) + 1 for n in unit)
         return moved
 
-    def _append(self, folder: Path, entries: list[MemoryEntry]) -> None:
-        path = folder / f"{self.now().astimezone(UTC):%Y-%m-%d}{ARCHIVE_SUFFIX}"
-        old = (self.disk.load(path) or b"# Moved from MEMORY.md\n").decode("utf-8", "replace")
-        there = {line.rstrip() for line in old.splitlines()}
-        new = [each for each in entries if each.kind is EntryKind.HEADING or not {*each.raw.split("\n")} <= there]
-        if any(each.kind is not EntryKind.HEADING for each in new):  # else a crash came before MEMORY.md was written
-            self.disk.replace(path, f"{old.rstrip()}\n\n{render(new)}".encode("utf-8", "replace"))
+    async def _append(self, scope: str, entries: list[MemoryEntry]) -> None:
+        name = f"{self.now().astimezone(UTC):%Y-%m-%d}{ARCHIVE_SUFFIX}"
+        while True:
+            was = await self.history.note(scope, name)
+            old = (was or b"# Moved from MEMORY.md\n").decode("utf-8", "replace")
+            there = {line.rstrip() for line in old.splitlines()}
+            new = [each for each in entries if each.kind is EntryKind.HEADING or not {*each.raw.split("\n")} <= there]
+            if all(each.kind is EntryKind.HEADING for each in new):
+                return  # a crash came before MEMORY.md was written
+            body = f"{old.rstrip()}\n\n{render(new)}".encode("utf-8", "replace")
+            if await self.history.write(scope, notes={name: NoteChange(was=was, body=body)}):
+                return
 
-    def _with_pointer(self, folder: Path, text: str) -> str:
-        names = sorted((path.name for path in folder.glob(f"[0-9]*{ARCHIVE_SUFFIX}")), reverse=True)
+    async def _with_pointer(self, scope: str, text: str) -> str:
+        names = (await archive_names(self.history, scope))[::-1]
         earlier = f" and {len(names) - _NAMED} earlier" if len(names) > _NAMED else ""
         pointer = f"- Older facts: {', '.join(names[:_NAMED])}{earlier} (search finds them)"
         return f"{text.rstrip()}\n\n{pointer}\n".lstrip()
 
-    # -- when lines were used ----------------------------------------------------------------------
-
     def _stamp(self) -> str:
         return f"{self.now().astimezone(UTC):%Y-%m-%dT%H:%M}"
 
-    def _load(self, folder: Path) -> dict[str, str]:
-        record = decode(self.disk.load(folder / USED) or b"{}") or {}
-        return {name: at for name, at in record.items() if isinstance(at, str)}
 
-    def _save(self, folder: Path, stamps: dict[str, str]) -> None:
-        if stamps != self._load(folder):
-            self.disk.replace(folder / USED, json.dumps(stamps, sort_keys=True).encode())
+def _used_lines(text: str, messages: Sequence[str]) -> set[str]:
+    spoken = [frozenset(extract_words(each).carrying) for each in messages]
+    return {line_fingerprint(each.raw) for each in parse(text) if _is_used(each, spoken)}
 
 
 def _is_used(entry: MemoryEntry, messages: Sequence[frozenset[str]]) -> bool:

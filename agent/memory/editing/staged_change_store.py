@@ -27,7 +27,7 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import DocumentStore, MemoryProposal, ProposalStore, ScopeMove
+from gateway.ports import DocumentStore, HistoryRowStore, MemoryProposal, ProposalStore, ScopeMove
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +42,7 @@ class StagedChangeStore:
         home: Path,
         proposals: ProposalStore,
         documents: DocumentStore,
+        history: HistoryRowStore,
         *,
         now: Callable[[], datetime],
         writing: asyncio.Lock | None = None,
@@ -52,6 +53,7 @@ class StagedChangeStore:
         self._disk = Disk()
         self._proposals = proposals
         self._documents = documents
+        self._history = history
         self._writing = writing or asyncio.Lock()
 
     async def pending_changes(self, scope: str) -> list[StagedChange]:
@@ -157,8 +159,7 @@ class StagedChangeStore:
             if change is None or change.erasure is not None:
                 return None
             if is_plain_file(change.document):
-                folder = scope_folder(self._home, scope) / "memory"
-                await asyncio.to_thread(remove_lines, folder, self._disk, change.document, change.would_remove)
+                await remove_lines(self._history, scope, change.document, change.would_remove)
             else:
                 await change_document(
                     self._documents,

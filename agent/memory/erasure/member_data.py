@@ -63,11 +63,13 @@ class GroupMember:
             await asyncio.to_thread(self._clear_folder, BLOBS)
         return is_author
 
-    def clear_files(self) -> bool:
-        """Erase the member's data from the raw archive and results of tools; return False if none is archived."""
-        self._clear_folder(RESULTS)  # whose call it was is not recorded there
-        memory = self.folder / "memory"
-        return memory.is_dir() and bool(clear_raw(self.storage.disk, memory, ALL, self._is_sender))
+    async def clear_raw(self) -> bool:
+        """Blank the member's messages that have no summary; return False if none exist."""
+        return bool(await clear_raw(self.storage.history, self.scope, ALL, self._is_sender))
+
+    def clear_results(self) -> None:
+        """Remove the results of tools: whose call it was is not recorded there. Blocks."""
+        self._clear_folder(RESULTS)
 
     def _clear_folder(self, name: str) -> None:
         for path in sorted((self.folder / name).glob("*")):

@@ -25,6 +25,7 @@ from agent.memory.erasure.scope_files import (
     RESULTS,
     ErasureStorage,
     ReferencedAttachments,
+    clear_history,
     clear_other_files,
     clear_raw,
     remove_attachments,
@@ -32,7 +33,6 @@ from agent.memory.erasure.scope_files import (
 )
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
-from agent.memory.history.history_log import redact_history
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time, parse_time
@@ -269,21 +269,20 @@ class PurgeJobs:
 
     async def _clear_files(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         async with self.storage.writing:
-            text = (await self.storage.documents.read(scope, "MEMORY.md")).text
-            await asyncio.to_thread(self._clear_folder, scope, pattern, requester, text)
+            await clear_raw(self.storage.history, scope, pattern, may_clear(requester))
+            if requester.may_all:
+                await clear_history(self.storage.history, scope, pattern)
+            await self.storage.history_files.settle(scope)
+            await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
         await self.storage.index.purge_stale(scope)
 
-    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, text: str) -> None:
+    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         folder = scope_folder(self.storage.home, scope)
-        memory = folder / "memory"
         if not folder.is_dir():
             return
-        if memory.is_dir():
-            clear_raw(self.storage.disk, memory, pattern, may_clear(requester))
         for name in (BLOBS, RESULTS):  # the next turn takes a new snapshot
             remove_matching(self.storage.disk, folder / name, pattern)
         if requester.may_all:
-            redact_history(memory, self.storage.disk, lambda each: without_sentences(each, pattern), text)
             clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
 
     async def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:

@@ -20,14 +20,13 @@ import structlog
 
 from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, without_words
-from agent.memory.history.history_log import LOCK, RAW_JSONL
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import decode, encode, kind_of, parse_time
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import Job, Line
+from gateway.ports import RAW_JSONL, Job, Line
 
 log = structlog.get_logger(__name__)
 
@@ -35,13 +34,20 @@ RETENTION = "retention"
 _DAY = timedelta(days=1)
 _RETRY = timedelta(minutes=10)
 _TEXT_KINDS = frozenset({"message", "command", "notice", "delta"})
-_OTHER_FILES = (f"{ATTACHMENTS}/*", f"{BLOBS}/*", f"{SESSIONS}/*.corrupt", f"{SESSIONS}/*.json", "memory/*.corrupt")
+_OTHER_FILES = (
+    f"{ATTACHMENTS}/*",
+    f"{BLOBS}/*",
+    f"{SESSIONS}/*.corrupt",
+    f"{SESSIONS}/*.json",
+    "memory/*.corrupt",
+    "memory/*.edited-*",
+)
 _NOTE = re.compile(r"(\d{4}-\d{2}-\d{2})-.+\.md\Z")  # session notes quote messages
 
 
 @dataclass(slots=True)
 class RetentionResult:
-    """Number of removed turns, files and lines of the raw archive of a scope."""
+    """Number of removed turns, files, and raw messages and notes of a scope."""
 
     turns: int = 0
     files: int = 0
@@ -107,7 +113,8 @@ class RetentionJob:
         for path in others:
             await asyncio.to_thread(self.storage.disk.remove, path)
         async with self.storage.writing:
-            result.lines += await asyncio.to_thread(self._expire_raw, folder / "memory", cutoff)
+            result.lines = await self.storage.history.rewrite(scope, partial(_without_older, cutoff=cutoff))
+            await self.storage.history_files.settle(scope)
         result.files = len(others)
         if result.is_changed:
             self.storage.reopen(scope)
@@ -115,27 +122,11 @@ class RetentionJob:
         return result
 
     def _other_files(self, folder: Path, cutoff: datetime) -> Iterator[Path]:
-        """Yield older attachments, snapshot texts, session notes and corrupt lines."""
+        """Yield older attachments, snapshot texts, edited files and corrupt lines."""
         for pattern in _OTHER_FILES:
             for path in sorted(folder.glob(pattern)):
                 if path.is_file() and datetime.fromtimestamp(path.stat().st_mtime, UTC) < cutoff:
                     yield path
-        for path in sorted((folder / "memory").glob("*.md")):
-            note = _NOTE.match(path.name)
-            if note and note[1] < f"{cutoff:%Y-%m-%d}":
-                yield path
-
-    def _expire_raw(self, memory: Path, cutoff: datetime) -> int:
-        """Remove older messages from the raw archive; return their number."""
-        path = memory / RAW_JSONL
-        if self.storage.disk.size(path) is None:
-            return 0
-        with self.storage.disk.lock(memory / LOCK):
-            before = (self.storage.disk.load(path) or b"").splitlines(keepends=True)
-            after = [raw for raw in before if not _is_older(raw, cutoff)]
-            if len(after) != len(before):
-                self.storage.disk.replace(path, b"".join(after))
-        return len(before) - len(after)
 
     @staticmethod
     def _job(at: datetime) -> Job:
@@ -145,6 +136,14 @@ class RetentionJob:
 def _time_of(line: Line | None) -> datetime | None:
     """Return a line's time, None if it has none."""
     return next((at for name in ("timestamp", "at") if line and (at := parse_time(line.get(name))) is not None), None)
+
+
+def _without_older(name: str, body: bytes, cutoff: datetime) -> bytes:
+    """Return "" for an older raw message or session note."""
+    note = _NOTE.match(name)
+    if note:
+        return b"" if note[1] < f"{cutoff:%Y-%m-%d}" else body
+    return b"" if name == RAW_JSONL and _is_older(body, cutoff) else body
 
 
 def _is_older(raw: bytes, cutoff: datetime) -> bool:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
-from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
-from agent.memory.history.history_markdown import HISTORY_MD
-from agent.memory.history.jsonl_file import rewrite_lines
+from agent.memory.history.history_file_writer import HistoryFileWriter, is_history_file
+from agent.memory.history.history_log import LOCK
+from agent.memory.history.history_redaction import blank_raw
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import JobQueue, Line, TurnRecordStore
+from gateway.ports import HISTORY_JSONL, RAW_JSONL, HistoryRowStore, JobQueue, Line, TurnRecordStore
 from gateway.ports.erasure import ErasureStore, UnscopedData
 
 if TYPE_CHECKING:
@@ -34,11 +34,9 @@ INDEX = ("index.db", "index.db-wal", "index.db-shm")
 LAPSED = ".lapsed.json"  # in memory/, of earlier releases
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Files without user text, and files that are cleared elsewhere (documents, index).
-_NO_TEXT = {CURSOR, DREAM_CURSOR, LOCK, LAPSED, ".imported", ".flushed.json", ".used.json", ".move"}
+_NO_TEXT = {LOCK, LAPSED, ".imported", ".move"}
 _EXCLUDED = frozenset({"MEMORY.md", "USER.md", "SOUL.md", *_NO_TEXT, *INDEX})
 _MIRRORED = (("memory", ".git"), ("memory", ".mirror"))  # written from the rows
-# Cleared, but never removed: other data refers to them.
-_NEVER_REMOVED = frozenset({HISTORY_JSONL, RAW_JSONL, HISTORY_MD})
 
 
 class DerivedIndex(Protocol):
@@ -67,6 +65,8 @@ class ErasureStorage:
     home: Path
     documents: ScopeDocuments
     transcripts: SessionFileWriter
+    history: HistoryRowStore
+    history_files: HistoryFileWriter
     records: TurnRecordStore
     jobs: JobQueue
     store: ErasureStore
@@ -89,7 +89,7 @@ def scope_paths(home: Path, scope: str) -> list[Path]:
 
 
 def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern) -> int:
-    """Erase the words from a scope's folder, except its transcripts, documents and own files.
+    """Erase the words from a scope's folder, except its transcripts, documents, history and own files.
 
     Lines of JSON and Markdown files are cleared; any other file that contains the words is removed: snapshot texts,
     attachments, corrupt lines. Return the number of changed files.
@@ -102,8 +102,6 @@ def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePatter
         cleared = _clear_file(path, data, pattern)
         if cleared is not None and cleared != data and not pattern.in_bytes(cleared):
             disk.replace(path, cleared)
-        elif path.name in _NEVER_REMOVED:
-            continue  # the match is the name of a session or an entry
         else:
             disk.remove(path)
         changed += 1
@@ -121,8 +119,11 @@ def _files(home: Path, scope: str) -> Iterator[Path]:
             continue
         inside = path.relative_to(folder).parts
         is_excluded = inside[0] == OWN_FILES or inside[:2] in _MIRRORED or path.name in _EXCLUDED
-        is_transcript = inside[0] == SESSIONS and path.suffix == ".jsonl"
-        if not is_excluded and not is_transcript and path.is_file():
+        # Their rows are cleared.
+        is_printed = (inside[0] == SESSIONS and path.suffix == ".jsonl") or (
+            inside[0] == "memory" and is_history_file("/".join(inside[1:]))
+        )
+        if not is_excluded and not is_printed and path.is_file():
             yield path
 
 
@@ -189,17 +190,33 @@ def _clear_json(data: bytes, pattern: ErasurePattern) -> bytes | None:
     return json.dumps(clear_value(value, pattern), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def clear_raw(disk: Disk, memory: Path, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]) -> int:
-    """Clear the messages of the raw archive that contain the words and are allowed; return their number."""
+async def clear_raw(
+    history: HistoryRowStore, scope: str, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]
+) -> int:
+    """Blank the raw messages that contain the words and are allowed; return their number."""
+    return await blank_raw(
+        history,
+        scope,
+        lambda _, message: pattern.in_any(message) and is_allowed(message),
+        keeps=("role", "timestamp", "turn", "i", "mid"),
+    )
 
-    def change(line: dict[str, Any]) -> Line:
-        message = line.get("message")
-        if not isinstance(message, dict) or not pattern.in_any(message) or not is_allowed(message):
-            return line
-        blank = {name: message[name] for name in ("role", "timestamp", "turn", "i", "mid") if name in message}
-        return {**line, "message": {**blank, "content": clear_value("", pattern)}}
 
-    return rewrite_lines(memory / RAW_JSONL, disk, change)
+async def clear_history(history: HistoryRowStore, scope: str, pattern: ErasurePattern) -> int:
+    """Erase the words from every entry, raw message and note, in whatever form they have; return the number of changes.
+
+    A note that cannot be cleared is removed.
+    """
+
+    def change(name: str, body: bytes) -> bytes:
+        if not pattern.in_bytes(body):
+            return body
+        if name in (HISTORY_JSONL, RAW_JSONL):
+            return _clear_line(body, pattern) or body
+        cleared = without_entries(body.decode("utf-8", "replace"), pattern)[0].encode()
+        return b"" if pattern.in_bytes(cleared) else cleared
+
+    return await history.rewrite(scope, change)
 
 
 def remove_matching(disk: Disk, folder: Path, pattern: ErasurePattern) -> int:

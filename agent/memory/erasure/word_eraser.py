@@ -24,7 +24,7 @@ from agent.memory.erasure.word_match import (
     without_sentences,
     without_words,
 )
-from agent.memory.history.history_log import HistoryLog, redact_history
+from agent.memory.history.history_redaction import redact_history
 from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, EDIT, FLUSHED, REMEMBER
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
@@ -39,7 +39,6 @@ log = structlog.get_logger(__name__)
 
 ASK_ERASURE = "ask_erasure"  # kind of the job that asks whether words are to be erased
 DOCUMENTS = ("MEMORY.md", "USER.md", "SOUL.md")
-_NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
 _MOST_EXAMPLES = 5
 _TRIES = 3  # of a compare-and-set
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
@@ -127,8 +126,7 @@ class WordEraser:
                 # Jobs before files: a pending job must not write the words again.
                 planned += await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
-                memory = (await self._storage.documents.read(scope, "MEMORY.md")).text
-                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, memory)
+                summaries = await self._clear_notes(scope, pattern)
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             planned += await self._storage.staging.erase(
                 scope,
@@ -161,7 +159,7 @@ class WordEraser:
         summaries: list[str] = []
         files: list[str] = []
         if requester.may_all:
-            summaries = await asyncio.to_thread(self._matching_notes, scope, pattern)
+            summaries = await self._matching_notes(scope, pattern)
             files = await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole, is_preview=True)
         messages: list[str] = []
         count = 0
@@ -199,7 +197,7 @@ class WordEraser:
 
         for name in DOCUMENTS:
             note((await self._storage.documents.read(scope, name)).text)
-        for entry in await asyncio.to_thread(HistoryLog(self._memory(scope), self._storage.disk).after, 0):
+        for entry in await self._storage.history.after(scope):
             note(entry.content)
         await self._storage.transcripts.redact(scope, look)
 
@@ -217,15 +215,19 @@ class WordEraser:
 
         return self._workspaces.of(scope).erase(clear, is_preview=is_preview)
 
-    def _matching_notes(self, scope: str, pattern: ErasurePattern) -> list[str]:
-        entries = [each.content for each in HistoryLog(self._memory(scope), self._storage.disk).after(0)]
-        found = [each for each in entries if without_sentences(each, pattern) != each]
-        for note in _notes(self._memory(scope)):
-            found += matching_entries((self._storage.disk.load(note) or b"").decode("utf-8", "replace"), pattern)
-        return found
+    async def _matching_notes(self, scope: str, pattern: ErasurePattern) -> list[str]:
+        contents = await self._storage.history.load(scope)
+        texts = [note.body for note in contents.notes.values()]
 
-    def _memory(self, scope: str) -> Path:
-        return scope_folder(self._storage.home, scope) / "memory"
+        def find() -> list[str]:
+            entries = [str((decode(raw) or {}).get("content", "")) for raw in contents.entries]
+            found = [each for each in entries if without_sentences(each, pattern) != each]
+            copies = _copies(scope_folder(self._storage.home, scope) / "memory")
+            for text in (*texts, *(self._storage.disk.load(path) or b"" for path in copies)):
+                found += matching_entries(text.decode("utf-8", "replace"), pattern)
+            return found
+
+        return await asyncio.to_thread(find)
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -290,19 +292,34 @@ class WordEraser:
                 count += 1
         return count
 
-    def _clear_notes(self, scope: str, pattern: ErasurePattern, memory: str) -> int:
+    async def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
+        await self._storage.history_files.settle(scope)  # what a person has edited is set aside, and cleared there
+        changed = await redact_history(
+            self._storage.history,
+            scope,
+            memory=(await self._storage.documents.read(scope, "MEMORY.md")).text,
+            change=lambda text: without_sentences(text, pattern),
+            clear_note=lambda text: without_entries(text, pattern),
+        )
+        await self._storage.history_files.settle(scope)
+        return changed + await asyncio.to_thread(self._clear_copies, scope, pattern)
+
+    def _clear_copies(self, scope: str, pattern: ErasurePattern) -> int:
         folder = scope_folder(self._storage.home, scope) / "memory"
-        changed = redact_history(folder, self._storage.disk, lambda text: without_sentences(text, pattern), memory)
-        for note in _notes(folder):
-            text = (self._storage.disk.load(note) or b"").decode("utf-8", "replace")
+        changed = 0
+        for path in _copies(folder):
+            text = (self._storage.disk.load(path) or b"").decode("utf-8", "replace")
             cleared, count = without_entries(text, pattern)
             if count:
-                self._storage.disk.replace(note, cleared.encode())
+                self._storage.disk.replace(path, cleared.encode())
                 changed += count
-        # Pending work and corrupt lines are removed as a whole.
-        for path in [
-            each for name in (".pending/*.json", "*.corrupt", "../sessions/*.corrupt") for each in folder.glob(name)
-        ]:
+        for path in sorted(folder.glob("HISTORY.md.*")):
+            text = (self._storage.disk.load(path) or b"").decode("utf-8", "replace")
+            if (cleared := without_sentences(text, pattern)) != text:
+                self._storage.disk.replace(path, cleared.encode())
+        # Pending work, edited files and corrupt lines are removed as a whole.
+        names = (".pending/*.json", "*.edited-*", "*.corrupt", "../sessions/*.corrupt")
+        for path in [each for name in names for each in folder.glob(name)]:
             if pattern.in_text((self._storage.disk.load(path) or b"").decode("utf-8", "replace")):
                 self._storage.disk.remove(path)
         return changed
@@ -325,9 +342,9 @@ class WordEraser:
         await self._storage.documents.changes.set_epoch(scope, turn)
 
 
-def _notes(folder: Path) -> list[Path]:
-    """Return the notes of a scope, and the copies of documents that two writers changed."""
-    return [*sorted(folder.glob(_NOTES)), *sorted(folder.glob("[A-Z]*.conflict-*.md"))]
+def _copies(folder: Path) -> list[Path]:
+    """Return the copies of documents that two writers changed."""
+    return sorted(folder.glob("[A-Z]*.conflict-*.md"))
 
 
 def _message_filter(requester: ErasureRequester, turn: str) -> Callable[[Line], bool]:

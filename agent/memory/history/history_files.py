@@ -27,9 +27,8 @@ NOTE_NAME = re.compile(
     rf"\d{{4}}-\d\d-\d\d(?:-[a-z0-9-]{{1,60}}|{re.escape(ARCHIVE_SUFFIX.removesuffix('.md'))})?\.md\Z"
 )
 OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
-_MARKS = {MarkKind.KEYS: KEYS, MarkKind.USED: ".used.json", MarkKind.FLUSHED: ".flushed.json"}
-# What is in rows now: the files go when they were taken over, the others are printed again.
-REPLACED = frozenset({OWNERS, *_MARKS.values()})
+MARK_FILES = {MarkKind.KEYS: KEYS, MarkKind.USED: ".used.json", MarkKind.FLUSHED: ".flushed.json"}
+REPLACED = frozenset(MARK_FILES.values())  # files that go when they were taken over; the others are printed again
 
 
 def printed_files(history: ScopeHistory) -> dict[str, bytes]:
@@ -60,7 +59,7 @@ def read_files(folder: Path, disk: Disk) -> ScopeHistory:
         for path in sorted(folder.glob("[0-9]*.md"))
         if NOTE_NAME.match(path.name)
     }
-    marks = {kind: _record(disk, folder / name) for kind, name in _MARKS.items()}
+    marks = {kind: _record(disk, folder / name) for kind, name in MARK_FILES.items()}
     return ScopeHistory(
         entries=entries,
         raws=_lines(disk, folder / RAW_JSONL),

@@ -14,7 +14,7 @@ import structlog
 from agent.memory.history.history_markdown import HISTORY_MD, HistoryMarkdown, keep_original, parse_legacy_history
 from agent.memory.history.jsonl_file import JsonlFile, rewrite_lines
 from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, utc_now
+from agent.memory.storage.transcript_lines import decode, utc_now
 from gateway.ports import HISTORY_JSONL as HISTORY_JSONL
 from gateway.ports import RAW_JSONL as RAW_JSONL
 from gateway.ports import HistoryEntry as HistoryEntry
@@ -29,7 +29,6 @@ LOCK = ".lock"  # the scope's, which guards its documents too
 ARCHIVE_SUFFIX = ".archive.md"  # of documents that old lines of MEMORY.md were moved to
 KEYS = ".keys.json"  # of lines that no summary added; those of the others are in their history entries
 _LARGEST = 2**53
-_COPIES = f"{HISTORY_MD}.*"  # of an older system's file, and of text that a person wrote into it
 
 
 def line_fingerprint(line: str) -> str:
@@ -216,125 +215,3 @@ def read_cursor(path: Path, disk: Disk) -> int:
     text = (disk.load(path) or b"").strip()
     number = int(text) if text.isdigit() and len(text) < 17 else 0
     return number if number < _LARGEST else 0
-
-
-# -- keys of lines that no summary added -------------------------------------------------------------
-
-
-def load_keys(folder: Path, disk: Disk) -> dict[str, str]:
-    """Return the words that lines are found by although they lack them, by `line_fingerprint`. Blocks."""
-    record = decode(disk.load(folder / KEYS) or b"{}") or {}
-    return {name: text for name, text in record.items() if isinstance(text, str)}
-
-
-def keys_of_all_lines(folder: Path, disk: Disk) -> dict[str, str]:
-    """Return the keys of every line by `line_fingerprint`, those from summaries too. Blocks."""
-    summarized = (entry.keys for entry in HistoryLog(folder, disk).after(0))
-    return {line: text for keys in (*summarized, load_keys(folder, disk)) for line, text in keys.items()}
-
-
-def add_keys(folder: Path, disk: Disk, keys: Mapping[str, str], text: str) -> None:
-    """Store the keys of lines that MEMORY.md, whose text is *text*, or an archive has.
-
-    Idempotent; blocks; raises OSError.
-    """
-    if keys:
-        with disk.lock(folder / LOCK):
-            save_keys(folder, disk, load_keys(folder, disk) | dict(keys), text)
-
-
-def save_keys(folder: Path, disk: Disk, keys: Mapping[str, str], text: str) -> None:
-    """Store *keys* in place of those before, but only of lines that *text*, that of MEMORY.md, or an archive has.
-
-    The caller holds the scope's lock.
-    """
-    before = load_keys(folder, disk)
-    if not keys and not before:
-        return
-    archives = [disk.load(path) or b"" for path in folder.glob(f"*{ARCHIVE_SUFFIX}")]
-    present = {line_fingerprint(line) for line in _lines([text.encode("utf-8", "replace"), *archives])}
-    keys = {name: words for name, words in keys.items() if name in present}
-    if keys and keys != before:
-        disk.replace(folder / KEYS, encode(keys))
-    elif not keys and before:
-        disk.remove(folder / KEYS)
-
-
-def _lines(texts: Sequence[bytes]) -> list[str]:
-    return [line for text in texts for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-
-
-# -- redaction -------------------------------------------------------------------------------------
-
-
-def redact_history(folder: Path, disk: Disk, change: Callable[[str], str], memory: str | None = None) -> int:
-    """Apply *change* to the text of every entry; return the number of changed entries. Blocks; raises OSError.
-
-    *memory* is the text of MEMORY.md, by default that of its file. Keys are kept only of lines that it and its archives
-    have and that *change* does not alter. Entries keep their cursors and ranges, and HISTORY.md is rewritten. Messages
-    in the raw archive that *change* would alter are blanked. Idempotent: files are replaced as a whole.
-    """
-    if not folder.is_dir():
-        return 0
-    with disk.lock(folder / LOCK):
-        if memory is None:
-            memory = (disk.load(folder / "MEMORY.md") or b"").decode("utf-8", "replace")
-        keyed = _unaltered_lines(folder, disk, change, memory)
-        known = load_keys(folder, disk).items()
-        unaltered = {name: words for name, words in known if name in keyed and change(words) == words}
-        save_keys(folder, disk, unaltered, memory)
-        changed = rewrite_lines(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change, keyed))
-        rewrite_lines(folder / RAW_JSONL, disk, lambda line: _redact_raw(line, change))
-        for copy in sorted(folder.glob(_COPIES)):
-            text = (disk.load(copy) or b"").decode("utf-8", "replace")
-            if change(text) != text:
-                disk.replace(copy, change(text).encode())
-        if changed:
-            lines = map(decode, (disk.load(folder / HISTORY_JSONL) or b"").splitlines())
-            shown = [(str(each.get("timestamp", "")), str(each.get("content", ""))) for each in lines if each]
-            HistoryMarkdown(folder, disk).rebuild(shown)
-    return changed
-
-
-def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
-    """Blank one message of *session* in the raw archive; return the number of changed lines. Blocks; raises OSError."""
-    if disk.size(folder / RAW_JSONL) is None:
-        return 0
-
-    def change(line: dict[str, object]) -> dict[str, object]:
-        message = line.get("message")
-        is_target = line.get("session") == session and isinstance(message, dict) and message.get("mid") == mid
-        return _blank(line) if is_target else line
-
-    with disk.lock(folder / LOCK):
-        return rewrite_lines(folder / RAW_JSONL, disk, change)
-
-
-def _unaltered_lines(folder: Path, disk: Disk, change: Callable[[str], str], memory: str) -> frozenset[str]:
-    """Return the fingerprints of the lines of MEMORY.md and its archives that *change* does not alter."""
-    archives = [disk.load(path) or b"" for path in folder.glob(f"*{ARCHIVE_SUFFIX}")]
-    texts = [memory.encode("utf-8", "replace"), *archives]
-    return frozenset(line_fingerprint(line) for line in _lines(texts) if change(line) == line)
-
-
-def _redact_entry(line: dict[str, object], change: Callable[[str], str], keyed: frozenset[str]) -> dict[str, object]:
-    content, keys = line.get("content"), line.get("keys")
-    if isinstance(keys, dict):
-        kept = {name: text for name, text in keys.items() if name in keyed and change(str(text)) == text}
-        line = {**line, "keys": kept}
-    return {**line, "content": change(content)} if isinstance(content, str) else line
-
-
-def _redact_raw(line: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
-    message = line.get("message")
-    text = str(message)
-    if not isinstance(message, dict) or change(text) == text:
-        return line
-    return _blank(line)
-
-
-def _blank(line: dict[str, object]) -> dict[str, object]:
-    message = line.get("message")
-    names = ("role", "timestamp", "turn", "i")
-    kept = {name: message[name] for name in names if name in message} if isinstance(message, dict) else {}
-    return {**line, "message": {**kept, "content": FORGOTTEN}}

@@ -1,22 +1,20 @@
-"""Editing files without versions: the history, notes, and flushed days. Removing approved lines is idempotent."""
+"""Lines of the history and of notes that a person has approved for removal."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from pathlib import Path
 
-from agent.memory.history.history_log import HISTORY_JSONL, LOCK, redact_history
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.memory.history.history_files import NOTE_NAME
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
+from gateway.ports import HISTORY_JSONL, HistoryRowStore
 
-_NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]{1,60}|\.archive)?\.md\Z")
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 
 
 def is_plain_file(name: str) -> bool:
     """Return True if *name* is the history, a note, a flushed day or an archive of MEMORY.md."""
-    return name == HISTORY_JSONL or _NOTE.match(name) is not None
+    return name == HISTORY_JSONL or NOTE_NAME.match(name) is not None
 
 
 def sentences(text: str) -> list[str]:
@@ -24,20 +22,25 @@ def sentences(text: str) -> list[str]:
     return [piece.strip() for piece in _SENTENCE.split(text) if piece.strip()]
 
 
-def remove_lines(folder: Path, disk: Disk, name: str, removed: Collection[str]) -> None:
-    """Remove lines from *name* in a scope's `memory/`, or sentences from its history. Blocks; raises OSError."""
+async def remove_lines(history: HistoryRowStore, scope: str, name: str, removed: Collection[str]) -> None:
+    """Remove lines from the note *name*, or sentences from the history. Idempotent."""
     if not is_plain_file(name):
         raise ValueError(f"nothing that was written down: {name!r}")
     targets = {each.strip() for each in removed}
-    if name == HISTORY_JSONL:
-        redact_history(folder, disk, lambda text: _remove_sentences(text, targets))
-        return
-    with disk.lock(folder / LOCK):
-        before = disk.load(folder / name)
-        lines = (before or b"").decode("utf-8", "replace").splitlines(keepends=True)
-        after = "".join(line for line in lines if line.strip() not in targets).encode()
-        if before is not None and after != before:
-            disk.replace(folder / name, after)
+
+    def change(place: str, body: bytes) -> bytes:
+        if place != name:
+            return body
+        if name == HISTORY_JSONL:
+            line = dict(decode(body) or {})
+            content = str(line.get("content", ""))
+            left = _remove_sentences(content, targets)
+            return body if left == content else encode({**line, "content": left})
+        lines = body.decode("utf-8", "replace").splitlines(keepends=True)
+        kept = "".join(line for line in lines if line.strip() not in targets)
+        return body if len(kept) == sum(map(len, lines)) else kept.encode()
+
+    await history.rewrite(scope, change)
 
 
 def _remove_sentences(text: str, removed: Collection[str]) -> str:

@@ -15,7 +15,6 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 from agent.memory.documents.document_changes import UNARCHIVED
 from agent.memory.documents.file_documents import DocumentBusy, change_document
@@ -32,14 +31,12 @@ from agent.memory.editing.staged_changes import (
     is_redacted,
 )
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
-from agent.memory.history.history_log import add_keys
+from agent.memory.history.line_keys import add_keys
 from agent.memory.history.plain_files import remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports import DocumentChange, Job
+from gateway.ports import DocumentChange, HistoryRowStore, Job
 
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
 _MAX_VERSIONS = 200  # of a scope that are searched for those of a turn
@@ -89,22 +86,20 @@ class ChatMemoryEditor:
 
     def __init__(
         self,
-        home: Path,
+        history: HistoryRowStore,
         documents: ScopeDocuments,
         staging: StagedChangeStore,
         *,
         writing: asyncio.Lock,
         now: Callable[[], datetime],
-        disk: Disk | None = None,
     ) -> None:
         """Change documents under *writing*, which every job that changes memory holds."""
-        self._home = home
+        self._history = history
         self._documents = documents
         self._changes = documents.changes
         self._staging = staging
         self._writing = writing
         self._now = now
-        self._disk = disk or Disk()
 
     async def edit(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> ChatEditResult:
         """Apply *edits*, or none of them. Raises ToolFailed, with the closest lines for one that does not exist."""
@@ -132,7 +127,7 @@ class ChatMemoryEditor:
                 if name not in done
             ]
             text = (await self._documents.read(request.scope, MEMORY)).text
-            await asyncio.to_thread(add_keys, self._folder(request.scope), self._disk, keys_of_lines(edits), text)
+            await add_keys(self._history, request.scope, keys_of_lines(edits), text)
             return await self._report(request, written)
 
     async def earlier_result(self, request: ChatEditRequest) -> ChatEditResult | None:
@@ -144,7 +139,7 @@ class ChatMemoryEditor:
     async def _find_archived(self, scope: str, edits: Sequence[DocumentEdit]) -> list[ArchivedLine]:
         """Return the lines that the edits replace or remove and that an archive has."""
         lines = [line for each in edits if each.document == MEMORY for line in _old(each.operation).splitlines()]
-        return await asyncio.to_thread(find_archived_lines, self._folder(scope), self._disk, lines) if lines else []
+        return await find_archived_lines(self._history, scope, lines) if lines else []
 
     async def _restore(self, scope: str, archived: Sequence[ArchivedLine]) -> None:
         """Move archived lines back to MEMORY.md. After a crash between the two writes a line is in both; idempotent."""
@@ -152,7 +147,7 @@ class ChatMemoryEditor:
             await self._change(scope, MEMORY, lambda text: restore_lines(text, archived), why=UNARCHIVED)
         for name in {each.name for each in archived}:
             lines = [each.text for each in archived if each.name == name]
-            await asyncio.to_thread(remove_lines, self._folder(scope), self._disk, name, lines)
+            await remove_lines(self._history, scope, name, lines)
 
     async def _check(
         self, request: ChatEditRequest, edits: Sequence[DocumentEdit], archived: Sequence[ArchivedLine]
@@ -226,9 +221,6 @@ class ChatMemoryEditor:
     async def _count_lost(self, scope: str, change: DocumentChange) -> int:
         texts = await self._changes.changed_texts(scope, change)
         return sum(_loss(before, after) for before, after in texts.values())
-
-    def _folder(self, scope: str) -> Path:
-        return scope_folder(self._home, scope) / "memory"
 
     async def stage(self, job: Job) -> None:
         """Stage the edits of a committed turn: by document, with no more than five lines in one question."""

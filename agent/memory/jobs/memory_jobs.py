@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 from cachetools import LRUCache
@@ -13,14 +12,13 @@ from cachetools import LRUCache
 from agent.memory.documents.file_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.history.history_log import add_keys, line_fingerprint
+from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import add_keys
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.prompt.due_jobs import REMEMBER
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
+from gateway.ports import DocumentStore, HistoryStore, Job, JobQueue, MetricsRecorder
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +63,7 @@ class MemoryJobs:
         jobs: JobQueue,
         documents: DocumentStore,
         *,
-        home: Path,
+        history: HistoryStore,
         staging: StagedChangeStore | None = None,
         writing: asyncio.Lock | None = None,
         meter: MetricsRecorder | None = None,
@@ -77,7 +75,7 @@ class MemoryJobs:
         self._jobs = jobs
         self._staging = staging
         self._meter = meter
-        self._home = home
+        self._history = history
         self._documents = documents
         self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by a backup
         # Scopes that are known to have nothing pending; any other is asked for once.
@@ -167,13 +165,12 @@ class MemoryJobs:
         if bullet is None:
             return
         by, keys = (str(job.payload.get(name, "")) for name in ("by", "keys"))
-        await change_document(
+        _, text = await change_document(
             self._documents, job.scope, MEMORY, lambda text: append_bullet(text, bullet), why=job.id, by=by
         )
         if keys:
-            folder = scope_folder(self._home, job.scope) / "memory"
             text = (await self._documents.read(job.scope, MEMORY)).text
-            await asyncio.to_thread(add_keys, folder, Disk(), {line_fingerprint(bullet): keys}, text)
+            await add_keys(self._history, job.scope, {line_fingerprint(bullet): keys}, text)
 
 
 def _needs_review(job: Job) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -14,18 +13,18 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from agent.memory.history.folder_history import open_folder
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import LlmProvider, ProviderReply, UnusableAnswer, build_prompt, call_provider
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, utc_now
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.ports import HistoryStore, MarkKind, NoteChange
 
 log = structlog.get_logger(__name__)
 
 THRESHOLD_TOKENS = 4_000
 SILENT = "[silent]"
-_DONE = ".flushed.json"  # session -> the compaction cycle that was flushed last
-_CYCLES = 1_000  # sessions whose last cycle is known
 _SHOWN = 8_000  # characters of the day's file that the model is shown, the newest
 _EXCERPT = 20  # lines kept as they are when the model fails
 
@@ -46,13 +45,17 @@ class NoteWriter:
         deadline: timedelta = DEADLINE,
         disk: Disk | None = None,
         now: Callable[[], datetime] = utc_now,
+        history: HistoryStore | None = None,
+        scope: str = "",
     ) -> None:
+        """*history* has the notes of *scope*; without it, the files of the workspace have them."""
         self.memory_dir = Path(workspace) / "memory"
+        self._history = history or open_folder(Path(workspace), disk)
+        self._scope = scope
         self.provider = provider
         self.model = model
         self._zone = zone
         self._deadline = deadline
-        self._disk = disk or Disk()
         self._now = now
 
     def _local_now(self) -> datetime:
@@ -96,19 +99,18 @@ class MemoryFlusher(NoteWriter):
         if estimated_tokens <= context_window - threshold_tokens or not messages:
             return False
         cycle = _cycle(messages)
-        if await asyncio.to_thread(self.was_flushed, session_key, cycle):
+        if await self.was_flushed(session_key, cycle):
             return False
         section = await self.extract(messages)
         if isinstance(section, UnusableAnswer):
             section = self.excerpt(messages)
-        await asyncio.to_thread(self.write, session_key, cycle, section)
+        await self.write(session_key, cycle, section)
         return True
 
     async def extract(self, messages: Sequence[Message], *, tokens: int = 0) -> FlushSection | UnusableAnswer:
         """Return the facts that a model finds worth keeping in the newest *messages* that fit *tokens*; 0 = in all."""
         section = self._section()
-        path = self.memory_dir / section.name
-        existing = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
+        existing = (await self._history.note(self._scope, section.name) or b"").decode("utf-8", "replace")
         lines = newest(conversation(messages, zone=self._zone), tokens)
         bullets = await self._extract(lines, section.name, existing) if lines else []
         if isinstance(bullets, UnusableAnswer):
@@ -145,31 +147,25 @@ class MemoryFlusher(NoteWriter):
             _bullet(line) for line in reply.content.splitlines() if line.strip() and not line.lstrip().startswith("```")
         ]
 
-    # -- in a thread -------------------------------------------------------------------------------
+    async def was_flushed(self, session_key: str, cycle: str) -> bool:
+        """Return True if the session's cycle was flushed."""
+        return (await self._history.marks(self._scope, MarkKind.FLUSHED)).get(session_key) == cycle
 
-    def was_flushed(self, session_key: str, cycle: str) -> bool:
-        """Return True if the session's cycle was flushed. Blocks."""
-        return self._cycles().get(session_key) == cycle
-
-    def _cycles(self) -> dict[str, str]:
-        stored = decode(self._disk.load(self.memory_dir / _DONE) or b"") or {}
-        return {key: str(value) for key, value in stored.items()}
-
-    def write(self, session_key: str, cycle: str, section: FlushSection) -> None:
-        """Append the section to its day's file and mark the cycle as flushed. Idempotent; blocks; raises OSError."""
-        path = self.memory_dir / section.name
-        self._disk.make_folder(self.memory_dir)
-        with self._disk.lock(self.memory_dir / ".lock"):
-            heading = f"## Flush at {section.at} (session: {session_key})"
-            before = self._disk.load(path) or b""
-            body = "\n".join(section.bullets).encode("utf-8", "replace")
-            if section.bullets and body not in before:  # else a crash came between the bullets and the mark
-                gap = b"" if not before else b"\n" if before.endswith(b"\n") else b"\n\n"
-                self._disk.replace(path, before + gap + heading.encode() + b"\n\n" + body + b"\n")
-            cycles = self._cycles()
-            cycles.pop(session_key, None)
-            kept = dict([*cycles.items(), (session_key, cycle)][-_CYCLES:])
-            self._disk.replace(self.memory_dir / _DONE, json.dumps(kept).encode())
+    async def write(self, session_key: str, cycle: str, section: FlushSection) -> None:
+        """Append the section to its day's note and mark the cycle as flushed. Idempotent; raises OSError."""
+        heading = f"## Flush at {section.at} (session: {session_key})"
+        body = "\n".join(section.bullets).encode("utf-8", "replace")
+        is_written = False
+        while not is_written:
+            was = await self._history.note(self._scope, section.name)
+            notes: dict[str, NoteChange] = {}
+            if section.bullets and body not in (was or b""):  # else a crash came between the bullets and the mark
+                gap = b"" if not was else b"\n" if was.endswith(b"\n") else b"\n\n"
+                text = (was or b"") + gap + heading.encode("utf-8", "replace") + b"\n\n" + body + b"\n"
+                notes[section.name] = NoteChange(was=was, body=text)
+            is_written = await self._history.write(
+                self._scope, notes=notes, marks={MarkKind.FLUSHED: {session_key: cycle}}
+            )
 
 
 def newest(lines: Sequence[str], tokens: int) -> Sequence[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -22,9 +22,8 @@ from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.prompt.due_jobs import FLUSHED, ConversationSpan, after_flush
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from gateway.events import SessionKey
-from gateway.ports import DocumentStore, Job, JobQueue
+from gateway.ports import DocumentStore, HistoryStore, Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -47,13 +46,13 @@ class FlushJobs:
     zone: Callable[[str], str]
     now: Callable[[], datetime]
     token_limit: Callable[[], Awaitable[int]]
-    disk: Disk = field(default_factory=Disk)
+    history: HistoryStore
 
     async def flush(self, job: Job) -> RetryJobLater | None:
         """Ask the model for lasting facts in the job's messages, once per cycle, and store the answer as a job."""
         span = ConversationSpan.of(job)
         flusher = self._flusher(job)
-        if await asyncio.to_thread(flusher.was_flushed, str(span.key), span.cycle):
+        if await flusher.was_flushed(str(span.key), span.cycle):
             await self._go_on(job)
             return None
         epoch = await read_epoch(self.documents, span.scope)
@@ -87,7 +86,7 @@ class FlushJobs:
                 return None
             span, section = ConversationSpan.of(job), job.payload["section"]
             stored = FlushSection(day=section["day"], at=section["at"], bullets=tuple(section["bullets"]))
-            await asyncio.to_thread(self._flusher(job).write, str(span.key), span.cycle, stored)
+            await self._flusher(job).write(str(span.key), span.cycle, stored)
             log.info("flush.written", key=str(span.key), bullets=len(stored.bullets))
         await self._go_on(job)
         return None
@@ -104,8 +103,9 @@ class FlushJobs:
             ModelProvider(model=self.model, purpose="flush", turn=job.id, key=key),
             self.model.name,
             zone=self.zone(job.scope),
-            disk=self.disk,
             now=self.now,
+            history=self.history,
+            scope=job.scope,
         )
 
 
@@ -118,6 +118,7 @@ class SessionNoteJobs:
     model: ChatModel
     zone: Callable[[str], str]
     now: Callable[[], datetime]
+    history: HistoryStore
     max_messages: int
     min_user_messages: int
 
@@ -134,6 +135,8 @@ class SessionNoteJobs:
             zone=self.zone(job.scope),
             min_user_messages=self.min_user_messages,
             now=self.now,
+            history=self.history,
+            scope=job.scope,
         )
         recent = writer.recent_messages(messages, self.max_messages)
         summary = await writer.summarise(recent) if recent else None

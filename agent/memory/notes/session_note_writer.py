@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -21,6 +20,7 @@ from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, build_prompt, clean, read_call, tool_attempts
 from agent.memory.notes.memory_flusher import NoteWriter
 from agent.one_line import one_line
+from gateway.ports import NoteChange
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ class SessionMemoryWriter(NoteWriter):
         at = self._local_now()
         mark = f"<!-- {_name_of(session_key, recent)} -->"
         text = f"{self._note(session_key, at, summary, recent)}\n{mark}\n"
-        return await asyncio.to_thread(self._write, f"{at:%Y-%m-%d}-{slug}", text, mark)
+        return self.memory_dir / await self._write(f"{at:%Y-%m-%d}-{slug}", text, mark)
 
     @staticmethod
     def _note(session_key: str, at: datetime, summary: str, recent: Sequence[Message]) -> str:
@@ -143,18 +143,15 @@ class SessionMemoryWriter(NoteWriter):
             ]
         )
 
-    def _write(self, stem: str, text: str, mark: str) -> Path:
-        self._disk.make_folder(self.memory_dir)
-        with self._disk.lock(self.memory_dir / ".lock"):
-            path = self.memory_dir / f"{stem}.md"
-            n = 2
-            while (there := self._disk.load(path)) is not None:
-                if mark.encode() in there:
-                    return path  # a crash came behind the first writing
-                path = self.memory_dir / f"{stem}-{n}.md"
-                n += 1
-            self._disk.replace(path, text.encode("utf-8", "replace"))
-        return path
+    async def _write(self, stem: str, text: str, mark: str) -> str:
+        """Store the note under a free name, unless it is stored; return its name."""
+        name, n = f"{stem}.md", 2
+        body = text.encode("utf-8", "replace")
+        while not await self._history.write(self._scope, notes={name: NoteChange(was=None, body=body)}):
+            if mark.encode() in (await self._history.note(self._scope, name) or b""):
+                break  # a crash came behind the first writing
+            name, n = f"{stem}-{n}.md", n + 1
+        return name
 
 
 def slugify(text: str) -> str:

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from agent.files.file_workspace import exported_name
-from agent.memory.history.history_log import HISTORY_JSONL
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -47,17 +46,16 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.INDEX, _SCOPE + r"index\.db(?:-wal|-shm|-journal)?"),
     (DataKind.MEMORY, _SCOPE + r"(?:SOUL|USER)\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|HISTORY)\.md(?:\..+)?"),
-    (DataKind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt)?"),
-    (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+|\.archive)?\.md"),
+    (DataKind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt|\.edited-[0-9a-f]+)?"),
+    (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+|\.archive)?\.md(?:\.edited-[0-9a-f]+)?"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
-    (DataKind.MEMORY, _SCOPE + r"memory/\.keys\.json"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:pending|dream)/[^/]+"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:git(?:\.[^/]+)?|mirror)/.+"),
     (
         DataKind.STATE,
         _SCOPE
         + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|imported|move)"
-        + r"|\.(?:dream|flushed|lapsed|used)\.json)",
+        + r"|\.(?:dream|lapsed)\.json|\.mirror/history\.json)",
     ),
     (DataKind.STATE, _SCOPE + r"\.move"),
     (
@@ -104,6 +102,8 @@ def count_scope(
     scope: str,
     *,
     remembered: int = 0,
+    summaries: int = 0,
+    notes: int = 0,
     staged_changes: int = 0,
     conversations: int = 0,
     since: datetime | None = None,
@@ -111,13 +111,12 @@ def count_scope(
     """Count the files of a scope, beside what the store counts. Blocks."""
     disk = Disk()
     folder = scope_folder(home, scope)
-    memory = folder / "memory"
     files = [path for path in (folder / "attachments").glob("*") if path.is_file()]
     files += [path for path in (folder / "files").rglob("*") if _is_own_file(path, folder / "files")]
     return ScopeInventory(
         remembered=remembered,
-        summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
-        notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
+        summaries=summaries,
+        notes=notes,
         waiting=staged_changes,
         conversations=conversations,
         since=since,
@@ -164,6 +163,8 @@ class PrivacyService:
         count = partial(
             count_scope,
             remembered=sum(_count_lines(texts.get(name, "")) for name in ("USER.md", "MEMORY.md")),
+            summaries=len(await self.exports.history.after(scope)),
+            notes=sum(_NOTE.match(name) is not None for name in await self.exports.history.note_names(scope)),
             staged_changes=staged_changes,
             conversations=conversations,
             since=since,

@@ -24,19 +24,14 @@ from agent.attachments.file_facts import blobs_in, facts_in
 from agent.attachments.file_names import safe_name
 from agent.files.file_workspace import exported_name
 from agent.memory.displayed_messages import visible_lines
+from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.messages.message_range import moment
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
 from agent.memory.storage.transcript_lines import decode, encode, kind_of
-from gateway.ports import Line
+from gateway.ports import RAW_JSONL, Line
 
-_MEMORY = (
-    "HISTORY.md",
-    "history.jsonl",
-    "raw.jsonl",
-    "[0-9]*.md",
-    "[A-Z]*.conflict-*.md",
-)
+_COPIES = "[A-Z]*.conflict-*.md"  # of documents, that two writers changed
 IS_EXPORT = "is_export"  # in file facts: exports do not contain earlier exports
 _EXCLUDED_FIELDS = frozenset({"quoted", "thinking"})
 _OVERHEAD = 1_024  # bytes of a zip file for each member's headers
@@ -70,7 +65,7 @@ def members(
     scope: str,
     usage: Sequence[Mapping[str, Any]],
     *,
-    documents: Mapping[str, str] | None = None,
+    documents: Mapping[str, bytes] | None = None,
     conversations: Sequence[ArchiveMember] = (),
     rows: Mapping[str, Sequence[Line]] | None = None,
     zone: str,
@@ -78,22 +73,19 @@ def members(
 ) -> Iterator[ArchiveMember]:
     """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
 
-    *documents* are its texts by name, *conversations* the files of its transcripts, and *rows* the content of further
-    JSON Lines files by name.
+    *documents* are its documents, history and notes by name, *conversations* the files of its transcripts, and *rows*
+    the content of further JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
     yield from chain.from_iterable(starmap(_encoded, (rows or {}).items()))
-    for document, text in sorted((documents or {}).items()):
-        data = text.encode()
-        yield ArchiveMember(f"memory/{document}", len(data), partial(bytes, data))
-    for pattern in _MEMORY:
-        for path in sorted((folder / "memory").glob(pattern)):
-            name = f"memory/{path.name}"
-            if path.name == "raw.jsonl":
-                yield ArchiveMember(name, disk.size(path) or 0, partial(_filter_lines, partial(disk.load, path)))
-            else:
-                yield from _plain(disk, path, name)
+    for document, data in sorted((documents or {}).items()):
+        read = partial(bytes, data)
+        is_raw = document == RAW_JSONL
+        yield ArchiveMember(f"memory/{document}", len(data), partial(_filter_lines, read) if is_raw else read)
+    others = [path for path in (folder / "memory").glob("[0-9]*.md") if not NOTE_NAME.match(path.name)]
+    for path in sorted([*others, *(folder / "memory").glob(_COPIES)]):
+        yield from _plain(disk, path, f"memory/{path.name}")
     names: dict[str, str] = {}  # digest -> file name in a conversation
     for each in conversations:
         names |= _file_names(each.read)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,6 +19,7 @@ import structlog
 
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.history.history_files import printed_files
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_archive import (
@@ -37,7 +38,17 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job, JobQueue, Line, Outbox, SessionRow, TranscriptStore, TurnRecordStore, UsageStore
+from gateway.ports import (
+    HistoryRowStore,
+    Job,
+    JobQueue,
+    Line,
+    Outbox,
+    SessionRow,
+    TranscriptStore,
+    TurnRecordStore,
+    UsageStore,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +75,7 @@ class ExportJobs:
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     transcripts: TranscriptStore
     documents: ScopeDocuments
+    history: HistoryRowStore
     staging: StagedChangeStore
     limit: Callable[[str], int]
     zone: Callable[[str], str]
@@ -134,6 +146,12 @@ class ExportJobs:
 
     # -- parts -------------------------------------------------------------------------------------
 
+    async def _documents(self, scope: str) -> Mapping[str, bytes]:
+        """Return documents, history and notes by the names of their files."""
+        texts = {name: text.encode() for name, text in (await self.documents.changes.texts(scope)).items()}
+        printed = await asyncio.to_thread(printed_files, await self.history.load(scope))
+        return texts | {name: data for name, data in printed.items() if not name.startswith(".")}
+
     async def _members(self, scope: str, person: str) -> Iterator[ArchiveMember]:
         """Return the files of an export, reminders and standing decisions as their jobs hold them among them."""
         usage = await self.usage.totals(since=_BEGINNING, person=person)
@@ -147,7 +165,7 @@ class ExportJobs:
             self.home,
             scope,
             usage,
-            documents=await self.documents.changes.texts(scope),
+            documents=await self._documents(scope),
             conversations=await self._conversations(scope),
             rows=rows,
             zone=self.zone(scope),

@@ -33,6 +33,7 @@ from gateway.ports import (
     MEMORY,
     SEARCH_DEFAULTS,
     DocumentChangeStore,
+    HistoryStore,
     SearchHit,
     SearchHits,
     SearchOptions,
@@ -75,6 +76,7 @@ class ScopeRecall:
         documents: RecallEngine,
         read_document: Callable[[Path], str],
         zone: Callable[[str], str],
+        history: HistoryStore,
         turns: TranscriptStore | None = None,
         rows: DocumentChangeStore | None = None,
         meaning: GuardedEmbedder | None = None,
@@ -92,6 +94,7 @@ class ScopeRecall:
         self._zone = zone
         self._turns = turns
         self._rows = rows
+        self._history = history
         self._meaning = meaning
         self._options = options or RecallOptions()
         self._scopes: LRUCache[str, ScopeSource] = LRUCache(_MAX_SCOPES)
@@ -251,9 +254,10 @@ class ScopeRecall:
             transcripts = TranscriptSource(scope, self._turns) if self._turns is not None else None
             source = self._scopes[scope] = ScopeSource(
                 self._folder(scope),
+                scope,
+                self._history,
                 zone=lambda: self._zone(scope),
                 cut=self._options.cut,
-                scope=scope,
                 transcripts=transcripts,
                 documents=self._rows,
             )

@@ -6,6 +6,7 @@ Our files are replaced by a rename or grow, so that a file with the same three h
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ _IN_THE_HOME = frozenset(
 )
 # Files in these mean something on their own; all others, the documents with their versions, do so only together.
 _INDEPENDENT = ("sessions", "attachments", "blobs", "results", "exports", WORKSPACE)
+# Printed from the rows of the history, or replaced by them (agent/memory/history/history_files.py).
+_IN_ROWS = re.compile(
+    r"memory/(?:history\.jsonl|HISTORY\.md|raw\.jsonl|\.(?:cursor|dream_cursor|keys\.json|used\.json|flushed\.json)"
+    r"|\.mirror(?:/.*)?|\d{4}-\d\d-\d\d(?:-[a-z0-9-]{1,60}|\.archive)?\.md)\Z"
+)
 DOCUMENTS = "memory"
 _NEWEST = "refs/heads/main"
 _IMMUTABLE = ("attachments/", "blobs/")
@@ -141,6 +147,8 @@ def _signature(status: os.stat_result) -> FileSignature:
 def _is_left_out(path: str, name: str) -> bool:
     if path.startswith(f"{WORKSPACE}/"):
         return False
+    if _IN_ROWS.match(path):
+        return True
     return path in _INDEX or name == ".lock" or name.endswith(".lock") or (name[0] == "." and name.endswith(".tmp"))
 
 
@@ -151,4 +159,4 @@ def is_immutable(path: str) -> bool:
 
 def may_grow(path: str) -> bool:
     """Return True for a file that we append to; every other changed file is stored as a whole."""
-    return path.endswith((".jsonl", "/HISTORY.md")) and not path.startswith(f"{WORKSPACE}/")
+    return path.endswith(".jsonl") and not path.startswith(f"{WORKSPACE}/")

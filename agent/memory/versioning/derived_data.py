@@ -13,19 +13,17 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from agent.memory.history.history_log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog, blank_raw
-from agent.memory.history.plain_files import is_plain_file, sentences
+from agent.memory.history.history_redaction import blank_raw
+from agent.memory.history.plain_files import sentences
 from agent.memory.messages.message_range import entry_id
 from agent.memory.notes.session_note_writer import QUOTED
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk, read_text
+from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.versioning.version_sources import remembering_turn
 from agent.one_line import one_line
-from gateway.ports import DocumentChange, DocumentChangeStore
+from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChange, DocumentChangeStore, HistoryEntry, HistoryRowStore
 
 _MAX_CHANGES = 2_000  # searched
 _MIN_WORDS = 3  # of a message with a content that can be recognised
@@ -39,9 +37,9 @@ _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
 class DerivedDataFinder:
     """Searches a scope's history, changes and notes."""
 
-    def __init__(self, home: Path, changes: DocumentChangeStore) -> None:
-        self._home = home
+    def __init__(self, changes: DocumentChangeStore, history: HistoryRowStore) -> None:
         self._changes = changes
+        self._history = history
         self._disk = Disk()
 
     async def find(self, scope: str, key: str, mid: str, traces: Sequence[DeletionTrace]) -> dict[str, list[str]]:
@@ -50,37 +48,31 @@ class DerivedDataFinder:
         Verbatim copies of the message are blanked: quotes in notes, and messages that could not be summarised.
         Raises OSError.
         """
-        folder = scope_folder(self._home, scope) / "memory"
+        await blank_raw(self._history, scope, lambda line, said: line.get("session") == key and said.get("mid") == mid)
+        await self._blank_quotes(scope, traces)
         words = frozenset(word for trace in traces for word in trace.words)
-        entries, in_files = await asyncio.to_thread(self._find_in_files, folder, key, mid, traces, words)
-        return {**await self._find_in_documents(scope, traces, entries, words), **in_files}
-
-    def _find_in_files(
-        self, folder: Path, key: str, mid: str, traces: Sequence[DeletionTrace], words: frozenset[str]
-    ) -> tuple[list[HistoryEntry], dict[str, list[str]]]:
-        """Return the derived history entries, and the lines of summaries and notes. Blocks."""
-        blank_raw(folder, self._disk, key, mid)
-        notes = [path for path in sorted(folder.glob("[0-9]*.md")) if is_plain_file(path.name)]
-        for path in notes:
-            self._blank_quotes(path, traces)
-        entries = [each for each in HistoryLog(folder, self._disk).after(0) if _is_derived(each, key, traces)]
-        derived: dict[str, list[str]] = {}
+        entries = [each for each in await self._history.after(scope) if _is_derived(each, key, traces)]
+        derived = await self._find_in_documents(scope, traces, entries, words)
         quotes = [sentence for entry in entries for sentence in quoting_lines(sentences(entry.content), words)]
         if quotes:
             derived[HISTORY_JSONL] = quotes[:_MAX_LINES]
-        for path in notes:
-            if lines := self._find_in_note(path, key, words):
-                derived[path.name] = lines[:_MAX_LINES]
-        return entries, derived
+        for name in await self._history.note_names(scope):
+            text = (await self._history.note(scope, name) or b"").decode("utf-8", "replace")
+            if lines := await asyncio.to_thread(_find_in_note, text, key, words):
+                derived[name] = lines[:_MAX_LINES]
+        return derived
 
-    def _blank_quotes(self, path: Path, traces: Sequence[DeletionTrace]) -> None:
-        with self._disk.lock(path.parent / LOCK):
-            before = (self._disk.load(path) or b"").decode("utf-8", "replace").splitlines(keepends=True)
+    async def _blank_quotes(self, scope: str, traces: Sequence[DeletionTrace]) -> None:
+        def change(name: str, body: bytes) -> bytes:
+            if name in (HISTORY_JSONL, RAW_JSONL):
+                return body
+            before = body.decode("utf-8", "replace").splitlines(keepends=True)
             after = [
                 f"user: {FORGOTTEN}\n" if any(trace.is_quoted(line) for trace in traces) else line for line in before
             ]
-            if after != before:
-                self._disk.replace(path, "".join(after).encode())
+            return body if after == before else "".join(after).encode()
+
+        await self._history.rewrite(scope, change)
 
     async def _find_in_documents(
         self, scope: str, traces: Sequence[DeletionTrace], entries: Sequence[HistoryEntry], words: frozenset[str]
@@ -110,22 +102,23 @@ class DerivedDataFinder:
         sources = [(line, await self._changes.source(scope, name, line)) for line in new if line in current]
         return [line for line, source in sources if source is not None and source.id == change.id]
 
-    def _find_in_note(self, path: Path, key: str, words: frozenset[str]) -> list[str]:
-        """Return the lines of a session note or a flush note that repeat the message."""
-        found: list[str] = []
-        section = ""
-        is_transcribed = False
-        for line in read_text(self._disk.load(path) or b"").splitlines():
-            if line.startswith("## "):
-                _, mark, rest = line.rstrip().rpartition(_SESSION)
-                section = rest[:-1] if mark and rest.endswith(")") else section
-            elif line.strip() == f"- **Session**: {key}":
-                section, is_transcribed = key, True
-            elif section != key or not line.strip() or line.startswith(("# ", "<!--", "- **")):
-                continue
-            elif quoting_lines([line], words) or (not is_transcribed and related_lines([line], words)):
-                found.append(line)
-        return found
+
+def _find_in_note(text: str, key: str, words: frozenset[str]) -> list[str]:
+    """Return the lines of a session note or a flush note that repeat the message."""
+    found: list[str] = []
+    section = ""
+    is_transcribed = False
+    for line in text.splitlines():
+        if line.startswith("## "):
+            _, mark, rest = line.rstrip().rpartition(_SESSION)
+            section = rest[:-1] if mark and rest.endswith(")") else section
+        elif line.strip() == f"- **Session**: {key}":
+            section, is_transcribed = key, True
+        elif section != key or not line.strip() or line.startswith(("# ", "<!--", "- **")):
+            continue
+        elif quoting_lines([line], words) or (not is_transcribed and related_lines([line], words)):
+            found.append(line)
+    return found
 
 
 def _is_derived(entry: HistoryEntry, key: str, traces: Sequence[DeletionTrace]) -> bool:

@@ -7,18 +7,24 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path
 
 from agent.memory.displayed_messages import order_messages
 from agent.memory.documents.document_changes import change_diff
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.three_way_merge import revert_change
-from agent.memory.history.history_log import HistoryEntry, HistoryLog, keys_of_all_lines, line_fingerprint
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
+from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import keys_of_all_lines
 from agent.memory.storage.transcript_lines import decode_lines
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
-from gateway.ports import DisplayedMessage, DocumentChange, Journal, TextChange, TranscriptStore
+from gateway.ports import (
+    DisplayedMessage,
+    DocumentChange,
+    HistoryEntry,
+    HistoryRowStore,
+    Journal,
+    TextChange,
+    TranscriptStore,
+)
 
 _MIN_PATTERN = 3  # characters
 _MAX_ATTEMPTS = 3
@@ -50,13 +56,13 @@ class MemoryService:
 
     def __init__(
         self,
-        home: Path,
+        history: HistoryRowStore,
         documents: ScopeDocuments,
         journal: Journal,
         transcripts: TranscriptStore,
     ) -> None:
-        self._home = home
-        self._sources = VersionSources(home, transcripts)
+        self._history = history
+        self._sources = VersionSources(history, transcripts)
         self._documents = documents
         self._changes = documents.changes
         self._journal = journal
@@ -80,30 +86,24 @@ class MemoryService:
         """Return the diff of each of *changes*."""
         return [await change_diff(self._changes, scope, each) for each in changes]
 
-    async def history(self, scope: str) -> tuple[HistoryEntry, ...]:
+    async def history(self, scope: str) -> Sequence[HistoryEntry]:
         """Return the entries of the history, the oldest first."""
-        folder = scope_folder(self._home, scope) / "memory"
-        return await asyncio.to_thread(lambda: HistoryLog(folder).after(0) if folder.is_dir() else ())
+        return await self._history.after(scope)
 
     async def list_notes(self, scope: str) -> list[str]:
         """Return the names of the dated notes, the newest first."""
-        folder = scope_folder(self._home, scope) / "memory"
-        paths = await asyncio.to_thread(lambda: sorted(folder.glob("*.md"), reverse=True))
-        return [path.stem for path in paths if _NOTE.fullmatch(path.stem)]
+        stems = [name.removesuffix(".md") for name in await self._history.note_names(scope)]
+        return [stem for stem in stems[::-1] if _NOTE.fullmatch(stem)]
 
     async def read_note(self, scope: str, name: str) -> str | None:
         """Return the text of the dated note called *name*; None if it does not exist."""
         stem = name.removesuffix(".md")
-        if not _NOTE.fullmatch(stem):
-            return None
-        path = scope_folder(self._home, scope) / "memory" / f"{stem}.md"
-        data = await asyncio.to_thread(Disk().load, path)
-        return None if data is None else data.decode("utf-8", "replace").strip()
+        body = await self._history.note(scope, f"{stem}.md") if _NOTE.fullmatch(stem) else None
+        return None if body is None else body.decode("utf-8", "replace").strip()
 
     async def keys_of(self, scope: str, line: str) -> str:
         """Return the keys by which a remembered *line* is found too, "" if it has none."""
-        folder = scope_folder(self._home, scope) / "memory"
-        return (await asyncio.to_thread(keys_of_all_lines, folder, Disk())).get(line_fingerprint(line), "")
+        return (await keys_of_all_lines(self._history, scope)).get(line_fingerprint(line), "")
 
     async def diff(self, scope: str, sha: str = "") -> tuple[DocumentChange, str] | None:
         """Return a version (default: the newest) and its diff; None if it does not exist."""
@@ -132,7 +132,7 @@ class MemoryService:
         return origins
 
     async def _origin(self, scope: str, name: str, line: str, change: DocumentChange) -> LineOrigin:
-        entry = await asyncio.to_thread(self._sources.entry, scope, change, line)
+        entry = await self._sources.entry(scope, change, line)
         if entry is not None:
             message = await self._sources.message(scope, entry, line)
         else:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 from agent.memory.documents.document_changes import APPROVED, CONSOLIDATION, DREAM_CAUSE
 from agent.memory.editing.entry_matching import extract_words
-from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
+from agent.memory.history.history_log import line_fingerprint
 from agent.memory.messages.message_range import entry_id
 from agent.memory.messages.message_reader import messages_between
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, DocumentChange, Line, TranscriptStore
+from gateway.ports import DisplayedMessage, DocumentChange, HistoryEntry, HistoryRowStore, Line, TranscriptStore
 
 # Then the turn and a place in it: the cause of a fact that a person asked to remember, and of an edit they asked for.
 _REQUESTS = ("remember:", "edit:")
@@ -39,16 +36,12 @@ def remembering_turn(version: DocumentChange) -> str:
 class VersionSources:
     """Finds the history entries and messages that versions were derived from."""
 
-    def __init__(self, home: Path, transcripts: TranscriptStore) -> None:
-        self._home = home
+    def __init__(self, history: HistoryRowStore, transcripts: TranscriptStore) -> None:
+        self._history = history
         self._transcripts = transcripts
-        self._disk = Disk()
 
-    def entry(self, scope: str, version: DocumentChange, line: str) -> HistoryEntry | None:
-        """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*.
-
-        Blocks.
-        """
+    async def entry(self, scope: str, version: DocumentChange, line: str) -> HistoryEntry | None:
+        """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*."""
         cause = cause_of(version)
         if cause.startswith(CONSOLIDATION):
             names = [cause.removeprefix(CONSOLIDATION)]
@@ -56,8 +49,8 @@ class VersionSources:
             names = cause.removeprefix(DREAM_CAUSE).split()[1:]
         else:
             return None
-        history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)
-        entries = [entry for entry in map(history.find, names) if entry is not None]
+        found = [await self._history.find(scope, name) for name in names]
+        entries = [entry for entry in found if entry is not None]
         if exact := [entry for entry in entries if line_fingerprint(line) in entry.sources]:
             return exact[-1]
         return entries[_closest([each.content for each in entries], line)] if entries else None

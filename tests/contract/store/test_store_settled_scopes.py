@@ -16,6 +16,7 @@ import pytest
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.retention import RETENTION, RetentionJob
 from agent.memory.erasure.scope_files import ErasureStorage
+from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
@@ -229,7 +230,8 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
 
     store, unused = homes[0].store, cast("Any", None)
     storage = ErasureStorage(
-        home=homes[0].path, documents=unused, transcripts=homes[0].mirror, records=store.records,
+        home=homes[0].path, documents=unused, transcripts=homes[0].mirror, history=store.history,
+        history_files=HistoryFileWriter(homes[0].path, store.history, store.documents), records=store.records,
         jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), staging=unused,
         writing=asyncio.Lock(), settle_documents=unused,
         reopen=lambda _: None, now=lambda: now,
@@ -250,7 +252,10 @@ async def test_a_fact_that_another_gateway_applies_meanwhile_is_there_for_the_tu
     homes = await two_homes(team, tmp_path)
     await homes[1].mirror.flush()
     documents = [ScopeDocuments(home.store.documents) for home in homes]
-    jobs = [MemoryJobs(home.store.jobs, each, home=home.path) for home, each in zip(homes, documents, strict=True)]
+    jobs = [
+        MemoryJobs(home.store.jobs, each, history=home.store.history)
+        for home, each in zip(homes, documents, strict=True)
+    ]
     fact = Job(id="remember:1", kind=REMEMBER, scope=SCOPE, payload={"fact": "likes tea"}, due_at=datetime.now(UTC))
     await homes[1].store.jobs.put(fact)
     jobs[0].share(homes[0].files.fetch)

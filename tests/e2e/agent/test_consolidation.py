@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import kind_of
@@ -19,9 +18,10 @@ from agent.memory.storage.transcript_reader import read_all
 from gateway.app import build_operations
 from gateway.commands.status import usage_table
 from gateway.errors import ModelUnreachable
-from gateway.ports import Job
+from gateway.ports import HistoryEntry, Job
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import stored_text
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
@@ -104,7 +104,7 @@ async def quiet(parlour: InProcessGateway) -> None:
 
 def entries(home: Path) -> Sequence[HistoryEntry]:
     """Return the history of Ann's scope."""
-    return HistoryLog(home / SCOPE / "memory").after(0)
+    return stored_entries(home, SCOPE)
 
 
 def pointers(home: Path, name: str = "pocket%3aann.jsonl") -> list[int]:
@@ -125,6 +125,7 @@ async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
         assert "thing 3" not in model.asked[0]
         memory = parlour.home / SCOPE / "memory"
         assert await parlour.document(SCOPE) == "- fact 1\n"
+        await parlour.app.history_files.flush()
         assert "Summary number 1." in (memory / "HISTORY.md").read_text()
         await parlour.channel.ask("ann", "and now")
         shown = str(model.prompts[-1])

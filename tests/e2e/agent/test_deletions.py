@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.memory.editing.staged_changes import StagedChange
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from gateway.events import InboundKind, PlatformAccount
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import layers
 from tests.fakes.documents import stored_text
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 
 
@@ -115,6 +115,7 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
         assert stored_text(parlour.home, SCOPE) == "- Lives in Bonn\n- Likes green tea\n"
         [entry] = entries(parlour.home)
         assert entry.content == "[2026-11-22 10:00] They met. They talked of tea."
+        await parlour.app.history_files.flush()
         assert "zeppelin" not in (parlour.home / SCOPE / "memory" / "HISTORY.md").read_text()
 
 
@@ -234,4 +235,4 @@ async def test_in_a_group_only_its_own_scope_is_touched() -> None:
         [waiting] = await wait_staged_changes(parlour, 1, "chats/pocket%3aroom")
         assert (waiting.session, waiting.account) == ("pocket:room", PlatformAccount(kind="pocket", id="ann"))
         assert await wait_staged_changes(parlour, 0) == []
-        assert HistoryLog(parlour.home / SCOPE / "memory").after(0) == ()
+        assert stored_entries(parlour.home, SCOPE) == ()

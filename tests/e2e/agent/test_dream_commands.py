@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.admission import AdmissionPolicy
+from gateway.ports import HistoryEntry
 from tests.e2e.agent.test_consolidation import SummaryModel as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
 from tests.fakes.documents import stored_text
@@ -49,7 +49,7 @@ async def at_work(
         yield parlour
 
 
-def add_history(home: Path, *contents: str, scope: str = ANN, origin: str = "user") -> None:
+async def add_history(parlour: InProcessGateway, *contents: str, scope: str = ANN, origin: str = "user") -> None:
     """Add entries to a scope's history."""
     entries = [
         HistoryEntry(
@@ -57,7 +57,7 @@ def add_history(home: Path, *contents: str, scope: str = ANN, origin: str = "use
         )
         for n, each in enumerate(contents)
     ]
-    HistoryLog(home / scope / "memory").append(*entries)
+    await parlour.app.store.history.append(scope, *entries)
 
 
 async def dream(parlour: InProcessGateway, chat: str = "ann", **facts: object) -> str:
@@ -77,7 +77,7 @@ async def test_run_now_look_and_go_back() -> None:
         assert "not changed anything here yet" in await ask("ann", "/dream-log")
         assert await dream(parlour) == "No new conversations since the last review."
         await ask("ann", "/remember I drink coffee")
-        add_history(parlour.home, "Ann now drinks tea.", "Ann lives in Bonn.")
+        await add_history(parlour, "Ann now drinks tea.", "Ann lives in Bonn.")
         report = await dream(parlour)
         sha = change(report)
         assert report.startswith("I reviewed 2 new summaries and made 2 changes to my memory")
@@ -129,7 +129,7 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
 
     model.dreams.complete = asleep_at_two  # type: ignore[method-assign]
     async with at_work(model, tmp_path / "home") as parlour:
-        add_history(parlour.home, "Something.")
+        await add_history(parlour, "Something.")
         await parlour.channel.ask("ann", "/dream")
         await asleep.wait()
         dead = parlour.kill(tmp_path / "copy")
@@ -146,7 +146,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
     policy = OPEN
     wanted = edits(add("Be brief here.", document="SOUL.md"), add("- the office is in Bonn"))
     async with at_work(DreamingModel("study", wanted), policy=policy) as parlour:
-        add_history(parlour.home, "They moved to Bonn and like short answers.", scope=ROOM)
+        await add_history(parlour, "They moved to Bonn and like short answers.", scope=ROOM)
         report = await dream(parlour, "room", group=True, sender="bob")
         assert parlour.channel.posts["room"][-1].visible_to == "bob"
         assert "1 change needs your approval" in report
@@ -165,7 +165,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
 async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> None:
     """A stranger's words, a yes, a line: /memory why names the yes and the summary behind it."""
     async with at_work(DreamingModel("study", edits(add("- the fair opens at nine")))) as parlour:
-        add_history(parlour.home, "A page says that the fair opens at nine.", origin="untrusted")
+        await add_history(parlour, "A page says that the fair opens at nine.", origin="untrusted")
         assert "1 change needs your approval" in await dream(parlour)
         pending = await parlour.channel.ask("ann", "/memory pending")
         name = re.search(r"`(d[a-z2-7]{7})`", pending)
@@ -183,7 +183,7 @@ async def test_a_model_of_its_own(tmp_path: Path) -> None:
     environment = {"PARLOUR_AGENTS__DEFAULTS__DREAM__MODEL": f"scripted:{script}"}
     model = DreamingModel("never asked")
     async with gateway(model=model, environment=environment) as parlour:
-        add_history(parlour.home, "Something.")
+        await add_history(parlour, "Something.")
         assert "did not need any automatic changes" in await dream(parlour)
     assert not model.dreams.asked
 
@@ -191,7 +191,7 @@ async def test_a_model_of_its_own(tmp_path: Path) -> None:
 async def test_without_a_model_it_says_so() -> None:
     """The offline model cannot dream; nothing is queued that would wait for ever."""
     async with gateway() as parlour:
-        add_history(parlour.home, "Something.")
+        await add_history(parlour, "Something.")
         assert "needs a language model, and none is configured" in await parlour.channel.ask("ann", "/dream")
         assert not await parlour.app.store.jobs.pending_in(ANN)
         for command in ("/dream-log", "/dream-restore"):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.memory.editing.document_edits import LONGEST_KEYS
-from agent.memory.history.history_log import KEYS, line_fingerprint
+from agent.memory.history.history_log import line_fingerprint
+from gateway.ports import MarkKind
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.e2e.agent.test_forget import everything
 from tests.e2e.agent.test_memory_edit import edit, obedient, remember
 from tests.e2e.agent.test_sharing import answer_to_unshare
 from tests.fakes.documents import stored_text
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
 SCOPE = "people/pocket%3aann"
@@ -59,6 +61,11 @@ async def test_line_is_found_by_its_keys_until_it_is_forgotten() -> None:
         assert b"vietnames" not in index
 
 
+async def keys_of(parlour: InProcessGateway, scope: str) -> Mapping[str, str]:
+    """Return the keys of lines that no summary added."""
+    return await parlour.app.store.history.marks(scope, MarkKind.KEYS)
+
+
 async def test_keys_of_an_edit_in_conversation_find_the_line_until_it_is_gone() -> None:
     """memory_edit has no summary to store them with: they are beside the document, and leave with their line."""
     model = obedient(
@@ -70,17 +77,16 @@ async def test_keys_of_an_edit_in_conversation_find_the_line_until_it_is_gone() 
     )
     async with gateway(model=model) as parlour:
         await remember(parlour, "Likes rain", "Works in Bern")
-        folder = parlour.home / SCOPE / "memory"
         await parlour.channel.ask("ann", "remember what I order")
         first = (await parlour.app.recall.search(SCOPE, "what is my favourite food?"))[0]
         assert (first.source, first.text) == ("memory/MEMORY.md", PHO)
         await parlour.channel.ask("ann", "snow rather than rain")
-        assert sorted(json.loads((folder / KEYS).read_bytes()).values()) == ["food, dish, Vietnamese", "weather"]
+        assert sorted((await keys_of(parlour, SCOPE)).values()) == ["food, dish, Vietnamese", "weather"]
         await parlour.channel.ask("ann", "forget the snow")
-        assert list(json.loads((folder / KEYS).read_bytes()).values()) == ["food, dish, Vietnamese"]
+        assert list((await keys_of(parlour, SCOPE)).values()) == ["food, dish, Vietnamese"]
         await erase(parlour.channel.ask, "ann", "/forget Vietnamese")
         assert PHO in stored_text(parlour.home, SCOPE)
-        assert not (folder / KEYS).exists()
+        assert await keys_of(parlour, SCOPE) == {}
         found = await parlour.app.recall.search(SCOPE, "which Vietnamese dish")
         assert not any(hit.source == "memory/MEMORY.md" and "pho" in hit.text for hit in found)
 
@@ -92,20 +98,19 @@ async def test_keys_of_a_fact_that_is_remembered_go_with_it_when_it_is_shared_an
     async with gateway(model=obedient(ScriptEntry(calls=(call,)))) as parlour:
         await parlour.channel.ask("ann", "keep in mind what Emil cannot eat")
         await parlour.channel.ask("ann", "thanks")
-        own, shared = (parlour.home / each / "memory" for each in (SCOPE, "shared"))
-        [keys] = json.loads((own / KEYS).read_bytes()).values()
+        [keys] = (await keys_of(parlour, SCOPE)).values()
         assert keys.startswith("dinner, allergy xx")
         assert len(keys) == LONGEST_KEYS
         assert stored_text(parlour.home, SCOPE) == f"- {fact}\n"
 
         await parlour.channel.ask("ann", f"/share {fact}")
         await parlour.channel.ask("bob", "hello")
-        assert json.loads((shared / KEYS).read_bytes()) == {line_fingerprint(f"- {fact}"): keys}
+        assert await keys_of(parlour, "shared") == {line_fingerprint(f"- {fact}"): keys}
         found = await parlour.app.recall.search("people/pocket%3abob", "what do we cook for dinner?")
         assert [hit.text for hit in found] == [f"- {fact}"]
         await parlour.channel.ask("ann", "/unshare nuts")
         await parlour.channel.ask("ann", await answer_to_unshare(parlour))
         await quiet(parlour)
-        assert not (shared / KEYS).exists()
+        assert await keys_of(parlour, "shared") == {}
         assert await parlour.app.recall.search("people/pocket%3abob", "what do we cook for dinner?") == []
-        assert (own / KEYS).exists()
+        assert len(await keys_of(parlour, SCOPE)) == 1

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from zipfile import ZipFile
 
+from agent.memory.history.history_files import printed_files
 from agent.memory.privacy.export_archive import members, write_archives
 from agent.memory.storage.disk import Disk
 from tests.e2e.agent.test_purge import wait_until_purged
@@ -48,7 +49,8 @@ async def test_an_archived_fact_is_found_exported_and_forgotten() -> None:
         await parlour.idle()
         assert unknown_files(parlour.home) == []
         path = parlour.home / "export.zip"
-        files = members(parlour.home, SCOPE, [], zone="UTC", disk=Disk())
+        printed = printed_files(await parlour.app.store.history.load(SCOPE))
+        files = members(parlour.home, SCOPE, [], documents=printed, zone="UTC", disk=Disk())
         await asyncio.to_thread(write_archives, files, lambda _: path, limit=10_000_000, about=lambda _: "")
         with ZipFile(path) as exported:
             assert FACT in exported.read(f"memory/{archive.name}").decode()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.memory.documents.file_documents import document_path
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from gateway.ports import HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.fakes.documents import edit_by_hand, stored_text
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
@@ -169,14 +169,17 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
         empty = await say(parlour, "/memory notes", "/memory history", "/remember x")
         assert empty[:2] == ["No notes have been written here yet.", "No conversation has been summarized here yet."]
         memory = document_path(parlour.home, SCOPE, "MEMORY.md").parent
-        history = HistoryLog(memory)
+        history = parlour.app.store.history
         for n in range(30):
             content = f"[2026-11-22 10:00] Talk number {n} {'about glass ' * 20}"
-            history.append(HistoryEntry(timestamp="2026-11-22 10:00", content=content, entry=f"e{n}"))
-        (memory / "2026-11-21.md").write_text("## Flush at 10:00\n\n- tea is green\n")
-        (memory / "2026-11-22-tea.md").write_text("# Session Memory\n\nOolong.\n")
+            await history.append(SCOPE, HistoryEntry(timestamp="2026-11-22 10:00", content=content, entry=f"e{n}"))
+        texts = {"2026-11-21.md": "## Flush at 10:00\n\n- tea is green\n"}
+        texts["2026-11-22-tea.md"] = "# Session Memory\n\nOolong.\n"
+        notes = {name: NoteChange(was=None, body=text.encode()) for name, text in texts.items()}
+        assert await history.write(SCOPE, notes=notes)
+        memory.mkdir(parents=True, exist_ok=True)
         (memory / "secret.md").write_text("no note")
-        notes, note, missing, outside, first, second, last = await say(
+        listed, note, missing, outside, first, second, last = await say(
             parlour,
             "/memory notes",
             "/memory notes 2026-11-22-tea",
@@ -186,7 +189,7 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
             "/memory history 2",
             "/memory history 99",
         )
-        assert [line for line in notes.splitlines() if line.startswith("- ")] == [
+        assert [line for line in listed.splitlines() if line.startswith("- ")] == [
             "- `2026-11-22-tea`",
             "- `2026-11-21`",
         ]

@@ -14,7 +14,7 @@ from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
-from gateway.ports import TurnLease, TurnStep
+from gateway.ports import NoteChange, TurnLease, TurnStep
 from tests.fakes.documents import stored_changes
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import memory
@@ -95,12 +95,12 @@ async def test_a_fact_that_moved_to_the_archive_is_corrected_and_comes_back_by_u
     """The person does not know where a line is: the correction works, leaves no second copy, and can be undone."""
     async with gateway(model=obedient(edit(MOVED))) as parlour:
         await remember(parlour, "Likes tea")
-        archive = parlour.home / ANN / "memory" / "2026-05-03.archive.md"
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        archive.write_text("# Moved from MEMORY.md\n\n- Lives in Leipzig\n")
+        history, name = parlour.app.store.history, "2026-05-03.archive.md"
+        body = b"# Moved from MEMORY.md\n\n- Lives in Leipzig\n"
+        assert await history.write(ANN, notes={name: NoteChange(was=None, body=body)})
         answer = await parlour.channel.ask("ann", "no, I moved to Dresden")
         assert memory(parlour, ANN) == "- Likes tea\n- Lives in Dresden\n"
-        assert "Leipzig" not in archive.read_text()
+        assert b"Leipzig" not in (await history.note(ANN, name) or b"")
         assert "line moved back from the archive" in await parlour.channel.ask("ann", "/memory log")
         await parlour.channel.ask("ann", undo_of(answer))
         assert memory(parlour, ANN) == "- Likes tea\n- Lives in Leipzig\n"

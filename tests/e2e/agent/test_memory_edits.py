@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from agent.memory.documents.document_changes import change_diff
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.scopes import quote
 from tests.fakes.documents import stored_changes, stored_documents, stored_text
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
@@ -178,7 +178,7 @@ async def consolidate(home: Path, model: ScriptedSummaries, said: Sequence[str],
         for text in said:
             await parlour.channel.ask("ann", text)
         await parlour.channel.ask("ann", "/new")
-        while not HistoryLog(home / SCOPE / "memory").after(0):  # noqa: ASYNC110 - nothing reports it
+        while not stored_entries(home, SCOPE):  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.01)
         await until(parlour)
         if question:
@@ -344,5 +344,5 @@ async def test_no_bad_answer_loses_a_fact(tmp_path: Path) -> None:
                 assert all(f"- {fact}" in lines for fact in FACTS), name
                 for change in await parlour.app.commands.memory.staging.pending_changes(scopes[name]):
                     assert len(change.would_remove) <= 5, name
-            applied = [name for name, scope in scopes.items() if HistoryLog(home / scope / "memory").after(0)]
+            applied = [name for name, scope in scopes.items() if stored_entries(home, scope)]
             assert not {name for name in applied if name.startswith(("cut", "one ", "operations", "empty", "prose"))}

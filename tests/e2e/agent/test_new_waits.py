@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.history.history_log import HistoryLog
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
@@ -22,7 +22,7 @@ async def start_held_summary(parlour: InProcessGateway, model: SummaryModel) -> 
 
 def entries(home: Path) -> int:
     """Return how many summaries there are of Ann's conversations."""
-    return len(HistoryLog(home / SCOPE / "memory").after(0))
+    return len(stored_entries(home, SCOPE))
 
 
 async def test_others_are_answered_and_stop_ends_the_waiting() -> None:

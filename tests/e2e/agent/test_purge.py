@@ -19,11 +19,12 @@ import pytest
 from dulwich.repo import Repo
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.events import SessionKey
+from gateway.ports import HistoryEntry
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
 from tests.fakes.documents import stored_text
+from tests.fakes.histories import open_journal_history
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
@@ -86,8 +87,7 @@ def plant_canaries(home: Path) -> None:
         "memory/history.jsonl.corrupt": f"{words}\n",
         "memory/.pending/x.json": json.dumps({"session": "x", "answer": words}),
         "memory/.dream.json": json.dumps({"studied": words}),
-        "memory/2026-11-20-old-note.md": f"# Session Memory\n\n- Ann: {words}\n- Ann: stays\n",
-        "memory/2026-11-20.md": f"## Flush at 10:00 (session: pocket:ann)\n\n- {words}\n- stays\n",
+        "memory/2026-11-20.md.edited-0123abcd": f"- {words}\n",
         "memory/HISTORY.md.legacy": f"[2025-01-01 10:00] {words}\n",
         "memory/.MEMORY.md.0123abcd-4567.tmp": words,
         "blobs/" + "0" * 64: f"- {words}",
@@ -98,10 +98,16 @@ def plant_canaries(home: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (scope / "attachments" / ("2" * 64)).write_bytes(gzip.compress(words.encode() * 9))
-    HistoryLog(scope / "memory").keep_raw(
-        HistoryEntry(timestamp="2026-11-20 10:00", content="[raw] 1 message", entry="eraw", session="pocket:ann"),
-        [{"role": "user", "content": words, "timestamp": "2026-11-20T10:00:00Z", "by": {"id": "ann"}}],
-    )
+    with open_journal_history(home, SCOPE) as history:
+        history.keep_raw(
+            HistoryEntry(timestamp="2026-11-20 10:00", content="[raw] 1 message", entry="eraw", session="pocket:ann"),
+            {"role": "user", "content": words, "timestamp": "2026-11-20T10:00:00Z", "by": {"id": "ann"}},
+        )
+        history.put_note("2026-11-20-old-note.md", f"# Session Memory\n\n- Ann: {words}\n- Ann: stays\n")
+        history.put_note("2026-11-20.md", f"## Flush at 10:00 (session: pocket:ann)\n\n- {words}\n- stays\n")
+        files = history.files
+    for name, text in files.items():
+        (scope / "memory" / name).write_text(text)
     event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": f"cannot read {words}"}
     event |= {"raw": json.dumps({"from": {"id": "ann"}, "text": words})}
     others = {**event, "raw": json.dumps({"from": {"id": "bob"}, "text": "bob's event"}), "reason": "odd"}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.history.history_log import HistoryLog
 from gateway.app import composition
 from gateway.ports import Store
 from gateway.settings import Settings
@@ -96,7 +95,7 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
         assert max(took[True]) <= max(took[False]) + 0.1
         assert model.thinking >= 2
         begun = clock.seconds
-        while not HistoryLog(home / SCOPE / "memory").after(0):
+        while not await parlour.app.store.history.after(SCOPE):
             await asyncio.sleep(SLOW)
             assert clock.seconds - begun < 20 * SLOW
         if trigger == "tokens":
@@ -112,6 +111,6 @@ async def test_new_that_waits_waits_for_every_round(clock: VirtualClock, tmp_pat
         for n in range(4):
             await measure_answer(parlour, clock, "ann", f"thing {n}: " + "and more words " * 250)
         assert await parlour.channel.ask("ann", "/new") == "New session started."
-        entries = HistoryLog(home / SCOPE / "memory").after(0)
+        entries = await parlour.app.store.history.after(SCOPE)
         assert len(entries) > 1
         assert [0, *(each.end for each in entries)] == [*(each.start for each in entries), 8]

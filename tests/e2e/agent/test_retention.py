@@ -14,7 +14,7 @@ from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, Job
+from gateway.ports import DisplayedMessage, HistoryEntry, Job, NoteChange
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where
@@ -94,13 +94,17 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         await wait_until_purged(parlour)
         scope = home / SCOPE
         (scope / "sessions" / "x.jsonl.corrupt").write_text(OLD)
-        (scope / "memory" / "2026-01-01-a-note.md").write_text(OLD)
-        line = f'{{"entry":"e1","message":{{"role":"user","content":"{OLD}","timestamp":"2026-01-01T00:00:00Z"}}}}\n'
-        (scope / "memory" / "raw.jsonl").write_text(line)
+        history = parlour.app.store.history
+        assert await history.write(SCOPE, notes={"2026-01-01-a-note.md": NoteChange(was=None, body=OLD.encode())})
+        said = {"role": "user", "content": OLD, "timestamp": "2026-01-01T00:00:00Z"}
+        await history.keep_raw(SCOPE, HistoryEntry(timestamp="2026-01-01 00:00", content="[raw]", entry="e1"), [said])
+        await parlour.app.history_files.flush()
+        assert OLD in (scope / "memory" / "raw.jsonl").read_text()
         await at(parlour, datetime.now(UTC) + timedelta(seconds=5)).expire(TODAY)
         assert not list((scope / "sessions").glob("*.jsonl*"))
         assert not list((scope / "memory").glob("2026-01-01*"))
-        assert (scope / "memory" / "raw.jsonl").read_text() == ""
+        assert not (scope / "memory" / "raw.jsonl").exists()
+        assert not await history.raw_messages(SCOPE, "e1")
         assert OLD in await parlour.document(SCOPE)
         before = {
             line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)

@@ -9,10 +9,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.transcript_lines import kind_of
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
@@ -147,7 +147,7 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
     assert {"trim", "mark", "pointer"} & {kind_of(line) for line in lines} >= {"trim", "pointer"}
     is_moved = any(kind_of(line) in ("snapshot", "trim", "pointer") for line in lines[-6:])
     assert is_moved or again[: len(last)] == last
-    entries = HistoryLog(home / MEMORY).after(0)
+    entries = stored_entries(home, "people/pocket%3aann")
     assert [each.start for each in entries] == [0, *(each.end for each in entries[:-1])]
     [day] = (home / MEMORY).glob("20??-??-??.md")
     assert day.read_text().count("## Flush at") == [what for what, _ in narrow.answered].count("flush")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from agent.memory.documents.file_documents import change_document
 from agent.memory.editing.three_way_merge import revert_change, three_way
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from tests.fakes.documents import open_documents
+from tests.fakes.histories import open_history
 
 SCOPE, NAME = "people/telegram%3a42", "MEMORY.md"
 LINES = st.sampled_from(
@@ -31,7 +31,7 @@ def test_changes_merges_and_undos_are_those_of_texts(data: st.DataObject) -> Non
 async def _play(data: st.DataObject) -> None:
     documents, changes = open_documents()
     nothing: Any = None  # an undo asks neither journal nor sessions
-    service = MemoryService(Path("nowhere"), documents, nothing, nothing)
+    service = MemoryService(open_history(), documents, nothing, nothing)
     now, past = "", list[tuple[str, str, str]]()  # id, text before and after each change
     for _ in range(data.draw(st.integers(1, 7))):
         kind = data.draw(st.sampled_from(["replace", "merge", "undo"]))

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.memory.history.history_files import printed_files, read_files
-from agent.memory.history.history_log import LOCK, HistoryLog, redact_history
+from agent.memory.history.history_log import LOCK, HistoryLog
+from agent.memory.history.history_markdown import HistoryMarkdown
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import HistoryEntry, MarkKind, ScopeHistory, StoredNote
@@ -54,7 +55,7 @@ MARKS = st.dictionaries(st.sampled_from(MarkKind), st.dictionaries(st.text(max_s
 async def play(folder: Path, steps: list[tuple[Any, ...]]) -> ScopeHistory:
     """Do the same to files and to rows; return the rows."""
     store = await open_inline_store()
-    rows, files, disk = store.history, HistoryLog(folder), Disk()
+    rows, files = store.history, HistoryLog(folder)
     for step in steps:
         match step:
             case ("append", entries):
@@ -69,7 +70,7 @@ async def play(folder: Path, steps: list[tuple[Any, ...]]) -> ScopeHistory:
                 await rows.advance_dream(SCOPE, min(cursor, newest))
                 files.dream_cursor = min(cursor, newest)
             case ("erase", word):
-                redact_history(folder, disk, lambda text, word=word: text.replace(word, "-"))  # type: ignore[misc]
+                erase_files(folder, word)
                 await rows.rewrite(SCOPE, lambda name, raw, word=word: erase(name, raw, word))  # type: ignore[misc]
         for entry in {each.entry for each in files.after(0)}:
             assert await rows.raw_messages(SCOPE, entry) == files.raw_messages(entry)
@@ -89,6 +90,18 @@ def erase(name: str, raw: bytes, word: str) -> bytes:
     if isinstance(line.get("keys"), dict):
         line["keys"] = {}
     return encode({**line, "content": line["content"].replace(word, "-")})
+
+
+def erase_files(folder: Path, word: str) -> None:
+    """Erase a word from the files."""
+    for name in ("history.jsonl", "raw.jsonl"):
+        path = folder / name
+        if path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)
+            path.write_bytes(b"".join(erase(name, raw, word) for raw in lines))
+    pairs = [(each.timestamp, each.content) for each in HistoryLog(folder).after(0)]
+    if pairs:
+        HistoryMarkdown(folder, Disk()).rebuild(pairs)
 
 
 def files_of(folder: Path) -> Mapping[str, bytes]:

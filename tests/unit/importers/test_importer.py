@@ -18,15 +18,16 @@ from agent.importers.import_ledger import ImportLedgers
 from agent.importers.importer import MemoryImporter
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter
-from agent.memory.history.history_log import HistoryLog
+from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, transcript_of_archive
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
-from gateway.ports import Store
+from gateway.store.sql_store import SqlStore
 from tests.fakes import other_bots
+from tests.fakes.histories import KilledHistory
 from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 from tests.fakes.other_bots import fingerprint, jsonl, write
 from tests.fakes.store import open_inline_store
@@ -38,7 +39,7 @@ KEY = SessionKey("telegram", "42")
 class ImportScene:
     """A home, and a bot that somebody used before."""
 
-    def __init__(self, folder: Path, store: Store) -> None:
+    def __init__(self, folder: Path, store: SqlStore) -> None:
         self.home = folder / "home"
         self.store = store
         self.theirs = folder / "theirs"
@@ -62,6 +63,7 @@ class ImportScene:
             home=self.home,
             system=system,
             documents=documents,
+            history=KilledHistory(self.store._engine, disk if isinstance(disk, FaultyDisk) else None),
             ledgers=ledgers,
             conversations=ConversationImporter(
                 home=self.home,
@@ -86,6 +88,7 @@ class ImportScene:
         for _ in range(3):
             await writer.flush()
             self.passed += 10
+        await HistoryFileWriter(self.home, self.store.history, self.store.documents).flush()
         return items
 
     def text(self, name: str, scope: str = SCOPE) -> str:
@@ -137,7 +140,7 @@ async def test_everything_of_theirs_is_there(tmp_path: Path) -> None:
         for theirs, ours in (("SOUL.md", "SOUL.md"), ("USER.md", "USER.md"), ("memory/MEMORY.md", "memory/MEMORY.md")):
             assert world.text(ours) == (source / theirs).read_text()
         assert world.text("memory/2026-03-25-api-design.md") == (source / "memory/2026-03-25-api-design.md").read_text()
-        entries = HistoryLog(world.home / SCOPE / "memory").after(0)
+        entries = await world.store.history.after(SCOPE)
         assert [(each.cursor, each.timestamp, each.origin) for each in entries] == [
             (1, "2026-04-03 00:02", "owner"),
             (2, "2026-04-04 10:00", "owner"),
@@ -313,7 +316,7 @@ async def test_a_rerun_after_a_crash_completes_it(tmp_path: Path, is_mapped: boo
         disk = FaultyDisk()
         await world.take(disk=disk, mapped=mapped)
         expected, steps = world.state(), disk.count
-    assert steps > 40
+    assert steps > 30
     for at in range(0, steps, 7):
         (tmp_path / str(at)).mkdir()
         async with open_import(tmp_path / str(at)) as world:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,9 +19,17 @@ from agent.memory.prompt.due_jobs import EDIT
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.errors import ToolFailed
-from gateway.ports import Job
+from gateway.ports import Job, StoreLimits
+from gateway.store.database import Database
+from gateway.store.engine import StoreEngine
+from gateway.store.history import SqlHistory
+from gateway.store.workers import WorkerIdentity
 from tests.fakes.documents import FakeDocuments
+from tests.fakes.histories import SyncHistory
 from tests.fakes.proposals import open_staging
+from tests.fakes.store import InlineWriter
+
+T = TypeVar("T")
 
 SCOPE = "people/telegram%3a42"
 ANN, BEN = "telegram%3a42", "telegram%3a43"
@@ -56,6 +65,20 @@ class KillingDisk(Disk):
         self.step()
 
 
+class KillingHistory(SqlHistory):
+    """Rows in whose change the process may end, before or behind it."""
+
+    def __init__(self, changes: FakeDocuments) -> None:
+        super().__init__(StoreEngine(InlineWriter(changes.connection), StoreLimits(), utc_now, WorkerIdentity()))
+        self._documents = changes
+
+    async def _change(self, operation: Callable[[Database], T]) -> T:
+        self._documents.step()
+        result = await super()._change(operation)
+        self._documents.step()
+        return result
+
+
 @cache
 def store_of(home: Path) -> FakeDocuments:
     """Return the documents of *home*."""
@@ -68,7 +91,8 @@ def build_editor(home: Path, disk: KillingDisk | None = None) -> tuple[ChatMemor
     changes.step = disk.step
     documents = ScopeDocuments(changes)
     staging = open_staging(home, documents)
-    editor = ChatMemoryEditor(home, documents, staging, writing=asyncio.Lock(), now=utc_now, disk=disk)
+    history = KillingHistory(changes)
+    editor = ChatMemoryEditor(history, documents, staging, writing=asyncio.Lock(), now=utc_now)
     return editor, documents
 
 
@@ -168,13 +192,13 @@ MOVED = [
 ]
 
 
-async def fill_archive(home: Path) -> Path:
-    """Write the documents, and an archive of three more lines; return its path."""
+async def fill_archive(home: Path) -> SyncHistory:
+    """Write the documents, and an archive of three more lines; return the history that has it."""
     await fill(home)
-    path = home / SCOPE / "memory" / ARCHIVE
-    path.parent.mkdir(parents=True)
-    path.write_text("# Moved from MEMORY.md\n\n# Facts\n\n- Drives a Golf\n- Collects stamps\n- Likes tea\n")
-    return path
+    history = SyncHistory(store_of(home).connection, SCOPE)
+    text = "# Moved from MEMORY.md\n\n# Facts\n\n- Drives a Golf\n- Collects stamps\n- Likes tea\n"
+    history.put_note(ARCHIVE, text)
+    return history
 
 
 async def test_a_line_of_the_archive_is_edited_in_memory(tmp_path: Path) -> None:
@@ -184,7 +208,7 @@ async def test_a_line_of_the_archive_is_edited_in_memory(tmp_path: Path) -> None
     done = await editor.edit(request(), MOVED)
     assert (await texts(tmp_path))["MEMORY.md"] == "# Facts\n\n- Lives in Leipzig\n- Smokes\n- Drives a Zoe\n"
     assert done.changes == (LineChange("- Drives a Golf", "- Drives a Zoe"), LineChange(old="- Collects stamps"))
-    assert archive.read_text() == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
+    assert archive.notes[ARCHIVE] == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
     newest, before = await documents.changes.log(SCOPE, limit=2)
     assert [newest.why, before.why] == [request().cause, UNARCHIVED]
     texts_before = await documents.changes.texts(SCOPE, before.number)
@@ -198,22 +222,22 @@ async def test_a_kill_while_a_line_moves_back_loses_no_line(tmp_path: Path, at: 
     editor, _ = build_editor(tmp_path, KillingDisk(at))
     with pytest.raises(KilledProcess):
         await editor.edit(request(), MOVED)
-    everything = (await texts(tmp_path))["MEMORY.md"] + archive.read_text()
+    everything = (await texts(tmp_path))["MEMORY.md"] + archive.notes[ARCHIVE]
     assert all(line in everything for line in ("- Drives a", "- Likes tea", "- Smokes"))
     editor, _ = build_editor(tmp_path)
     await editor.edit(request(), MOVED)
     assert (await texts(tmp_path))["MEMORY.md"] == "# Facts\n\n- Lives in Leipzig\n- Smokes\n- Drives a Zoe\n"
-    assert archive.read_text() == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
+    assert archive.notes[ARCHIVE] == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
 
 
 async def test_a_member_is_told_which_archive_has_the_line(tmp_path: Path) -> None:
     """Archives do not name authors, so only an admin edits their lines; nothing moves."""
     archive = await fill_archive(tmp_path)
-    before = archive.read_text()
+    before = archive.notes[ARCHIVE]
     editor, _ = build_editor(tmp_path)
     with pytest.raises(ToolFailed, match=rf"moved to {ARCHIVE}, where only an admin .*: - Drives a Golf"):
         await editor.edit(request(may_all=False), MOVED[:1])
-    assert (archive.read_text(), await texts(tmp_path)) == (before, BEFORE)
+    assert (archive.notes[ARCHIVE], await texts(tmp_path)) == (before, BEFORE)
 
 
 async def test_a_tainted_edit_of_an_archived_line_waits_with_its_line_in_memory(tmp_path: Path) -> None:

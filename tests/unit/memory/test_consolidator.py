@@ -150,7 +150,7 @@ async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
         world.prompt_limit = 1_050
         return world
 
-    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=10, at=range(1, 400, 4)):
+    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=6, at=range(1, 400, 2)):
         spans = [(each.start, each.end) for each in world.history.after(0)]
         assert [end for _, end in spans] == [start for start, _ in spans[1:]] + [8], at
         assert world.model.calls == len(spans), at

@@ -8,6 +8,7 @@ import pytest
 
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from tests.fakes.documents import FakeDocuments
+from tests.fakes.histories import open_history
 
 SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 
@@ -18,5 +19,5 @@ async def test_what_it_had_remembered_is_found_without_and_behind_a_yes(tmp_path
     documents = FakeDocuments()
     assert await documents.write(SCOPE, "MEMORY.md", "- Owns an airship\n", was="", why=why)
     trace = DeletionTrace.of("s1", {"turn": TURN, "i": 2}, "please note what my zeppelin is")
-    found = await DerivedDataFinder(tmp_path, documents).find(SCOPE, KEY, "7", [trace])
+    found = await DerivedDataFinder(documents, open_history()).find(SCOPE, KEY, "7", [trace])
     assert found == {"MEMORY.md": ["- Owns an airship"]}

@@ -13,6 +13,7 @@ import pytest
 from agent.memory import MemoryStore, Session
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.history.folder_history import open_folder
 from agent.memory.history.history_log import line_fingerprint
 from agent.tools.tool import ScopedRecall
 from agent.turn_memory import TurnMemoryTools
@@ -78,7 +79,7 @@ async def test_a_hundred_thousand_messages_leave_memory_within_its_limit(tmp_pat
 
 async def test_lines_go_with_their_headings_and_items_with_what_is_nested_in_them(tmp_path: Path) -> None:
     """The archive can be read by itself, and an emptied section leaves no heading behind."""
-    archive = MemoryArchive(max_chars=LIMIT, now=lambda: START)
+    archive = MemoryArchive(max_chars=LIMIT, history=open_folder(tmp_path / "people" / "a"), now=lambda: START)
     documents = FileDocumentStore(tmp_path, fit=archive.fit)
     filler = "".join(f"- filler number {n} with a few words\n" for n in range(45))
     text = f"# Garden\n\n- roses:\n  - red ones\n  - white ones\n\n# House\n\n{filler}"
@@ -106,7 +107,8 @@ async def test_killed_at_any_write_no_line_is_lost(tmp_path: Path, at: int) -> N
     await FileDocumentStore(tmp_path).write("people/a", "MEMORY.md", text, was="", why="t")
     disk = FaultyDisk(at=at, error=ProcessCrash())
     for each in (disk, LooseDisk()):
-        archive = MemoryArchive(max_chars=LIMIT, now=lambda: START, disk=each)
+        history = open_folder(tmp_path / "people" / "a", each)
+        archive = MemoryArchive(max_chars=LIMIT, history=history, now=lambda: START)
         documents = FileDocumentStore(tmp_path, fit=archive.fit, disk=each)
         now = await documents.read("people/a", "MEMORY.md")
         try:
@@ -125,7 +127,7 @@ async def test_killed_at_any_write_no_line_is_lost(tmp_path: Path, at: int) -> N
 async def test_a_line_that_a_search_returned_yesterday_stays(tmp_path: Path, is_searched: bool) -> None:
     """The oldest line moves first, unless `memory_search` returned it for an answer; archives keep no words of it."""
     clock = SteppedClock()
-    archive = MemoryArchive(max_chars=LIMIT, now=clock)
+    archive = MemoryArchive(max_chars=LIMIT, history=open_folder(tmp_path / "people" / "a"), now=clock)
     documents = FileDocumentStore(tmp_path, fit=archive.fit)
     old = "- The zeppelin of uncle Gregor landed in Friedrichshafen"
     text = f"{old}\n" + "".join(f"- fact number {n} with a few words\n" for n in range(50))
@@ -147,23 +149,23 @@ async def test_a_line_that_a_search_returned_yesterday_stays(tmp_path: Path, is_
 
 async def test_the_record_of_use_is_small_and_forgets_with_the_line(tmp_path: Path) -> None:
     """It holds fingerprints, never words, a limited number of them, and none of a line that was erased."""
-    archive = MemoryArchive(max_chars=LIMIT, now=lambda: START)
+    archive = MemoryArchive(max_chars=LIMIT, history=open_folder(tmp_path / "people" / "a"), now=lambda: START)
     documents = FileDocumentStore(tmp_path, fit=archive.fit)
     folder = tmp_path / "people" / "a" / "memory"
     old = "- The zeppelin of uncle Gregor landed in Friedrichshafen"
     text = f"{old}\n" + "".join(f"- fact number {n} with a few words\n" for n in range(50))
     await documents.write("people/a", "MEMORY.md", text, was="", why="t")
-    archive.note_found(folder, [old])
+    await archive.note_found("people/a", [old])
     record = folder / ".used.json"
     assert line_fingerprint(old) in record.read_text()
     assert "zeppelin" not in record.read_text()
     now = await documents.read("people/a", "MEMORY.md")
     await documents.write("people/a", "MEMORY.md", text.replace(f"{old}\n", ""), was=now.rev, why="t")
     assert line_fingerprint(old) not in record.read_text()
-    archive.note_found(folder, [f"- made up {n}" for n in range(9_000)])
+    await archive.note_found("people/a", [f"- made up {n}" for n in range(9_000)])
     assert record.stat().st_size < 200_000
     now = await documents.read("people/a", "MEMORY.md")
     await documents.write("people/a", "MEMORY.md", "- tea\n", was=now.rev, why="t")
     assert not record.exists()
-    archive.note_found(folder, ["- tea"])
+    await archive.note_found("people/a", ["- tea"])
     assert not record.exists()

@@ -15,6 +15,7 @@ from agent.memory.jobs.memory_jobs import MemoryJobs, append_bullet, as_bullet
 from agent.memory.prompt.due_jobs import REMEMBER
 from gateway.ports import ScopeDocument
 from tests.fakes.clock import VirtualClock
+from tests.fakes.histories import open_history
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
 
 
@@ -43,7 +44,7 @@ async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path
     """Also what was queued before a restart, which nobody noted in this process."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea", n=1))
-    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), home=tmp_path)
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history())
     await work.settle(SCOPE)
     assert await memory(tmp_path) == "- Ann likes tea\n"
     assert jobs.jobs == {}
@@ -57,7 +58,7 @@ async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path
 async def test_settling_costs_nothing_when_nothing_is_pending(tmp_path: Path) -> None:
     """The journal is asked once per scope, then only when something was noted."""
     jobs = FakeJobs()
-    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), home=tmp_path)
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history())
     for _ in range(10):
         await work.settle(SCOPE)
     assert jobs.asked[SCOPE] == 1
@@ -93,7 +94,7 @@ async def test_nobody_reads_memory_while_another_applies_what_is_pending(tmp_pat
         fact = f"Ann likes {is_broken}"
         await jobs.put(remember_job(fact))
         documents = SlowDocuments(tmp_path, is_broken=is_broken)
-        work = MemoryJobs(jobs, documents, home=tmp_path)
+        work = MemoryJobs(jobs, documents, history=open_history())
         first = asyncio.create_task(work.settle(SCOPE))
         await documents.begun.wait()
         second = asyncio.create_task(work.settle(SCOPE))
@@ -110,12 +111,12 @@ async def test_twice_is_once(tmp_path: Path) -> None:
     """A crash between the file and the journal, or two sessions settling at once: one bullet."""
     jobs = FakeJobs()
     job = remember_job("Ann likes tea")
-    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), home=tmp_path)
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history())
     for _ in range(2):
         await jobs.put(job)
         work.note(job)
         await asyncio.gather(
-            work.settle(SCOPE), MemoryJobs(jobs, FileDocumentStore(tmp_path), home=tmp_path).settle(SCOPE)
+            work.settle(SCOPE), MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history()).settle(SCOPE)
         )
     assert await memory(tmp_path) == "- Ann likes tea\n"
 
@@ -126,7 +127,7 @@ async def test_a_lost_race_is_run_again(tmp_path: Path) -> None:
     documents.times = 2
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    await MemoryJobs(jobs, documents, home=tmp_path).settle(SCOPE)
+    await MemoryJobs(jobs, documents, history=open_history()).settle(SCOPE)
     assert await memory(tmp_path) == "- other 1\n- other 0\n- Ann likes tea\n"
     assert jobs.jobs == {}
 
@@ -137,7 +138,7 @@ async def test_after_three_lost_races_the_job_waits(tmp_path: Path) -> None:
     documents.times = 3
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    work = MemoryJobs(jobs, documents, home=tmp_path)
+    work = MemoryJobs(jobs, documents, history=open_history())
     await work.settle(SCOPE)
     [job] = jobs.jobs.values()
     assert job.attempts == 1
@@ -150,7 +151,7 @@ async def test_a_full_disk_keeps_the_job(tmp_path: Path) -> None:
     disk = FaultyDisk(at=1, error=OSError(errno.ENOSPC, "full"))
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
-    work = MemoryJobs(jobs, FileDocumentStore(tmp_path, disk=disk), home=tmp_path)
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path, disk=disk), history=open_history())
     await work.settle(SCOPE)
     assert len(jobs.jobs) == 1
     await work.settle(SCOPE)
@@ -161,7 +162,7 @@ async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: VirtualC
     """Untrusted text is never remembered by itself, neither before a turn nor in the background."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann's password is 1234", origin="untrusted"))
-    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), home=tmp_path)
+    work = MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history())
     await work.settle(SCOPE)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(JobRunner(jobs, quick={REMEMBER: work.apply}, slow={}, now=lambda: START).run())

@@ -556,7 +556,7 @@ async def test_a_redaction_between_commit_and_write_leaves_no_old_byte(tmp_path:
             return found
 
     slow = SlowRecords()
-    slow._connection = records._connection
+    slow.connection = records.connection
     await SessionFileWriter(tmp_path, slow, records.transcripts).flush()
     for path in path_of(tmp_path).parent.iterdir():
         assert b"secret" not in path.read_bytes()

@@ -255,7 +255,7 @@ async def test_what_was_erased_comes_back_from_no_older_journal(tmp_path: Path) 
     older = [each.body for each in await stored(records)]
     await mirror.redact(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
     for each, was in zip(await stored(records), older, strict=True):
-        records._connection.execute("UPDATE record SET body = ? WHERE seq = ?", (was, each.seq))
+        records.connection.execute("UPDATE record SET body = ? WHERE seq = ?", (was, each.seq))
     await adopt(tmp_path, records)
     found = b"".join(each.body for each in await stored(records))
     assert (b"question 1" in found, b"question 2" in found) == (False, True)
@@ -303,7 +303,7 @@ async def test_twice_is_once(tmp_path: Path) -> None:
     write(path_of(tmp_path, THREAD), head(SECOND, THREAD), *map(body, talk(1, first=10, key=THREAD)))
     assert await adopt(tmp_path, records) == 0
     assert await stored(records, THREAD) == []
-    records._connection.execute("DELETE FROM meta WHERE name = 'adopted_turns'")
+    records.connection.execute("DELETE FROM meta WHERE name = 'adopted_turns'")
     assert await adopt(tmp_path, records) == 1
     assert await stored(records) == before
 

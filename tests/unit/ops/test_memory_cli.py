@@ -140,7 +140,6 @@ async def test_dream_runs_when_it_is_told_to(terminal: CommandTerminal) -> None:
 def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     """Under the home's lock: an edit by hand is a change like others, and the readable history can be made anew."""
     terminal.make_home()
-    assert terminal.well("memory") == "nothing is remembered yet\n"
     memory = write(terminal.home / ANN / "memory" / "MEMORY.md", "- tea\n")
     write(
         terminal.home / ANN / "memory" / "history.jsonl",

@@ -12,25 +12,20 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.history.history_log import (
-    ARCHIVE_SUFFIX,
-    KEYS,
-    HistoryEntry,
-    HistoryLog,
-    keys_of_all_lines,
-    line_fingerprint,
-)
+from agent.memory.history.history_files import NOTE_NAME
+from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
+from agent.memory.history.line_keys import keys_of_all_lines
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource, chunk_markdown
 from agent.memory.search.sources.transcript_source import TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
-from gateway.ports import DocumentChangeStore, Line, ScopeDocument, SearchHit
-from gateway.ports.documents import document_file
+from gateway.ports import DocumentChangeStore, HistoryEntry, HistoryStore, Line, SearchHit
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
 _PAPERS = {"USER.md": "USER.md", "memory/MEMORY.md": "MEMORY.md"}  # the documents that are searched
+_MEMORY = "memory/"  # before the name of a note
 _REACH = 5  # messages, or lines, on each side
 _LONGEST = 2_000  # characters of one, except of the line that was asked for
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -39,15 +34,16 @@ Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
 
 
 class ScopeSource:
-    """Implements `UnitSources` over a scope's turns, documents, and its folder, which is read in threads."""
+    """Implements `UnitSources` over a scope's turns, documents, history, and its folder, which is read in threads."""
 
     def __init__(
         self,
         folder: Path,
+        scope: str,
+        history: HistoryStore,
         *,
         zone: Callable[[], str],
         cut: Cut = chunk_markdown,
-        scope: str = "",
         transcripts: TranscriptSource | None = None,
         documents: DocumentChangeStore | None = None,
         disk: Disk | None = None,
@@ -59,6 +55,7 @@ class ScopeSource:
         self._folder = folder
         self._scope = scope
         self._documents = documents
+        self._history = history
         self._zone = zone
         self._cut = cut
         self._disk = disk or Disk()
@@ -73,31 +70,41 @@ class ScopeSource:
         """Return every source with a mark that changes with its content."""
         turns = await self._transcripts.marks() if self._transcripts is not None else {}
         marks = {UnitSource(name=f"{SESSIONS}{transcript}"): mark for transcript, mark in turns.items()}
-        revs = (await self._documents.heads([self._scope]))[self._scope].revs if self._documents is not None else {}
-        return marks | await asyncio.to_thread(self._file_marks, revs)
+        documents = (await self._documents.heads([self._scope]))[self._scope].revs if self._documents else {}
+        marks |= {UnitSource(name=path): documents[name] for path, name in _PAPERS.items() if name in documents}
+        marks |= await asyncio.to_thread(self._file_marks)
+        revs = await self._history.revs(self._scope)
+        marks |= {UnitSource(name=f"{_MEMORY}{name}"): rev for name, rev in revs.notes.items()}
+        if revs.entries:
+            marks[UnitSource(name=HISTORY)] = revs.entries
+        keys = revs.entries + revs.keys
+        return {each: f"{mark}+{keys}" if _has_keys(each.name) else mark for each, mark in marks.items()}
 
-    def _file_marks(self, revs: Mapping[str, str]) -> dict[UnitSource, str]:
-        """Return the marks of files, and of documents with the given revs."""
-        marks = {UnitSource(name=path): revs[name] for path, name in _PAPERS.items() if name in revs}
-        memory = self._folder / "memory"
+    def _file_marks(self) -> dict[UnitSource, str]:
+        marks: dict[UnitSource, str] = {}
         papers = () if self._documents is not None else _PAPERS
-        for name in (*papers, HISTORY, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
+        # And what a person has put beside the notes.
+        others = [path.name for path in (self._folder / "memory").glob("[0-9]*.md") if not NOTE_NAME.match(path.name)]
+        for name in (*papers, *(f"{_MEMORY}{each}" for each in others)):
             with suppress(FileNotFoundError):
                 marks[UnitSource(name=name)] = mark_of(self._folder / name)
-        if keys := self._keys_mark():
-            marks |= {each: f"{mark}+{keys}" for each, mark in marks.items() if _has_keys(each.name)}
         return marks
 
     async def read(self, source: UnitSource, since: str) -> SourceReading:
         """Return the units of *source*, or the new ones of a conversation. Raises FileNotFoundError."""
         if self._transcripts is not None and source.name.startswith(SESSIONS):
             return await self._transcripts.read(source.name.removeprefix(SESSIONS), since)
-        if self._documents is not None and source.name in _PAPERS:
-            document = await self._documents.read(self._scope, _PAPERS[source.name])
-            if not document.rev:
-                raise FileNotFoundError(source.name)
-            return await asyncio.to_thread(self._read_document, document)
-        return await asyncio.to_thread(self._read_file, source)
+        marks = await self.marks()  # before reading, so that a concurrent write changes the next mark
+        if source not in marks:
+            raise FileNotFoundError(source.name)
+        if source.name == HISTORY:
+            entries = await self._history.after(self._scope)
+            units: Sequence[SearchUnit] = await asyncio.to_thread(self._cut_entries, entries)
+        else:
+            units = await asyncio.to_thread(self._cut, await self.text(source), day_of(source.name.rpartition("/")[2]))
+        if _has_keys(source.name):
+            units = _with_keys(units, await keys_of_all_lines(self._history, self._scope))
+        return SourceReading(units=units, mark=marks[source])
 
     async def messages(self, source: UnitSource, low: int, high: int) -> Sequence[Line]:
         """Return the messages of a conversation with ``low <= i < high``."""
@@ -105,66 +112,37 @@ class ScopeSource:
             return ()
         return await self._transcripts.messages(source.name.removeprefix(SESSIONS), low, high)
 
-    def _read_file(self, source: UnitSource) -> SourceReading:
-        path = self._folder / source.name
-        mark = mark_of(path)  # before reading, so that a concurrent write changes the next mark
-        if source.name == HISTORY:
-            return SourceReading(units=self._entries(), mark=mark)
-        return self._keyed(source.name, self._paper(path), mark)
-
-    def _read_document(self, document: ScopeDocument) -> SourceReading:
-        return self._keyed(document_file(document.name), self._cut(document.text, None), document.rev)
-
-    def _keyed(self, name: str, units: Sequence[SearchUnit], mark: str) -> SourceReading:
-        if _has_keys(name) and (keys := self._keys_mark()):
-            return SourceReading(units=self._with_keys(units), mark=f"{mark}+{keys}")
-        return SourceReading(units=units, mark=mark)
-
     async def text(self, source: UnitSource) -> str:
-        """Return the text of a document or note."""
+        """Return the text of a document or a note."""
+        name = source.name.removeprefix(_MEMORY)
         if self._documents is not None and source.name in _PAPERS:
             return (await self._documents.read(self._scope, _PAPERS[source.name])).text
-        return await asyncio.to_thread(self._text, source)
+        if source.name in _PAPERS or not NOTE_NAME.match(name):
+            data = await asyncio.to_thread(self._disk.load, self._folder / source.name)
+        else:
+            data = await self._history.note(self._scope, name)
+        return (data or b"").decode("utf-8", "replace")
 
-    def _text(self, source: UnitSource) -> str:
-        return (self._disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
+    async def entry(self, line: int) -> Sequence[HistoryEntry]:
+        """Return the history entry in *line*, or nothing."""
+        return (await self._history.after(self._scope))[line - 1 : line]
 
-    def entry(self, line: int) -> Sequence[HistoryEntry]:
-        """Return the history entry in *line*, or nothing. Blocks."""
-        return self._history()[line - 1 : line]
-
-    # -- private -----------------------------------------------------------------------------------
-
-    def _paper(self, path: Path) -> Sequence[SearchUnit]:
-        data = self._disk.load(path)
-        if data is None:
-            raise FileNotFoundError(path.name)
-        return self._cut(data.decode("utf-8", "replace"), day_of(path.name))
-
-    def _with_keys(self, units: Sequence[SearchUnit]) -> Sequence[SearchUnit]:
-        """Return *units* with the keys of their lines, which are searched like headings, but not shown."""
-        keys = keys_of_all_lines(self._folder / "memory", self._disk)
-        found = ([keys.get(line_fingerprint(line), "") for line in unit.text.splitlines()] for unit in units)
-        return [
-            replace(unit, about=" / ".join(part for part in (unit.about, *texts) if part))
-            for unit, texts in zip(units, found, strict=True)
-        ]
-
-    def _keys_mark(self) -> str:
-        """Return a mark of the files that have keys of lines; "" without any."""
-        paths = [path for path in (self._folder / HISTORY, self._folder / "memory" / KEYS) if path.is_file()]
-        return "+".join(map(mark_of, paths))
-
-    def _entries(self) -> Sequence[SearchUnit]:
+    def _cut_entries(self, entries: Sequence[HistoryEntry]) -> list[SearchUnit]:
         zone = self.zone
         return [
             unit
-            for n, entry in enumerate(self._history(), start=1)
+            for n, entry in enumerate(entries, start=1)
             for unit in (_of(entry, n, each) for each in self._cut(entry.content, _local(entry.timestamp, zone)))
         ]
 
-    def _history(self) -> Sequence[HistoryEntry]:
-        return HistoryLog(self._folder / "memory", self._disk).after(0)
+
+def _with_keys(units: Sequence[SearchUnit], keys: Mapping[str, str]) -> Sequence[SearchUnit]:
+    """Return *units* with the keys of their lines, which are searched like headings, but not shown."""
+    found = ([keys.get(line_fingerprint(line), "") for line in unit.text.splitlines()] for unit in units)
+    return [
+        replace(unit, about=" / ".join(part for part in (unit.about, *texts) if part))
+        for unit, texts in zip(units, found, strict=True)
+    ]
 
 
 def mark_of(path: Path) -> str:
@@ -212,7 +190,7 @@ async def read_surroundings(sources: ScopeSource, name: str, line: int) -> Seque
     if line < 1 or source not in await sources.marks():
         return ()
     if name == HISTORY:
-        entries = await asyncio.to_thread(sources.entry, line)
+        entries = await sources.entry(line)
         return [SearchHit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in entries]
     if name.startswith(SESSIONS):
         return await _messages_around(sources, source, line)

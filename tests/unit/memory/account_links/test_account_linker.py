@@ -12,6 +12,7 @@ from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -46,6 +47,8 @@ def linker_of(
         session_files=mirror,
         scope_lock=ScopeLock(),
         writing=asyncio.Lock(),
+        history=records.history,
+        history_files=HistoryFileWriter(home, records.history, records.documents),
         merger=MemoryMerger(home=home, changes=records.documents, disk=Disk()),
         notice=files.notice,
         hold_documents=files.hold,

@@ -1,72 +1,208 @@
-"""Archives of MEMORY.md when accounts are linked and unlinked."""
+"""Histories when accounts are linked and unlinked: entries, raw messages, notes, archives of MEMORY.md and keys."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from pathlib import Path
 
+from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.memory_merge import MemoryMerger
+from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.editing.memory_archive import USED, MemoryArchive
-from agent.memory.history.history_log import add_keys, line_fingerprint, load_keys
+from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import add_keys
 from agent.memory.storage.disk import Disk
-from tests.fakes.documents import FakeDocuments
-from tests.fakes.memory import START
+from agent.memory.storage.session_file_writer import SessionFileWriter
+from gateway.events import PlatformAccount, SessionKey
+from gateway.ports import HistoryEntry, MarkKind, NoteChange, ScopeMove
+from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
+from tests.fakes.histories import KilledHistory, SyncHistory
+from tests.fakes.memory import START, DyingDisk, FakeJobs, FakeRecords, ProcessCrash, talk
 
 ANN, BOB = "people/telegram%3a1", "people/slack%3at%3a2"
+ANNS, BOBS = SessionKey("telegram", "1"), SessionKey("slack", "t/2")
 LIMIT = 2_000
 KEYS = {
-    ANN: {line_fingerprint("telegram:1 owns item number 0 of the collection"): "one"},
-    BOB: {line_fingerprint("slack:t:2 owns item number 0 of the collection"): "two"},
+    ANN: {line_fingerprint("telegram%3a1 owns item number 0 of the collection"): "one"},
+    BOB: {line_fingerprint("slack%3at%3a2 owns item number 0 of the collection"): "two"},
 }
+NAMES = {ANN: "2026-11-20-talk.md", BOB: "2026-11-20-talk-2.md"}
 
 
-def documents_of(home: Path) -> ScopeDocuments:
-    """Return documents with a low ceiling."""
-    archive = MemoryArchive(max_chars=LIMIT, now=lambda: START)
+class LinkedPeople:
+    """Two people with a history each, and what links and unlinks them."""
 
-    async def fit(scope: str, before: str, text: str) -> str:
-        (home / scope / "memory").mkdir(parents=True, exist_ok=True)
-        return archive.fit(home / scope / "memory", before, text)
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.records = FakeRecords(
+            *talk(2, key=ANNS, scope=ANN), *talk(2, first=10, key=BOBS, scope=BOB, transcript="b" * 16)
+        )
+        archive = MemoryArchive(max_chars=LIMIT, history=self.records.history, now=lambda: START)
+        self.documents = ScopeDocuments(self.records.documents, fit=archive.fit)
+        self.links = SqlAccountLinks(self.records.engine, LinkSnapshot(), {})
 
-    return ScopeDocuments(FakeDocuments(), fit=fit)
+    async def fill(self, scope: str, key: SessionKey) -> None:
+        """Give a person a history, and so many lines that the first ones are in an archive."""
+        name, history = scope.removeprefix("people/"), self.records.history
+        text = "".join(f"- {name} owns item number {n} of the collection\n" for n in range(60))
+        await self.documents.write(scope, "MEMORY.md", text, was="", why="remember:t", by=name)
+        await add_keys(history, scope, KEYS[scope], text)
+        spoke = HistoryEntry(timestamp="2026-11-20 10:00", content=f"{name} spoke", session=str(key), entry=f"e{name}")
+        life = HistoryEntry(timestamp="2026-11-19 10:00", content=f"{name}'s old life")
+        await history.append(scope, spoke, life)
+        await history.advance_dream(scope, 1)
+        raw = HistoryEntry(timestamp="2026-11-21 10:00", content="[raw]", session=str(key), entry=f"r{name}")
+        await history.keep_raw(scope, raw, [{"role": "user", "content": f"{name} was not summarised"}])
+        notes = {
+            "2026-11-20-talk.md": f"# Session Memory\n\n- **Session**: {key}\n\n{name} talked.\n",
+            "2026-11-20.md": f"## Flush at 10:00 (session: {key})\n\n- {name} flushed\n",
+            f"2026-11-19-{name[:5]}.md": f"{name} wrote this\n",
+        }
+        marks = {MarkKind.FLUSHED: {str(key): "c1"}}
+        changes = {each: NoteChange(was=None, body=text.encode()) for each, text in notes.items()}
+        assert await history.write(scope, notes=changes, marks=marks)
+
+    def linker(self, disk: Disk | None = None) -> AccountLinker:
+        """Return what a process has after its start."""
+        disk = disk or Disk()
+        history = KilledHistory(self.records.engine, disk if isinstance(disk, DyingDisk) else None)
+
+        files = DocumentFileWriter(self.home, self.records.documents, has_git=False)
+
+        async def nothing(_: str) -> None:
+            """There is nothing to close."""
+
+        return AccountLinker(
+            links=self.links,
+            records=self.records,
+            jobs=FakeJobs(),
+            transcripts=self.records.transcripts,
+            session_files=SessionFileWriter(self.home, self.records, self.records.transcripts, disk=disk),
+            scope_lock=ScopeLock(),
+            writing=asyncio.Lock(),
+            history=history,
+            history_files=HistoryFileWriter(self.home, history, self.records.documents, disk=disk),
+            merger=MemoryMerger(home=self.home, changes=self.records.documents, disk=disk),
+            notice=files.notice,
+            hold_documents=files.hold,
+            settle_documents=files.settle,
+            reopen=lambda _: None,
+            close_files=nothing,
+            now=lambda: START,
+            disk=disk,
+        )
+
+    async def link(self) -> None:
+        """Make Bob a part of Ann."""
+        await self.links.link(ScopeMove(id="link:1", kind="link", source=BOB, target=ANN, at=START))
+
+    async def unlink(self) -> None:
+        """Make him somebody else again."""
+        account = PlatformAccount.from_name("slack%3at%3a2")
+        await self.links.unlink(ScopeMove(id="u:1", kind="unlink", source=ANN, target=BOB, at=START, account=account))
+
+    def history(self, scope: str) -> SyncHistory:
+        """Return what is stored."""
+        return SyncHistory(self.records.connection, scope)
+
+    def state(self, scope: str) -> dict[str, object]:
+        """Return what counts of a scope: what is stored, and its files."""
+        stored = self.history(scope).load()
+        folder = self.home / scope / "memory"
+        files = {path.name: path.read_text() for path in folder.glob("[!.]*") if path.is_file()}
+        rows = {"entries": stored.entries, "raws": stored.raws, "notes": stored.notes, "marks": stored.marks}
+        return {**rows, "dream": stored.dream_cursor, **files}
 
 
-async def fill(documents: ScopeDocuments, scope: str, name: str) -> None:
-    """Remember so much as *name* that the first lines move to the archive."""
-    for n in range(60):
-        now = await documents.read(scope, "MEMORY.md")
-        text = f"{now.text}- {name} owns item number {n} of the collection\n"
-        await documents.write(scope, "MEMORY.md", text, was=now.rev, why="remember:t", by=name)
+async def people(home: Path) -> LinkedPeople:
+    """Return two people with histories."""
+    made = LinkedPeople(home)
+    await made.fill(ANN, ANNS)
+    await made.fill(BOB, BOBS)
+    return made
 
 
-def archive(home: Path, scope: str) -> str:
-    """Return the scope's one archive."""
-    [path] = (home / scope / "memory").glob("*.archive.md")
-    return path.read_text()
+async def test_linked_everything_is_in_one_history(tmp_path: Path) -> None:
+    """Entries by time with new cursors, dreamt ones first; days joined, other notes with a number; keys of both."""
+    made = await people(tmp_path)
+    await made.link()
+    await made.linker().resume()
+    history = made.history(ANN)
+    assert [each.content for each in history.after(0)] == [
+        "telegram%3a1 spoke",
+        "slack%3at%3a2 spoke",
+        "telegram%3a1's old life",
+        "slack%3at%3a2's old life",
+        "[raw]",
+        "[raw]",
+    ]
+    assert [each.cursor for each in history.after(0)] == [4, 5, 6, 7, 8, 9]
+    assert history.dream_cursor == 5
+    assert [name for name, text in history.notes.items() if "talked" in text] == sorted(NAMES.values())
+    assert all(f"- {name} flushed" in history.notes["2026-11-20.md"] for name in ("telegram%3a1", "slack%3at%3a2"))
+    [archive] = [text for name, text in history.notes.items() if name.endswith(".archive.md")]
+    assert all(f"- {name} owns item number 0 " in archive for name in ("telegram%3a1", "slack%3at%3a2"))
+    assert history.marks(MarkKind.KEYS) == KEYS[ANN] | KEYS[BOB]
+    assert made.history(BOB).load().entries == ()
+    assert "slack%3at%3a2 spoke" in (tmp_path / ANN / "memory" / "HISTORY.md").read_text()
+    assert not (tmp_path / BOB).exists()
 
 
-async def test_archives_are_joined_and_taken_apart_by_the_lines_authors(tmp_path: Path) -> None:
-    """Linked, both archives of a day are one; unlinked, each account has its own lines again."""
-    documents = documents_of(tmp_path)
-    await fill(documents, ANN, "telegram:1")
-    await fill(documents, BOB, "slack:t:2")
-    for scope, keys in KEYS.items():
-        add_keys(tmp_path / scope / "memory", Disk(), keys, (await documents.read(scope, "MEMORY.md")).text)
-    merger = MemoryMerger(home=tmp_path, changes=documents.changes, disk=Disk())
-    await merger.merge_documents("m1", BOB, ANN, source_account="slack:t:2", target_account="telegram:1")
-    memory = (await documents.read(ANN, "MEMORY.md")).text
-    merger.merge_files("m1", BOB, ANN, memory, accounts=("slack:t:2", "telegram:1"))
-    joined = archive(tmp_path, ANN)
-    assert "- telegram:1 owns item number 0 " in joined
-    assert "- slack:t:2 owns item number 0 " in joined
-    assert not (tmp_path / ANN / "memory" / USED).exists()
-    assert load_keys(tmp_path / ANN / "memory", Disk()) == KEYS[ANN] | KEYS[BOB]
-    assert len(list((tmp_path / ANN / "memory").glob("[0-9]*.md"))) == 1
-    for path in sorted((tmp_path / BOB).rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    await merger.split("m2", ANN, BOB, "slack:t:2", lambda _: "", "telegram:1")
-    assert {each: load_keys(tmp_path / each / "memory", Disk()) for each in KEYS} == KEYS
-    assert "slack:t:2" not in archive(tmp_path, ANN)
-    assert "- telegram:1 owns item number 0 " in archive(tmp_path, ANN)
-    assert "telegram:1" not in archive(tmp_path, BOB)
-    assert "- slack:t:2 owns item number 0 " in archive(tmp_path, BOB)
+async def test_apart_again_each_has_their_own(tmp_path: Path) -> None:
+    """By session, by owner where there is none, and by author where the lines of an archive are concerned."""
+    made = await people(tmp_path)
+    await made.link()
+    await made.linker().resume()
+    await made.unlink()
+    await made.linker().resume()
+    for scope, other in ((ANN, "slack%3at%3a2"), (BOB, "telegram%3a1")):
+        stored = made.history(scope).load()
+        parts = (*stored.entries, *stored.raws, *(note.body for note in stored.notes.values()))
+        name, everything = scope.removeprefix("people/"), b"".join(parts).decode()
+        for trace in (
+            " spoke",
+            "'s old life",
+            " was not summarised",
+            " talked",
+            " flushed",
+            " wrote this",
+            " owns item",
+        ):
+            assert name + trace in everything
+        assert other not in everything
+        assert made.history(scope).marks(MarkKind.KEYS) == KEYS[scope]
+        assert len(made.history(scope).marks(MarkKind.FLUSHED)) == 1
+
+
+async def test_killed_anywhere_a_link_and_its_end_are_done_once(tmp_path: Path) -> None:
+    """Before and behind each change of rows and files, doing it again gives what it gives undisturbed."""
+
+    async def play(home: Path, at: int) -> tuple[dict[str, object], dict[str, object], bool]:
+        made = await people(home)
+        died = False
+        for move in (made.link, made.unlink):
+            await move()
+            try:
+                await made.linker(DyingDisk(at=at, error=ProcessCrash())).resume()
+            except ProcessCrash:
+                died = True
+                await made.linker().resume()
+        return made.state(ANN), made.state(BOB), died
+
+    ann, bob, _ = await play(tmp_path / "whole", -1)
+    at = 0
+    while True:
+        home = tmp_path / "killed"
+        *states, died = await play(home, at)
+        for found, wanted in zip(states, (ann, bob), strict=True):
+            for name in found.keys() | wanted.keys():
+                assert found.get(name) == wanted.get(name), (at, name)
+        shutil.rmtree(home)
+        if not died:
+            break
+        at += 5
+    assert at > 30

@@ -14,6 +14,7 @@ from agent.memory.dream.dream_service import DreamService, RestoreConflict, Rest
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from gateway.ports import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
+from tests.fakes.histories import open_history
 from tests.fakes.memory import SCOPE, FaultyDisk, ProcessCrash
 
 
@@ -44,7 +45,7 @@ class DreamedScope:
     async def undo(self, change: str) -> UndoResult:
         """Do what /memory undo does."""
         nothing: Any = None  # it asks neither journal nor sessions
-        service = MemoryService(self.world.home, self.world.documents, nothing, nothing)
+        service = MemoryService(open_history(), self.world.documents, nothing, nothing)
         return await service.undo(self.world.scope, change, by="ann")
 
     async def write(self, text: str, why: str, by: str = "ann") -> None:

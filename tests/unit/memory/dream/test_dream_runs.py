@@ -13,13 +13,12 @@ from structlog.testing import capture_logs
 
 from agent.memory.dream.dream_phases import TOKENS_IN
 from agent.memory.dream.dreamer import DreamSchedule
-from agent.memory.history.history_log import line_fingerprint, load_keys
+from agent.memory.history.history_log import line_fingerprint
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
-from agent.memory.storage.disk import Disk
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.events import PlatformAccount
-from gateway.ports import DocumentChange, TextChange
+from gateway.ports import DocumentChange, MarkKind, TextChange
 from tests.fakes.documents import run
 from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
 from tests.fakes.memory import killed_runs
@@ -289,13 +288,12 @@ async def test_words_of_strangers_change_nothing_without_a_yes(tmp_path: Path) -
 
 
 async def test_keys_of_new_lines_are_stored_with_them(tmp_path: Path) -> None:
-    """Dream writes no history entry: the words that its lines are found by are in a file of the scope."""
+    """Dream writes no history entry: the words that its lines are found by are stored beside it."""
     said = edits(add("- orders pho", keys="food, dish"), add("- speaks plainly", document="SOUL.md", keys="tone"))
     here = world(tmp_path, "study", said)
     await here.dream()
     assert "- orders pho" in here.text()
-    folder = (tmp_path / here.scope) / "memory"
-    assert load_keys(folder, Disk()) == {line_fingerprint("orders pho"): "food, dish"}
+    assert here.history.marks(MarkKind.KEYS) == {line_fingerprint("orders pho"): "food, dish"}
 
 
 async def test_a_groups_dream_only_proposes_how_the_bot_sounds(tmp_path: Path) -> None:
@@ -419,7 +417,7 @@ async def test_a_scope_dreams_one_dream_at_a_time(tmp_path: Path) -> None:
 async def test_after_a_restart_what_is_new_is_expected(tmp_path: Path) -> None:
     """Every scope with entries behind its cursor gets its job; one that is up to date, none."""
     here = world(tmp_path)
-    done = DreamScene(tmp_path, scope=ROOM)
+    done = DreamScene(tmp_path, scope=ROOM, records=here.records)
     done.happened("old")
     done.history.dream_cursor = 1
     await here.dreamer().catch_up()
@@ -432,7 +430,7 @@ async def test_where_the_home_itself_is_the_one_scope(tmp_path: Path) -> None:
     here = DreamScene(tmp_path, "study", edits(*everything), scope="")
     here.write("SOUL.md", "- kind\n")
     here.happened("Something.")
-    DreamScene(tmp_path, scope=ROOM).happened("of another time")
+    DreamScene(tmp_path, scope=ROOM, records=here.records).happened("of another time")
     dreamer = here.dreamer(is_one=True)
     await dreamer.catch_up()
     assert [job.scope for job in here.jobs.jobs.values()] == [""]

@@ -65,14 +65,16 @@ def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
 
 
 def test_counts_are_of_one_scope(tmp_path: Path) -> None:
-    """Summaries, notes, files: of this folder alone, and of an empty one 0."""
+    """Files of this folder alone, and of an empty one 0, beside what the store counts."""
     mine, other = tmp_path / "people/a", tmp_path / "people/b"
     for folder in (mine, other):
         (folder / "memory").mkdir(parents=True)
-    (mine / "memory/history.jsonl").write_text("{}\n{}\n")
-    (mine / "memory/2026-11-22-roof.md").write_text("x")
-    found = count_scope(tmp_path, "people/a", remembered=3, staged_changes=2, conversations=1, since=START)
-    assert (found.waiting, found.since) == (2, START)
+    (mine / "attachments").mkdir()
+    (mine / "attachments" / ("0" * 64)).write_text("x")
+    found = count_scope(
+        tmp_path, "people/a", remembered=3, summaries=2, notes=1, staged_changes=2, conversations=1, since=START
+    )
+    assert (found.waiting, found.since, found.files) == (2, START, 1)
     assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
     empty = count_scope(tmp_path, "people/nobody")
     assert (empty.remembered, empty.conversations, empty.files, empty.since) == (0, 0, 0, None)

@@ -70,7 +70,7 @@ def test_what_others_said_is_in_no_export(tmp_path: Path) -> None:
     raw = {"entry": "e", "session": "pocket:ann", "i": 0, "message": line | foreign}
     transcript = f"{json.dumps(head)}\n{json.dumps(line | foreign)}\n".encode()
     conversations = [ArchiveMember("k.jsonl", len(transcript), lambda: transcript)]
-    (folder / "memory/raw.jsonl").write_text(f"{json.dumps(raw)}\n")
+    documents = {"raw.jsonl": f"{json.dumps(raw)}\n".encode()}
     rows = [
         {
             "purpose": "answer",
@@ -82,7 +82,9 @@ def test_what_others_said_is_in_no_export(tmp_path: Path) -> None:
             "cost": None,
         }
     ]
-    exported = members(tmp_path, SCOPE, rows, conversations=conversations, zone="Europe/Berlin", disk=Disk())
+    exported = members(
+        tmp_path, SCOPE, rows, documents=documents, conversations=conversations, zone="Europe/Berlin", disk=Disk()
+    )
     found = {each.name: each.read() or b"" for each in exported}
     assert sorted(found) == ["conversations/k.jsonl", "conversations/k.md", "memory/raw.jsonl", "usage.csv"]
     assert all(b"mine" in data for name, data in found.items() if name != "usage.csv")

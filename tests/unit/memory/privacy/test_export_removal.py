@@ -43,7 +43,9 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
     outbox = HeldOutbox([PendingDelivery(message=message, parts=(), preview=None)])
     now = START
     # None of these is asked.
-    parts: dict[str, Any] = dict.fromkeys(("usage", "session", "transcripts", "documents", "staging", "limit"))
+    parts: dict[str, Any] = dict.fromkeys(
+        ("usage", "session", "transcripts", "documents", "history", "staging", "limit")
+    )
 
     def clock() -> datetime:
         return now

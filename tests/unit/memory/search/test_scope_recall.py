@@ -60,6 +60,7 @@ async def scene(path: Path, records: FakeRecords | None = None) -> AsyncIterator
         documents=RecallEngine(),
         read_document=lambda file: f"read from {file.name}",
         zone=lambda scope: "UTC",
+        history=records.history,
         turns=records.transcripts,
         rows=records.documents,
         options=RecallOptions(calm=0.0),

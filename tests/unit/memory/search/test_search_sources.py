@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, lines_around
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.events import SessionKey
-from gateway.ports import TurnRecord
+from gateway.ports import HistoryEntry, TurnRecord
+from tests.fakes.histories import SyncHistory
 from tests.fakes.memory import ANN, SCOPE, START, CountingTranscripts, FakeRecords, exchange, talk
 
 THREAD = SessionKey("telegram", "42/7")
@@ -35,8 +36,9 @@ class SourceScope:
         self.turns = CountingTranscripts(self.records)
         return ScopeSource(
             self.folder,
+            SCOPE,
+            self.records.history,
             zone=lambda: "Europe/Berlin",
-            scope=SCOPE,
             transcripts=TranscriptSource(SCOPE, self.turns),
             documents=self.records.documents,
         )
@@ -220,14 +222,16 @@ async def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> N
     memory = scope.folder / "memory"
     memory.mkdir(parents=True)
     await scope.remember("MEMORY.md", "# Likes\n- green tea\n")
-    (memory / "2026-03-25-api.md").write_text("- chose REST\n")
-    (memory / ".flushed.json").write_text("{}")
+    (memory / "2026 plans.md").write_text("- a boat\n")  # a person's own
+    history = SyncHistory(scope.records.connection)
+    history.put_note("2026-03-25-api.md", "- chose REST\n")
     await scope.remember("USER.md", "Ann, a gardener\n")
     await scope.remember("SOUL.md", "kind\n")
     (memory / "MEMORY.md").write_text("the mirror, which is not read\n")
-    HistoryLog(memory).append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST.\n\nThen tea."))
+    history.append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST.\n\nThen tea."))
     assert sorted(await scope.sync()) == [
         "USER.md",
+        "memory/2026 plans.md",
         "memory/2026-03-25-api.md",
         "memory/MEMORY.md",
         "memory/history.jsonl",
@@ -238,11 +242,11 @@ async def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> N
     assert scope.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
     assert await scope.sync() == {}
     await scope.remember("MEMORY.md", "# Likes\n- black tea\n")
-    (memory / "2026-03-25-api.md").unlink()
+    history.replace(replace(history.load(), notes={}))
     found = await scope.sync()
     assert found.pop("memory/2026-03-25-api.md") is None
     assert [unit.text for unit in scope.units["memory/MEMORY.md"]] == ["- black tea"]
-    assert list(found) == ["memory/MEMORY.md"]
+    assert set(found) <= {"memory/MEMORY.md", "memory/history.jsonl"}
 
 
 def test_reading_on_says_where_it_cut_and_keeps_the_hit_whole() -> None:

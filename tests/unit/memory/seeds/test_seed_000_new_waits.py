@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.scopes import scope_folder
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.recording_model import RecordingModel
 
@@ -19,9 +19,8 @@ async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
     async with gateway(home=tmp_path, model=model, environment=WAITS) as parlour:
         await parlour.channel.ask("ann", "one")
         assert await parlour.channel.ask("ann", "/new") == "New session started."
-        memory = scope_folder(tmp_path, SCOPE) / "memory"
         assert await parlour.document(SCOPE) == "- they talked\n"
-        assert len(HistoryLog(memory).after(0)) == 1
+        assert len(stored_entries(tmp_path, SCOPE)) == 1
         assert await parlour.channel.ask("ann", "/new") == "New session started."
         await parlour.channel.ask("ann", "two")
     assert "- they talked" in model.prompts[-1][0]["content"]
@@ -45,4 +44,4 @@ async def test_a_failed_archive_clears_nothing(tmp_path: Path) -> None:
         assert list(memory.glob("20*.md")) == []
         model.fails = False
         assert await parlour.channel.ask("ann", "/new") == "New session started."
-        assert len(HistoryLog(memory).after(0)) == 1
+        assert len(stored_entries(tmp_path, SCOPE)) == 1

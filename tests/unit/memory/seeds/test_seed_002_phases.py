@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.notes.memory_flusher import MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.scopes import scope_folder
 from tests.fakes.consolidator import ScriptedProvider
+from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.recording_model import RecordingModel
 
@@ -79,7 +79,7 @@ async def test_the_life_of_a_session(tmp_path: Path) -> None:
         memory = scope_folder(tmp_path, SCOPE) / "memory"
         (note,) = memory.glob("20*-a-talk.md")
         assert "They talked." in note.read_text()
-        assert [each.content for each in HistoryLog(memory).after(0)] == ["[2026-11-22 10:00] They talked."]
+        assert [each.content for each in stored_entries(tmp_path, SCOPE)] == ["[2026-11-22 10:00] They talked."]
         await parlour.channel.ask("ann", "a fresh start")
     system, *rest = model.prompts[-1]
     assert "- they talked" in system["content"]
@@ -95,4 +95,4 @@ async def test_notes_can_be_switched_off(tmp_path: Path) -> None:
         await run_short_session(parlour)
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     assert list(memory.glob("20*.md")) == []
-    assert len(HistoryLog(memory).after(0)) == 1
+    assert len(stored_entries(tmp_path, SCOPE)) == 1

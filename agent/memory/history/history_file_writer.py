@@ -1,0 +1,165 @@
+"""Write the files of every history behind the commits, for people and other programs: the rows are true.
+
+No turn reads these files. One that a person has edited is set aside as `<name>.edited-<digest>` when it is written
+again. The digests of what was written last are in `memory/.mirror/history.json`, so that such a file is recognized.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+
+from agent.memory.history.history_files import NOTE_NAME, printed_files
+from agent.memory.history.history_log import CURSOR, DREAM_CURSOR
+from agent.memory.history.history_markdown import HISTORY_MD
+from agent.memory.scopes import list_scopes, scope_folder
+from agent.memory.storage.disk import Disk, wait_for_thread
+from agent.memory.storage.transcript_lines import decode, encode
+from gateway.errors import StoreUnavailable
+from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChangeStore, HistoryRowStore, StalePath
+
+log = structlog.get_logger(__name__)
+
+WRITTEN = ".mirror/history.json"  # name -> digests that the file may have: of its text now, and of the one before
+FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR})
+_FOLDER = "memory/"
+_POLL = 0.5  # seconds; what nothing was stored of since is known without asking the store
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before files that cannot be written are tried again
+_FROM_ENTRIES = (HISTORY_JSONL, HISTORY_MD, CURSOR)
+
+
+def is_history_file(name: str) -> bool:
+    """Return True if *name*, of a file in a scope's `memory/`, is one that is printed from the history."""
+    return name in FILES or NOTE_NAME.match(name) is not None
+
+
+class HistoryFileWriter:
+    """Writes the files of every scope. `run` must run in one task; any task may call the other methods."""
+
+    def __init__(
+        self,
+        home: Path,
+        history: HistoryRowStore,
+        documents: DocumentChangeStore,
+        *,
+        is_mirroring: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """*documents* knows the stale files of all of a scope's memory. Without *is_mirroring* none is written."""
+        self._is_mirroring = is_mirroring
+        self._home = home
+        self._history = history
+        self._documents = documents
+        self._disk = disk or Disk()
+        self._lock = asyncio.Lock()
+        self._is_failing = False
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        pause = _POLL
+        while True:
+            is_clean = await self.flush()
+            pause = _POLL if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def begin(self, *, is_outdated: bool) -> None:
+        """Write every file, if those of the home are of another store, or older than it; none is set aside.
+
+        Raises OSError and StoreUnavailable.
+        """
+        if is_outdated and self._is_mirroring:
+            scopes = {"", *await asyncio.to_thread(list_scopes, self._home), *await self._history.scopes()}
+            async with self._lock:
+                for scope in sorted(scopes):
+                    await self._write(scope, None, is_outdated=True)
+
+    async def flush(self, scope: str | None = None) -> bool:
+        """Write the stale files, of *scope* or of all; return False if one could not be written."""
+        if not self._is_mirroring:
+            return True
+        async with self._lock:
+            try:
+                failed = await self._write_stale(scope)
+            except StoreUnavailable:
+                return False
+        if failed and not self._is_failing:
+            log.warning("history_files.cannot_write", error=failed)
+        self._is_failing = bool(failed)
+        return not failed
+
+    async def settle(self, scope: str) -> None:
+        """Write every file of *scope*, and set aside those that a person has edited. Raises OSError."""
+        if not self._is_mirroring:
+            return
+        async with self._lock:
+            await self._write(scope, None)
+        if not await self.flush(scope):
+            raise OSError("the files of the history cannot be written")
+
+    @asynccontextmanager
+    async def pause_writes(self) -> AsyncIterator[None]:
+        """Write nothing while the context is open."""
+        async with self._lock:
+            yield
+
+    async def _write_stale(self, scope: str | None) -> str:
+        """Return the error of a file that could not be written, "" without one."""
+        stale: dict[str, list[StalePath]] = defaultdict(list)
+        for file in await self._documents.stale_paths(scope):
+            if file.path.startswith(_FOLDER) and is_history_file(file.path.removeprefix(_FOLDER)):
+                stale[file.scope].append(file)
+        error = ""
+        for each, files in stale.items():
+            names = {file.path.removeprefix(_FOLDER) for file in files}
+            try:
+                await self._write(each, names | set(_FROM_ENTRIES if HISTORY_JSONL in names else ()))
+            except OSError as failure:
+                error = failure.strerror or str(failure)
+                continue
+            for file in files:
+                await self._documents.drop_stale_path(file)
+        return error
+
+    async def _write(self, scope: str, names: Collection[str] | None, *, is_outdated: bool = False) -> None:
+        """Write the files *names*, or all; outdated ones are not set aside. Raises OSError."""
+        printed = printed_files(await self._history.load(scope))
+        folder = scope_folder(self._home, scope) / "memory"
+        await wait_for_thread(asyncio.to_thread(self._write_files, folder, printed, names, is_outdated))
+
+    def _write_files(
+        self, folder: Path, printed: Mapping[str, bytes], names: Collection[str] | None, is_outdated: bool
+    ) -> None:
+        if not folder.is_dir() and not printed:  # the scope was erased, or moved
+            return
+        if names is None:
+            there = {path.name for path in folder.glob("*")} if folder.is_dir() else set()
+            names = {name for name in there | set(printed) if is_history_file(name)}
+        written = dict(decode(self._disk.load(folder / WRITTEN) or b"{}") or {})
+        current = {name: self._disk.load(folder / name) for name in names}
+        changes = {name: printed.get(name) for name in names if printed.get(name) != current[name]}
+        if not changes:
+            return
+        for name, data in changes.items():
+            now = current[name]
+            if now and not is_outdated and not name.startswith("."):
+                is_ours = _digest(now) in written.get(name, ()) or (data or b"").startswith(now)
+                if not is_ours:
+                    self._disk.replace(folder / f"{name}.edited-{_digest(now)[:8]}", now)
+            written[name] = [_digest(each) for each in (data, now) if each]
+        # Before the files: after a kill in between, both texts are known as ours.
+        self._disk.replace(folder / WRITTEN, encode({name: each for name, each in written.items() if each}))
+        for name, data in changes.items():
+            if data is None:
+                self._disk.remove(folder / name)
+            else:
+                self._disk.replace(folder / name, data)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
