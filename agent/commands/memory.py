@@ -213,7 +213,9 @@ async def _why(context: CommandContext, text: str) -> str:
 async def _undo(context: CommandContext, sha: str) -> str:
     if not sha:
         return context.translate("memory.undo_what")
-    done = await context.services.memory.documents.undo(context.scope, sha, by=context.account.name)
+    done = await context.services.memory.documents.undo(
+        context.scope, sha, by=context.account.name, turn=context.turn.id
+    )
     if done is UndoResult.UNKNOWN:
         return context.translate("memory.no_such_change", sha=sha[:40])
     return context.translate("memory.undone" if done is UndoResult.DONE else "memory.overtaken")

@@ -117,7 +117,8 @@ _CAUSES = {  # by the beginning of a version's cause; a longer one before its pr
 def format_change(version: DocumentChange, *, zone: str, language: str) -> str:
     """Return one line: the change's name, time and cause."""
     sentence = next((each for begins, each in _CAUSES.items() if version.why.startswith(begins)), "memory.cause_other")
-    cause = translate(sentence, language, what=version.why.rpartition(" ")[2][:40])
+    what = version.undoes[: len(version.short)] or version.why.rpartition(" ")[2][:40]
+    cause = translate(sentence, language, what=what)
     return f"`{version.short}` {format_moment(version.at, zone, language)}: {cause}"
 
 

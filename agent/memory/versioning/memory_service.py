@@ -29,7 +29,8 @@ from gateway.ports import (
 _MIN_PATTERN = 3  # characters
 _MAX_ATTEMPTS = 3
 _NOTE = re.compile(r"\d{4}-\d{2}-\d{2}(-[\w-]+)?", re.ASCII)
-UNDO = "undo "  # then the version's name
+UNDO = "undo "  # then the version's name, and the turn that asked for it, if any
+_LOOK_BACK = 50  # changes in which our own is looked for after a crash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +140,11 @@ class MemoryService:
             message = await self._remembering_message(scope, change)
         return LineOrigin(line=line, name=name, change=change, message=message, entry=entry)
 
-    async def undo(self, scope: str, id_: str, *, by: str) -> UndoResult:
-        """Revert a change in all of its documents, or in none of them; later changes stay."""
+    async def undo(self, scope: str, id_: str, *, by: str, turn: str = "") -> UndoResult:
+        """Revert a change in all of its documents, or in none of them; later changes stay.
+
+        A repeated *turn* finds what it has undone.
+        """
         await self._documents.notice(scope)
         for _ in range(_MAX_ATTEMPTS):
             # Another change, or an erasure of the texts that are read here, gives the scope another number.
@@ -148,6 +152,10 @@ class MemoryService:
             change = await self._changes.find(scope, id_)
             if change is None:
                 return UndoResult.UNKNOWN
+            why = f"{UNDO}{change.short} {turn}".rstrip()
+            later = await self._changes.log(scope, limit=_LOOK_BACK, since=change.number) if turn else ()
+            if any(each.why == why for each in later):
+                return UndoResult.DONE
             reverted: dict[str, TextChange] = {}
             for name, (before, after) in (await self._changes.changed_texts(scope, change)).items():
                 now = await self._documents.read(scope, name)
@@ -155,7 +163,6 @@ class MemoryService:
                 if text is None:
                     return UndoResult.CONFLICT
                 reverted[name] = TextChange(now.rev, text)
-            why = f"{UNDO}{change.short}"
             if await self._documents.change(scope, reverted, why=why, by=by, undoes=change.id, after=number):
                 return UndoResult.DONE
         return UndoResult.CONFLICT

@@ -12,7 +12,7 @@ import pytest
 from agent.memory.documents.file_documents import document_path
 from gateway.ports import HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SummaryModel
-from tests.fakes.documents import edit_by_hand, stored_text
+from tests.fakes.documents import edit_by_hand, stored_changes, stored_text
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import change, memory
 
@@ -295,3 +295,28 @@ async def test_a_drop_that_is_killed_removes_one_line(tmp_path: Path, monkeypatc
 def write_by_hand(parlour: InProcessGateway, name: str, text: str) -> None:
     """Save a document as a person does, a while ago."""
     edit_by_hand(document_path(parlour.home, SCOPE, name), text)
+
+
+@pytest.mark.parametrize("word", ["undo", "correct"])
+async def test_a_kill_behind_the_change_answers_what_was_done(tmp_path: Path, word: str) -> None:
+    """The turn is repeated: its answer is as true as without the kill, and nothing is changed twice."""
+    async with gateway(home=tmp_path / "home") as parlour:
+        _, why = await say(parlour, "/remember I like green tea", "/memory why tea")
+        journal = parlour.app.store.journal
+        commit = journal.commit
+
+        async def kill_before(*given: Any, **more: Any) -> Any:
+            if not (tmp_path / "killed").exists() and len(stored_changes(parlour.home, SCOPE)) > 1:
+                parlour.kill(tmp_path / "killed")
+            return await commit(*given, **more)
+
+        journal.commit = kill_before  # type: ignore[method-assign]
+        command = f"/memory undo {change(why)}" if word == "undo" else "/memory correct I like green tea => I like mate"
+        [answer] = await say(parlour, command)
+    async with gateway(home=tmp_path / "killed") as parlour:
+        posts = await parlour.channel.posted("ann", 1)
+        assert posts[-1].text == answer
+        assert (await parlour.document(SCOPE)).strip() == ("" if word == "undo" else "- I like mate")
+        assert len(stored_changes(parlour.home, SCOPE)) == 2
+        [log] = await say(parlour, "/memory log")
+        assert f"change `{change(why)}` was undone" in log or word == "correct"
