@@ -37,7 +37,6 @@ from gateway.store.document_lines import (
 )
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
-from gateway.store.transcripts import MAKE_STALE
 
 _ADOPTED = "adopted_documents"
 _CACHED = 256  # documents
@@ -82,6 +81,12 @@ _ADD_CHANGE = (
 )
 _NAMES = "SELECT name FROM document WHERE scope = ?"
 _TABLES = ("document_line", "document_change", "document")
+# Numbers rise, also behind a debt that was paid: another flush may be about to drop that one.
+_OWE = (
+    "INSERT INTO stale_file (scope, key, transcript, changes) VALUES (?, '', ?, ?) "
+    "ON CONFLICT (scope, key, transcript) DO UPDATE SET changes = "
+    "CASE WHEN excluded.changes > stale_file.changes THEN excluded.changes ELSE stale_file.changes + 1 END"
+)
 _STALE = "SELECT scope, transcript, changes FROM stale_file WHERE key = ''"
 _STALE_OF = sql(_STALE, "AND scope = ?")
 _DROP_STALE = "DELETE FROM stale_file WHERE scope = ? AND key = '' AND transcript = ? AND changes = ?"
@@ -310,8 +315,8 @@ class SqlDocuments:
 
         def owe(database: Database) -> None:
             names = [name for (name,) in database.execute(_NAMES, (quote(scope),)).fetchall()]
-            _owe_files(database, quote(scope), names)
-            database.execute(MAKE_STALE, (quote(scope), "", REPOSITORY))
+            (number,) = database.execute(_NUMBER, (quote(scope),)).fetchone() or (0,)
+            _owe_files(database, quote(scope), [*map(document_file, names), REPOSITORY], number)
 
         self._engine.path_changes += 1
         await self._engine.writer.submit(owe)
@@ -396,7 +401,7 @@ def _store(
         database.execute(_SET_REV, (scope, name, revs[name], number))
     database.execute(_ADD_CHANGE, _change_columns(scope, replace(change, number=number)))
     database.execute(_SET_NUMBER, (number, scope))
-    _owe_files(database, scope, edits)
+    _owe_files(database, scope, map(document_file, edits), number)
     return number
 
 
@@ -408,8 +413,8 @@ def _lock(database: Database, scope: str) -> int:
     return int(number)
 
 
-def _owe_files(database: Database, scope: str, names: Iterable[str]) -> None:
-    database.executemany(MAKE_STALE, [(scope, "", document_file(name)) for name in names])
+def _owe_files(database: Database, scope: str, paths: Iterable[str], number: int) -> None:
+    database.executemany(_OWE, [(scope, path, number) for path in paths])
 
 
 # -- all changes ---------------------------------------------------------------------------------------
@@ -457,8 +462,8 @@ def _replace_scope(database: Database, scope: str, rows: _ScopeRows, number: int
         database.execute(_SET_NUMBER, (number, scope))
     else:
         database.execute("DELETE FROM memory_scope WHERE scope = ?", (scope,))
-    _owe_files(database, scope, dict.fromkeys((*names, *(each[1] for each in rows.documents))))
-    database.execute(MAKE_STALE, (scope, "", REPOSITORY))
+    changed = dict.fromkeys((*names, *(each[1] for each in rows.documents)))
+    _owe_files(database, scope, [*map(document_file, changed), REPOSITORY], number)
 
 
 def _read_states(changes: Sequence[Any], rows: Sequence[Any]) -> list[DocumentState]:

@@ -152,8 +152,7 @@ class PurgeJobs:
         If no turn ran while they were erased, nothing is left to do, and what was said since then stays.
         """
         payload: Mapping[str, Any] = job.payload
-        if not payload["awaited"]:
-            await self.storage.settle_documents(job.scope)
+        if not payload["awaited"] and not await self._settle_documents(job.scope):
             await self.storage.staging.discard(job.scope, str(payload["staged"]))
             return None
         pattern, requester = _request(payload)
@@ -217,19 +216,26 @@ class PurgeJobs:
                 return RetryJobLater(_RETRY_DELAY, "turns that may know the words are still running", counts=False)
             found = await erase(f"{job.payload['turn']} {format_time(self.storage.now())}")
             progress.passes += 1
-            if not is_known and not found:
+            if not is_known and not found and not await self._settle_documents(job.scope):
                 break
             if progress.passes >= _MOST_PASSES and not is_known:  # people write the words again and again
                 log.warning("memory.erasure_repeated", scope=job.scope, passes=progress.passes)
+                await self.storage.settle_documents(job.scope)
                 break
             if found:
                 progress.awaited |= await self._running(job.scope, key)
-        await self.storage.settle_documents(job.scope)
         del self.progress[job.id]
         self.commits.end(job.scope, job.id)
         if job.payload.get("staged"):
             await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
         return None
+
+    async def _settle_documents(self, scope: str) -> bool:
+        """Write the documents' files; return True if the documents changed meanwhile, as by an edit of a file."""
+        heads = self.storage.documents.changes.heads
+        before = (await heads([scope]))[scope].number
+        await self.storage.settle_documents(scope)
+        return (await heads([scope]))[scope].number != before
 
     async def scrub(self, _: Job) -> RetryJobLater | None:
         """Erase deleted data from the journal's pages, within the limits of the throttle."""

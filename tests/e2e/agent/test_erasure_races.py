@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -357,6 +358,32 @@ async def test_edits_by_hand_before_and_during_an_erasure(tmp_path: Path) -> Non
         text = await parlour.document(ROOM)
     assert [each for each in ("the sea", "the sun", "the moon") if each not in text] == []
     assert not where(home, ASCII)
+
+
+@BOTH
+async def test_an_edit_by_hand_behind_the_last_pass(tmp_path: Path, purge: str) -> None:
+    """The files are written at the end, which takes the edit over: its words are erased too."""
+    home = tmp_path / "home"
+    async with gateway(home=home, policy=OPEN) as parlour:
+        await parlour.channel.ask("room", f"/remember my {ASCII} leaks", **ADMIN)
+        await parlour.channel.ask("room", "/remember the sea is blue", **ADMIN)
+        await parlour.settle_documents()
+        memory, purges = home / ROOM / "memory" / "MEMORY.md", parlour.app.commands.memory.erasure.purge_jobs
+        edits = [f"- by hand: {ASCII}\n- by hand: the sun\n"]
+
+        async def edit_first(scope: str) -> None:
+            if edits:
+                edit_by_hand(memory, f"{memory.read_text()}{edits.pop()}")
+            await parlour.app.document_files.settle(scope)
+
+        object.__setattr__(purges, "storage", dataclasses.replace(purges.storage, settle_documents=edit_first))
+        await yes_to(parlour, f"/forget {ASCII}{purge}")
+        await wait_until_purged(parlour, ROOM)
+        text = await parlour.document(ROOM)
+        assert not edits
+    assert ASCII not in text
+    assert [each for each in ("the sea", "the sun") if each not in text] == []
+    assert not purge or not where(home, ASCII)
 
 
 async def test_a_phrase_that_wraps_over_two_lines(tmp_path: Path) -> None:
