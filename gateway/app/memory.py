@@ -149,7 +149,9 @@ def build_memory(
     windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
     consolidates = can_summarise and any(windows)
     archive = MemoryArchive(max_chars=settings.memory.max_chars, history=store.history, now=now)
-    documents = ScopeDocuments(store.documents, notice=document_files.notice, fit=archive.fit)
+    documents = ScopeDocuments(
+        store.documents, notice=document_files.notice, find_commit=document_files.find_change, fit=archive.fit
+    )
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
         home,

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.git_repository import RepositoryCommit, append_commits, head_of, open_repo, read_message
+from agent.memory.documents.git_repository import (
+    RepositoryCommit,
+    append_commits,
+    head_of,
+    open_repo,
+    read_message,
+    walk,
+)
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.written_files import note_writes
@@ -22,6 +29,8 @@ from gateway.ports.documents import DocumentState
 from gateway.ports.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
+
+_SHORTEST = 4  # characters of a commit's id that are taken for it
 
 _BY = "By: "
 _TRAILERS = re.compile(r"^Change: (\S+)\nNumber: (\d+)$", re.MULTILINE)
@@ -48,6 +57,16 @@ class DocumentCommits:
         if head is not None and found is None:
             self.set_aside(scope)
         return found or ("", 0)
+
+    def find_change(self, scope: str, beginning: str) -> str:
+        """Return the id of the change that the one commit whose id begins so is of; "" otherwise."""
+        path = self._path(scope)
+        if len(beginning) < _SHORTEST or not path.exists():
+            return ""
+        with open_repo(path, make=False) as repo:
+            found = [each.message for each in walk(repo) if each.sha.startswith(beginning.lower())]
+        trailers = read_trailers(found[0]) if len(found) == 1 else None
+        return trailers[0] if trailers is not None else ""
 
     def add(self, scope: str, states: Sequence[DocumentState]) -> None:
         """Commit *states*, the oldest first, behind the newest commit. Raises OSError."""

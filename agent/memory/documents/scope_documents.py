@@ -14,7 +14,13 @@ from gateway.ports import DocumentChange, DocumentChangeStore, ScopeDocument, Te
 log = structlog.get_logger(__name__)
 
 _MEMORY = "MEMORY.md"
+FindCommit: TypeAlias = Callable[[str, str], Awaitable[str]]
 Fit: TypeAlias = Callable[[str, str, str], Awaitable[str]]
+
+
+async def _find_no_commit(*_: str) -> str:
+    """Return "": there are no commits."""
+    return ""
 
 
 async def _notice_nothing(*_: str) -> None:
@@ -29,19 +35,29 @@ class ScopeDocuments:
         changes: DocumentChangeStore,
         *,
         notice: Callable[..., Awaitable[None]] = _notice_nothing,
+        find_commit: FindCommit = _find_no_commit,
         fit: Fit | None = None,
     ) -> None:
         """*notice* takes over edits by hand in the files of the given scopes.
 
-        *fit* returns a new MEMORY.md (scope, old text, new text) within its ceiling, which becomes another change.
+        *find_commit* returns the id of the change that a commit, named by the beginning of its id, is of. *fit* returns
+        a new MEMORY.md (scope, old text, new text) within its ceiling, which becomes another change.
         """
         self.changes = changes
         self.notice = notice
+        self._find_commit = find_commit
         self._fit = fit
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
         """Return the current text."""
         return await self.changes.read(scope, name)
+
+    async def find(self, scope: str, id_: str) -> DocumentChange | None:
+        """Return the change whose id, or whose commit's id, begins so; None when none or several do."""
+        if (change := await self.changes.find(scope, id_)) is not None or not id_.isalnum():
+            return change
+        id_ = await self._find_commit(scope, id_)
+        return await self.changes.find(scope, id_) if id_ else None
 
     async def epoch(self, scope: str) -> str:
         """Return the erasure epoch."""

@@ -56,7 +56,7 @@ class DreamService:
         for _ in range(_TRIES):
             # Another change, or an erasure of the texts that are read here, gives the scope another number.
             number = (await self._changes.heads([scope]))[scope].number
-            change = await self._changes.find(scope, id_)
+            change = await self._documents.find(scope, id_)
             if change is None:
                 return None
             before_change = await self._texts_before(scope, change)

@@ -270,6 +270,13 @@ class DocumentFileWriter:
             self._unsettled.discard(scope)
             await wait_for_thread(asyncio.to_thread(self._remove, scope))
 
+    async def find_change(self, scope: str, commit: str) -> str:
+        """Return the id of the change that a commit is of, by the beginning of the commit's id; "" for no commit."""
+        if not (self._is_mirroring and self._has_git):
+            return ""
+        async with self._commit_locks.hold(scope):
+            return await wait_for_thread(asyncio.to_thread(self._commits.find_change, scope, commit))
+
     @asynccontextmanager
     async def hold(self, *scopes: str) -> AsyncIterator[None]:
         """Leave the files of *scopes* as they are while the context is open, which may move them; then look again."""

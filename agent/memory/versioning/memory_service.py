@@ -112,7 +112,7 @@ class MemoryService:
         if not sha:
             newest = await self.log(scope, limit=1)
             sha = newest[0].id if newest else ""
-        change = await self._changes.find(scope, sha) if sha else None
+        change = await self._documents.find(scope, sha) if sha else None
         return (change, await change_diff(self._changes, scope, change)) if change is not None else None
 
     async def why(self, scope: str, text: str, *, limit: int = 3) -> list[LineOrigin]:
@@ -149,7 +149,7 @@ class MemoryService:
         for _ in range(_MAX_ATTEMPTS):
             # Another change, or an erasure of the texts that are read here, gives the scope another number.
             number = (await self._changes.heads([scope]))[scope].number
-            change = await self._changes.find(scope, id_)
+            change = await self._documents.find(scope, id_)
             if change is None:
                 return UndoResult.UNKNOWN
             why = f"{UNDO}{change.short} {turn}".rstrip()

@@ -72,14 +72,19 @@ async def test_an_edit_while_no_gateway_runs_is_taken_over(tmp_path: Path) -> No
 
 
 async def test_each_change_is_a_commit_that_git_can_read(tmp_path: Path) -> None:
-    """With the id that `/memory log` shows; `memory.git` off, there is none."""
+    """With the id that `/memory log` shows; commands take the commit's, too. With `memory.git` off, there is none."""
     async with gateway(home=tmp_path) as parlour:
         await remember(parlour, "likes tea")
         await remember(parlour, "has a dog")
         ids = [each.id for each in stored_changes(tmp_path, SCOPE)]
         with Repo(str(tmp_path / SCOPE / "memory" / ".git")) as repo:
+            commits = [entry.commit.id.decode() for entry in repo.get_walker()]
             messages = [entry.commit.message.decode() for entry in repo.get_walker()]
         assert [f"Change: {each}" in message for each, message in zip(ids, messages, strict=True)] == [True] * len(ids)
+        assert "has a dog" in await parlour.channel.ask("ann", f"/memory diff {commits[0][:8]}")
+        assert (await parlour.channel.ask("ann", f"/memory undo {commits[0]}")).startswith("Undone")
+        assert stored_text(tmp_path, SCOPE) == "- likes tea\n"
+        assert "Unknown change" in await parlour.channel.ask("ann", "/memory diff 0123456789abcdef")
     async with gateway(environment={"PARLOUR_MEMORY__GIT": "false"}) as parlour:
         await remember(parlour, "likes tea")
         assert paths(parlour.home)["MEMORY.md"].exists()
