@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from itertools import accumulate
 
 from agent.memory.account_links.document_merge import (
     EntryOwnership,
@@ -25,20 +27,25 @@ _REVERTS = ("undo ", "dream restore ")  # causes of versions that restore entrie
 def interleave_versions(
     first: Sequence[DocumentState], second: Sequence[DocumentState], *, first_account: str, second_account: str
 ) -> list[DocumentState]:
-    """Return the merged states of two histories in order of time.
+    """Return the merged states of two histories in order of time; those of each history stay in their order.
 
     The author of a change without one is its history's account; "" for a history of several accounts.
     """
     accounts = (first_account, second_account)
     current: list[Mapping[str, str]] = [{}, {}]
     merged: list[DocumentState] = []
-    for state, side in sorted(
-        [*((each, 0) for each in first), *((each, 1) for each in second)], key=lambda each: each[0].change.at
-    ):
+    # Gateways' clocks differ: a change may be older than the one before it, which must not become the newest text.
+    times = [(at, side, n) for side, each in enumerate((first, second)) for n, at in enumerate(_rising_times(each))]
+    for _, side, n in sorted(times):
+        state = (first, second)[side][n]
         current[side] = state.texts
         change = replace(state.change, by=state.change.by or accounts[side])
         merged.append(DocumentState(change=change, texts=merge_documents(*current)))
     return merged
+
+
+def _rising_times(states: Sequence[DocumentState]) -> Iterable[datetime]:
+    return accumulate((each.change.at for each in states), max)
 
 
 def merge_documents(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:

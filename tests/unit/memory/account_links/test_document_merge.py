@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.account_links.document_merge import merge_texts, remove_entries, select_entries, trace_ownership
+from agent.memory.account_links.history_merge import interleave_versions
 from agent.memory.editing.memory_entries import EntryKind, parse
+from gateway.ports import DocumentChange, DocumentState
+from tests.fakes.memory import START
 
 ANN, BOB = "pocket:ann", "pocket:bob"
 WORDS = st.sampled_from(["red zeppelin", "boat Nora", "cat Tom", "dog Bello", "tea", "Lisbon in May"])
@@ -78,3 +83,27 @@ def test_what_is_brought_back_is_whose_it_was() -> None:
     boat = {"M": "- the boat is called Nora\n"}
     ownership = trace_ownership([(boat, BOB), ({"M": ""}, ANN), (boat, "")], ANN)
     assert ownership.is_only_owner("M", "- the boat is called Nora", BOB)
+
+
+def history(name: str, times: list[int]) -> list[DocumentState]:
+    """Return versions of a document, each by the clock of the gateway that made it."""
+    return [
+        DocumentState(
+            change=DocumentChange(id=f"{name}{n}", number=n + 1, at=START + timedelta(seconds=at), why="t"),
+            texts={"MEMORY.md": f"- {name} {n}\n"},
+        )
+        for n, at in enumerate(times)
+    ]
+
+
+@given(*[st.lists(st.integers(0, 9), max_size=6)] * 2)
+def test_joined_histories_keep_the_order_of_each(first: list[int], second: list[int]) -> None:
+    """Clocks of gateways differ by minutes: with a link a corrected line came back, as its first version was newer."""
+    sides = history("ann", first), history("bob", second)
+    joined = interleave_versions(*sides, first_account=ANN, second_account=BOB)
+    for side, name in zip(sides, ("ann", "bob"), strict=True):
+        assert [each.change.id for each in side] == [
+            each.change.id for each in joined if each.change.id.startswith(name)
+        ]
+    newest = "".join(side[-1].texts["MEMORY.md"] for side in sides if side)
+    assert (joined[-1].texts["MEMORY.md"] if joined else "") == newest
