@@ -18,6 +18,7 @@ from gateway.app import build_operations
 from gateway.commands.replay import report_rows
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
+from tests.fakes.documents import edit_by_hand
 from tests.fakes.held_model import calls
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -113,7 +114,7 @@ async def test_what_has_changed_since_is_named(tmp_path: Path) -> None:
     async with gateway(home=home, model=scripted(LOOK, "Wet."), tools=(look_tool(runs),)) as parlour:
         await parlour.channel.ask("c1", "How is the roof?")
         turn = await newest_turn(parlour)
-    (home / "SOUL.md").write_text("You are a pirate.\n")
+    edit_by_hand(home / "SOUL.md", "You are a pirate.\n")
     async with gateway(home=home, model=scripted("unasked"), tools=(changed_look(),)) as parlour:
         line = await run_again(parlour, turn)
     named = {each["where"]: each for each in line["differences"]}
