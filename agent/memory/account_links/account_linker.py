@@ -52,6 +52,7 @@ log = structlog.get_logger(__name__)
 LINK, UNLINK = "link", "unlink"
 PEOPLE = "people/"
 _RETRY_DELAY = timedelta(seconds=5)
+_CLOCKS_APART = timedelta(minutes=10)  # of gateways, at most: an answer may look older than the link before it
 _PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
 
 
@@ -206,8 +207,11 @@ class AccountLinker:
         keys = [SessionKey.parse(key) for key in move.keys] if move.kind == UNLINK else None
         await self.transcripts.move(move.source, move.target, keys=keys)
         if move.kind == UNLINK:
+            since = move.since
+            if since is not None and self.jobs is not None:
+                since -= _CLOCKS_APART
             for scope in (move.source, move.target):
-                await self.session_files.redact(scope, partial(blank_answer, since=move.since))
+                await self.session_files.redact(scope, partial(blank_answer, since=since))
         folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)

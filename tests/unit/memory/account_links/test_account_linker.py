@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,21 @@ async def test_a_move_goes_on_once_what_another_gateway_has_changed_is_fetched(
     assert all({SCOPE, BOBS_SCOPE} <= set(each) for each in locked)
     assert await linker.links.moves() == []
     assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == 2
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["several gateways", "one gateway"])
+async def test_an_answer_by_a_clock_that_is_behind_loses_its_words_with_an_unlink(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    """It may quote the other account's memory, though its time is before the link that another gateway noted."""
+    records = FakeRecords(*talk(2, answered="he likes tea"), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE))
+    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
+    linker = linker_of(tmp_path, records, mirror, SqlJobs(records.engine) if is_shared else None)
+    at, bob = START + timedelta(minutes=5), PlatformAccount.from_name(BOBS_SCOPE.removeprefix("people/"))
+    await linker.links.link(ScopeMove(id="link:1", kind="link", source=BOBS_SCOPE, target=SCOPE, at=at))
+    await linker.resume()
+    move = ScopeMove(id="unlink:1", kind="unlink", source=SCOPE, target=BOBS_SCOPE, at=at, account=bob)
+    await linker.links.unlink(move)
+    await linker.resume()
+    bodies = b"".join(each.body for each in await records.transcripts.scan(SCOPE))
+    assert (b"question 0" in bodies, b"tea" in bodies) == (True, not is_shared)
