@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from urllib.parse import unquote
 from agent.memory.scopes import SHARED, list_scopes, quote, scope_folder
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import SessionRow
+from gateway.ports import DocumentChangeStore, HistoryRowStore, SessionRow
 
 _MOST_NAMED = 8
+_PERSONA = "SOUL.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,28 +35,46 @@ def label(scope: str) -> str:
     return unquote(name) or scope or "home"
 
 
+async def find_scopes(
+    home: Path, *, sessions: Sequence[SessionRow], documents: DocumentChangeStore, history: HistoryRowStore
+) -> list[str]:
+    """Return the scopes with a conversation, documents, a history or a folder, in order.
+
+    A folder is not enough: no gateway has all of them where several share a store. "" is the home itself, last, where
+    it remembers more than the persona of the installation.
+    """
+    remembering = set(await history.scopes())
+    heads = await documents.heads(["", *await documents.scopes()])
+    changed = {scope for scope, head in heads.items() if head.number}  # others have an epoch alone
+    stored = {each.scope for each in sessions} | changed | remembering
+    folders = await asyncio.to_thread(list_scopes, home)
+    has_texts = bool(set(heads[""].revs) - {_PERSONA})
+    is_scope = has_texts or "" in remembering or await asyncio.to_thread((home / "memory").is_dir)
+    return [*dict.fromkeys([*folders, *sorted(stored - {""})]), *([""] if is_scope else [])]
+
+
 class ScopeNames:
     """Finds scopes by name. *person* returns the person of an account, *kind* the platform of a channel."""
 
     def __init__(
         self,
-        home: Path,
+        scopes: Sequence[str],
         *,
         sessions: Sequence[SessionRow] = (),
         person: Callable[[PlatformAccount], str] = lambda account: account.name,
         kind: Callable[[str], str] = lambda channel: channel,
         has_teams: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """*has_teams* returns True for platforms whose user ids belong to teams."""
-        self._home = home
+        """*scopes* are those of `find_scopes`. *has_teams* returns True for platforms with ids per team."""
+        self._scopes = list(scopes)
         self._chats = {str(each.key): each.scope for each in sessions if each.scope}
         self._person = person
         self._kind = kind
         self._has_teams = has_teams
 
     def all(self) -> list[str]:
-        """Return every scope that is there, in order; "" is the home itself, where it remembers something."""
-        return list_scopes(self._home) + ([""] if (self._home / "memory").is_dir() else [])
+        """Return every scope that is there, in order."""
+        return self._scopes
 
     def find(self, selector: ScopeSelector) -> str:
         """Return the one scope that is meant. Raises UserError, with near misses, when none or several are."""

@@ -98,7 +98,7 @@ class AccessOperations(OperationGroup):
         if self._app.settings.memory.isolation == "shared":
             raise UserError("all people share one memory here (memory.isolation: shared), so there is nothing to link")
         names, links = await MemoryOperations(self._app).names(), self._app.store.links
-        scopes = [await asyncio.to_thread(names.find, ScopeSelector(person=each)) for each in typed]
+        scopes = [names.find(ScopeSelector(person=each)) for each in typed]
         accounts = [PlatformAccount.from_name(scope.rpartition("/")[2]) for scope in scopes]
         if links.person(accounts[0]) == links.person(accounts[1]):
             raise UserError(f"{typed[0]} and {typed[1]} are already one person")

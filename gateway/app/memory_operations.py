@@ -12,7 +12,7 @@ from agent.commands.memory_lists import first_change
 from agent.memory.erasure.purge_jobs import PURGE, SCRUB
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
-from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
+from agent.memory.scope_names import ScopeNames, ScopeSelector, find_scopes, measure
 from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import UndoResult
 from gateway.app.operation_group import OperationGroup, operation, plain
@@ -39,7 +39,7 @@ class MemoryOperations(OperationGroup):
     @operation("memory list")
     async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per scope, with its size."""
-        for scope in await asyncio.to_thread((await self.names()).all):
+        for scope in (await self.names()).all():
             size = await asyncio.to_thread(measure, self._app.home.path, scope)
             waits = await self._app.commands.memory.staging.pending_changes(scope)
             yield {**plain(size), "waiting": len(waits)}
@@ -206,9 +206,10 @@ class MemoryOperations(OperationGroup):
     async def names(self) -> ScopeNames:
         """Return the current scopes by name."""
         store, kinds = self._app.store, self._app.platforms
+        sessions = await store.records.sessions()
         return ScopeNames(
-            self._app.home.path,
-            sessions=await store.records.sessions(),
+            await find_scopes(self._app.home.path, sessions=sessions, documents=store.documents, history=store.history),
+            sessions=sessions,
             person=store.links.person,
             kind=lambda channel: kinds.get(channel, channel),
             has_teams=kinds.has_teams,
@@ -219,7 +220,7 @@ class MemoryOperations(OperationGroup):
     async def _scope(self, arguments: Line) -> str:
         """Return the scope that the arguments name, after the pending memory writes of its turns."""
         wish = ScopeSelector(**{name: str(arguments.get(name) or "") for name in ("scope", "person", "chat")})
-        scope = await asyncio.to_thread((await self.names()).find, wish)
+        scope = (await self.names()).find(wish)
         if ACTING.get() and not scope.startswith("chats/"):
             raise UserError("the console shows the memory of shared chats only; use `parlour memory` on the machine")
         await self._app.memory_jobs.settle(scope)

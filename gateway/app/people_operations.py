@@ -41,7 +41,7 @@ class PeopleOperations(OperationGroup):
         target = target_file(arguments)
         await self._app.session_files.flush()  # a scope is there once something of it is in a file
         wish = ScopeSelector(person=str(arguments.get("person", "")))
-        scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
+        scope = (await MemoryOperations(self._app).names()).find(wish)
         await self._app.memory_jobs.settle(scope)
         try:
             language = self._app.commands.chats.preferences.preferences(scope).get(
@@ -92,10 +92,8 @@ class PeopleOperations(OperationGroup):
 
     async def _is_known(self, account: PlatformAccount) -> bool:
         """Return True if data of *account* is stored, or was before it was erased."""
-        await self._app.session_files.flush()  # a scope's folder exists once something of it is in a file
-        names = {account.name, self._app.store.links.person(account)}
-        folders = [self._app.home.path / PEOPLE / each for each in names]
-        if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):
+        scopes = (await MemoryOperations(self._app).names()).all()
+        if any(f"{PEOPLE}{each}" in scopes for each in (account.name, self._app.store.links.person(account))):
             return True
         accounts = self._accounts(account)
         named = {(each.channel, each.who) for each in self._app.access.decisions.list_access()}

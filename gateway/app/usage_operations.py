@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -113,7 +112,7 @@ class UsageOperations(OperationGroup):
             return linked or (user,)
         names = await MemoryOperations(self._app).names()
         try:
-            scope = await asyncio.to_thread(names.find, ScopeSelector(person=str(user)))
+            scope = names.find(ScopeSelector(person=str(user)))
         except UserError:  # nothing is remembered, so the team is not known
             return (user,)
         return (PlatformAccount.from_name(scope.rpartition("/")[2]),)

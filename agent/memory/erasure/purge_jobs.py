@@ -231,7 +231,7 @@ class PurgeJobs:
         return None
 
     async def _settle_documents(self, scope: str) -> bool:
-        """Write the documents' files; return True if the documents changed meanwhile, as by an edit of a file."""
+        """Write the documents' files; return True if an edit or another change came before that was done."""
         heads = self.storage.documents.changes.heads
         before = (await heads([scope]))[scope].number
         await self.storage.settle_documents(scope)

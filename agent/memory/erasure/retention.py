@@ -21,7 +21,6 @@ import structlog
 from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, without_words
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import decode, encode, kind_of, parse_time
 from gateway.errors import StoreUnavailable
@@ -86,7 +85,7 @@ class RetentionJob:
         keys: dict[str, list[SessionKey]] = defaultdict(list)  # of the sessions, by scope
         for session in await self.storage.records.sessions():
             keys[session.scope].append(session.key)
-        for scope in await asyncio.to_thread(ScopeNames(self.storage.home).all):
+        for scope in await self.storage.scopes():
             try:
                 await self.storage.transcripts.settle(scope)
             except StoreUnavailable as error:  # the other scopes need not wait

@@ -90,7 +90,7 @@ class ScopeEraser:
                 await _retry_until_true(self.storage.transcripts.flush, "messages cannot be written to the transcripts")
                 await self.storage.transcripts.settle(scope)
                 await self.erase_scope(scope)
-        shared = await asyncio.to_thread(self._shared_scopes)
+        shared = [each for each in await self.storage.scopes() if each == SHARED or each.startswith(CHATS)]
         chats = [scope for scope in shared if await self._erase_member(scope, frozenset([person, *accounts]))]
         await _retry_until_true(self.storage.store.scrub, _JOURNAL_IS_READ)
         log.info("memory.person_forgotten", scopes=len(scopes), chats=len(chats))
@@ -169,10 +169,6 @@ class ScopeEraser:
             await self.links.mark_moved(move)
 
     # -- a person in groups ------------------------------------------------------------------------
-
-    def _shared_scopes(self) -> list[str]:
-        chats = [f"{CHATS}{path.name}" for path in sorted((self.storage.home / CHATS).glob("*")) if path.is_dir()]
-        return [*chats, SHARED] if (self.storage.home / SHARED).is_dir() else chats
 
     async def _erase_member(self, scope: str, accounts: frozenset[str]) -> bool:
         """Erase a person's data from a group's scope; return False if none exists."""

@@ -18,6 +18,7 @@ from agent.memory.erasure.word_match import ErasurePattern, clear_value, without
 from agent.memory.history.history_file_writer import HistoryFileWriter, is_history_file
 from agent.memory.history.history_log import LOCK
 from agent.memory.history.history_redaction import blank_raw
+from agent.memory.scope_names import find_scopes
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -78,6 +79,15 @@ class ErasureStorage:
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
+
+    async def scopes(self) -> list[str]:
+        """Return every scope of which something is stored."""
+        return await find_scopes(
+            self.home,
+            sessions=await self.records.sessions(),
+            documents=self.documents.changes,
+            history=self.history,
+        )
 
 
 def scope_paths(home: Path, scope: str) -> list[Path]:

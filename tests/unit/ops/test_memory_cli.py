@@ -227,13 +227,11 @@ def row(key: str, scope: str) -> SessionRow:
         (ScopeSelector(scope="shared"), "shared"),
     ],
 )
-def test_scopes_have_friendly_names(tmp_path: Path, wish: ScopeSelector, found: str) -> None:
+def test_scopes_have_friendly_names(wish: ScopeSelector, found: str) -> None:
     """A person by account, by id alone, by another bot's block, by a linked account; a chat by key, a thread's too."""
     ann, bob, room = f"people/{quote('telegram:42')}", f"people/{quote('slack:T1:U1')}", f"chats/{quote('slack:C1')}"
-    for scope in (ann, bob, room, "shared"):
-        (tmp_path / scope).mkdir(parents=True)
     names = ScopeNames(
-        tmp_path,
+        [ann, bob, room, "shared"],
         sessions=[row("slack:D1", bob)],
         person=lambda account: {quote("discord:9"): quote("telegram:42")}.get(account.name, account.name),
         kind=lambda channel: channel.removesuffix("-work"),
@@ -241,11 +239,9 @@ def test_scopes_have_friendly_names(tmp_path: Path, wish: ScopeSelector, found: 
     assert label(names.find(wish)) == found
 
 
-def test_two_that_may_be_meant_are_named(tmp_path: Path) -> None:
+def test_two_that_may_be_meant_are_named() -> None:
     """Nothing is guessed: neither between a person and a chat, nor between two people of one id."""
-    for each in ("people/telegram%3a7", "people/discord%3a7", "chats/telegram%3a7"):
-        (tmp_path / each).mkdir(parents=True)
-    names = ScopeNames(tmp_path)
+    names = ScopeNames(["people/telegram%3a7", "people/discord%3a7", "chats/telegram%3a7"])
     with pytest.raises(UserError, match="may be people/telegram%3a7, chats/telegram%3a7"):
         names.find(ScopeSelector(scope="telegram:7"))
     with pytest.raises(UserError, match="name it in full"):
