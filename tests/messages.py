@@ -25,7 +25,7 @@ from agent.tools.call_record import CallOutcome
 from agent.tools.rights import RefusalRule
 from channels.web.logins import LoginOutcome
 from channels.web.uploads import UploadRefusalReason
-from gateway.alerts.alert_messages import REASONS
+from gateway.alerts.alert_messages import REASONS, TURN_FAILURES
 from gateway.errors import FailureCause, ModelAbility
 from gateway.events import Role
 from gateway.i18n import FALLBACK
@@ -47,7 +47,7 @@ KEY_FIELDS = {
     "caps.{}_calls": set(ToolCapSettings.model_fields),
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
     "usage.left_{}_calls": set(ToolCapSettings.model_fields),
-    "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
+    "alerts.because_{}": {name for name, _ in REASONS} | {*TURN_FAILURES, "other"},
     "alerts.over_{}": {"channel", "delay", "model", "model_fault", "disk", "store", "memory", "cap"},
     "commands.ability_{}": {ability.value for ability in ModelAbility},
     "memory.{}_done": {"approve", "reject"},

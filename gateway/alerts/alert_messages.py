@@ -17,9 +17,9 @@ from gateway.i18n.formats import format_file_size, format_moment
 from gateway.ports import Alert
 
 FORMAT = 1  # of the JSON; a field is added without a new number, and none is taken away or given another meaning
+TURN_FAILURES = ("poison", "bug")
 # What the platforms and we ourselves call it, in lower case; the first that is found decides.
 REASONS = (
-    ("poison", ("poison", "bug")),
     ("blocked", ("blocked", "deactivated", "50007", "user_disabled", "cannot_dm_bot", "can't initiate")),
     ("size", ("larger than", "too large", "too long")),
     ("attempts", ("given up after",)),
@@ -33,9 +33,9 @@ REASONS = (
 def reason(text: str) -> str:
     """Return which of our sentences says why something was given up; the operator's own words stay where they are."""
     words = text.lower()
-    if words in REASONS[0][1]:  # of a message: the name of its failure, and nothing else
-        return REASONS[0][0]
-    return next((name for name, signs in REASONS[1:] if any(sign in words for sign in signs)), "other")
+    if words in TURN_FAILURES:  # of a message: the name of its failure, and nothing else
+        return words
+    return next((name for name, signs in REASONS if any(sign in words for sign in signs)), "other")
 
 
 def channel_of(alert: Alert) -> str:

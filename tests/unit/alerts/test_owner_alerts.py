@@ -369,7 +369,7 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(
         ("larger than 50 MB", "size"),
         ("given up after 12 attempts: the platform said nothing in time", "attempts"),
         ("poison", "poison"),
-        ("bug", "poison"),
+        ("bug", "bug"),
         ("debugging is off", "other"),
     ],
 )
