@@ -231,7 +231,7 @@ def build_memory(
         documents=documents,
         transcripts=session_files,
         history=store.history,
-        history_files=history_files,
+        settle_history=history_files.settle,
         records=store.records,
         jobs=store.jobs,
         store=store.erasing,

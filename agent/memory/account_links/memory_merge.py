@@ -17,7 +17,7 @@ from agent.memory.account_links import history_merge
 from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.documents.document_changes import TRACKED, select_documents
 from agent.memory.documents.file_documents import SOUL
-from agent.memory.history.history_file_writer import is_history_file
+from agent.memory.history.history_files import is_history_file
 from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk

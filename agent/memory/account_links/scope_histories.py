@@ -10,7 +10,7 @@ from typing import Any
 from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.account_links.history_merge import split_document
 from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.history.history_log import ARCHIVE_SUFFIX
+from agent.memory.history.line_keys import ARCHIVE_SUFFIX
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import Line, MarkKind, ScopeHistory, StoredNote
 

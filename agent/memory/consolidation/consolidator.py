@@ -29,7 +29,7 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.whole_text import edits_of_text
-from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import line_fingerprint
 from agent.memory.messages.message_range import Message, TranscriptRange, origin_of, own_words
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer

@@ -17,7 +17,7 @@ from agent.memory.editing.text_operations import (
     changed_texts,
     read_record,
 )
-from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import line_fingerprint
 from agent.memory.model_calls import UnusableAnswer, clean, read_call
 
 EDIT_MEMORY = "edit_memory"

@@ -278,7 +278,7 @@ class PurgeJobs:
             await clear_raw(self.storage.history, scope, pattern, may_clear(requester))
             if requester.may_all:
                 await clear_history(self.storage.history, scope, pattern)
-            await self.storage.history_files.settle(scope)
+            await self.storage.settle_history(scope)
             await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
         await self.storage.index.purge_stale(scope)
 

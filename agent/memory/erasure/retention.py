@@ -113,7 +113,7 @@ class RetentionJob:
             await asyncio.to_thread(self.storage.disk.remove, path)
         async with self.storage.writing:
             result.lines = await self.storage.history.rewrite(scope, partial(_without_older, cutoff=cutoff))
-            await self.storage.history_files.settle(scope)
+            await self.storage.settle_history(scope)
         result.files = len(others)
         if result.is_changed:
             self.storage.reopen(scope)

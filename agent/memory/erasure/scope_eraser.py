@@ -115,7 +115,7 @@ class ScopeEraser:
         await self.storage.index.close_index(scope)
         await self.storage.transcripts.remove_turns(scope)
         await self.storage.history.remove(scope)
-        await self.storage.history_files.settle(scope)
+        await self.storage.settle_history(scope)
         await self.storage.staging.discard_all(scope)
         await self._remove_documents(scope)
         await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
@@ -201,7 +201,7 @@ class ScopeEraser:
                     await self.storage.jobs.finish(job)
             await asyncio.to_thread(member.clear_results)
             is_changed = await member.clear_raw() or is_changed
-            await self.storage.history_files.settle(scope)
+            await self.storage.settle_history(scope)
             is_changed = bool(await self.storage.staging.erase_members(scope, member.accounts)) or is_changed
             if is_changed:
                 await self.word_eraser.request_new_snapshots(scope, f"erased {self.storage.now():%Y%m%dT%H%M%S%f}")

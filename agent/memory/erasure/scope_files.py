@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
-from agent.memory.history.history_file_writer import HistoryFileWriter, is_history_file
+from agent.memory.history.history_files import is_history_file
 from agent.memory.history.history_log import LOCK
 from agent.memory.history.history_redaction import blank_raw
 from agent.memory.scope_names import find_scopes
@@ -67,7 +67,7 @@ class ErasureStorage:
     documents: ScopeDocuments
     transcripts: SessionFileWriter
     history: HistoryRowStore
-    history_files: HistoryFileWriter
+    settle_history: Callable[[str], Awaitable[None]]  # write the files of a scope's history, edited ones set aside
     records: TurnRecordStore
     jobs: JobQueue
     store: ErasureStore

@@ -293,7 +293,7 @@ class WordEraser:
         return count
 
     async def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
-        await self._storage.history_files.settle(scope)  # what a person has edited is set aside, and cleared there
+        await self._storage.settle_history(scope)  # what a person has edited is set aside, and cleared there
         changed = await redact_history(
             self._storage.history,
             scope,
@@ -301,7 +301,7 @@ class WordEraser:
             change=lambda text: without_sentences(text, pattern),
             clear_note=lambda text: without_entries(text, pattern),
         )
-        await self._storage.history_files.settle(scope)
+        await self._storage.settle_history(scope)
         return changed + await asyncio.to_thread(self._clear_copies, scope, pattern)
 
     def _clear_copies(self, scope: str, pattern: ErasurePattern) -> int:

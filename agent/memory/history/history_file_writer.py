@@ -15,28 +15,22 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.history.history_files import NOTE_NAME, printed_files
-from agent.memory.history.history_log import CURSOR, DREAM_CURSOR
+from agent.memory.history.history_files import is_history_file, printed_files
+from agent.memory.history.history_log import CURSOR
 from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.errors import StoreUnavailable
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChangeStore, HistoryRowStore, StalePath
+from gateway.ports import HISTORY_JSONL, DocumentChangeStore, HistoryRowStore, StalePath
 
 log = structlog.get_logger(__name__)
 
 WRITTEN = ".mirror/history.json"  # name -> digests that the file may have: of its text now, and of the one before
-FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR})
 _FOLDER = "memory/"
 _POLL = 0.5  # seconds; what nothing was stored of since is known without asking the store
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before files that cannot be written are tried again
 _FROM_ENTRIES = (HISTORY_JSONL, HISTORY_MD, CURSOR)
-
-
-def is_history_file(name: str) -> bool:
-    """Return True if *name*, of a file in a scope's `memory/`, is one that is printed from the history."""
-    return name in FILES or NOTE_NAME.match(name) is not None
 
 
 class HistoryFileWriter:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agent.memory.history.history_log import (
-    ARCHIVE_SUFFIX,
     CURSOR,
     DREAM_CURSOR,
     HISTORY_JSONL,
@@ -18,17 +16,21 @@ from agent.memory.history.history_log import (
     read_cursor,
 )
 from agent.memory.history.history_markdown import HISTORY_MD, format_entry
+from agent.memory.history.plain_files import NOTE_NAME as NOTE_NAME
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import MarkKind, ScopeHistory, StoredNote
 from gateway.text.history_lines import read_entry
 
-NOTE_NAME = re.compile(
-    rf"\d{{4}}-\d\d-\d\d(?:-[a-z0-9-]{{1,60}}|{re.escape(ARCHIVE_SUFFIX.removesuffix('.md'))})?\.md\Z"
-)
 OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
 MARK_FILES = {MarkKind.KEYS: KEYS, MarkKind.USED: ".used.json", MarkKind.FLUSHED: ".flushed.json"}
+_FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR})
 REPLACED = frozenset(MARK_FILES.values())  # files that go when they were taken over; the others are printed again
+
+
+def is_history_file(name: str) -> bool:
+    """Return True if *name*, of a file in a scope's `memory/`, is one that is printed from the history."""
+    return name in _FILES or NOTE_NAME.match(name) is not None
 
 
 def printed_files(history: ScopeHistory) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -26,15 +25,8 @@ log = structlog.get_logger(__name__)
 CURSOR = ".cursor"
 DREAM_CURSOR = ".dream_cursor"
 LOCK = ".lock"  # the scope's, which guards its documents too
-ARCHIVE_SUFFIX = ".archive.md"  # of documents that old lines of MEMORY.md were moved to
 KEYS = ".keys.json"  # of lines that no summary added; those of the others are in their history entries
 _LARGEST = 2**53
-
-
-def line_fingerprint(line: str) -> str:
-    """Return a short digest of a line of a document, without its list mark."""
-    text = line.strip().lstrip("-*+ ")
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class HistoryLog:

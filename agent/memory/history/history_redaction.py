@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agent.memory.history.history_log import line_fingerprint
-from agent.memory.history.line_keys import remembered_lines
+from agent.memory.history.line_keys import line_fingerprint, remembered_lines
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
 from gateway.ports import HISTORY_JSONL, RAW_JSONL, HistoryRowStore, Line, MarkKind
 

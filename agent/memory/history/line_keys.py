@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
-from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
 from gateway.ports import HistoryStore, MarkKind
+
+ARCHIVE_SUFFIX = ".archive.md"  # of notes that old lines of MEMORY.md were moved to
+
+
+def line_fingerprint(line: str) -> str:
+    """Return a short digest of a line of a document, without its list mark."""
+    text = line.strip().lstrip("-*+ ")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 async def archive_names(history: HistoryStore, scope: str) -> list[str]:

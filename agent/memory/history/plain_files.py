@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from agent.memory.history.history_files import NOTE_NAME
+from agent.memory.history.line_keys import ARCHIVE_SUFFIX
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
 from gateway.ports import HISTORY_JSONL, HistoryRowStore
 
+NOTE_NAME = re.compile(
+    rf"\d{{4}}-\d\d-\d\d(?:-[a-z0-9-]{{1,60}}|{re.escape(ARCHIVE_SUFFIX.removesuffix('.md'))})?\.md\Z"
+)
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 
 

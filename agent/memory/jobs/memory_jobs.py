@@ -12,8 +12,7 @@ from cachetools import LRUCache
 from agent.memory.documents.file_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.history.history_log import line_fingerprint
-from agent.memory.history.line_keys import add_keys
+from agent.memory.history.line_keys import add_keys, line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.prompt.due_jobs import REMEMBER
 from gateway.backoff import exponential_delay

@@ -12,8 +12,7 @@ from agent.memory.displayed_messages import order_messages
 from agent.memory.documents.document_changes import change_diff
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.three_way_merge import revert_change
-from agent.memory.history.history_log import line_fingerprint
-from agent.memory.history.line_keys import keys_of_all_lines
+from agent.memory.history.line_keys import keys_of_all_lines, line_fingerprint
 from agent.memory.storage.transcript_lines import decode_lines
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
 from gateway.ports import (

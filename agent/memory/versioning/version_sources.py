@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agent.memory.documents.document_changes import APPROVED, CONSOLIDATION, DREAM_CAUSE
 from agent.memory.editing.entry_matching import extract_words
-from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import line_fingerprint
 from agent.memory.messages.message_range import entry_id
 from agent.memory.messages.message_reader import messages_between
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now

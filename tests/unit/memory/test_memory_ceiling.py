@@ -14,7 +14,7 @@ from agent.memory import MemoryStore, Session
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.folder_history import open_folder
-from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import line_fingerprint
 from agent.tools.tool import ScopedRecall
 from agent.turn_memory import TurnMemoryTools
 from gateway.ports import SearchHit

@@ -5,15 +5,14 @@ Importing this package takes no numpy and no model: both are loaded at the first
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from agent.memory.search.embedding.embedder import Embedder as Embedder
 from agent.memory.search.embedding.embedder import Matrix as Matrix
+from agent.memory.search.embedding.embedder import OnTokens as OnTokens
+from agent.memory.search.embedding.embedder import no_account as no_account
 from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder as GuardedEmbedder
-
-OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars (None = unknown); once a call
 
 INSTALLED_MODEL = "minilm-int8"  # its name in the index
 _LOCAL = "local:"
@@ -24,10 +23,6 @@ _MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a
 _TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
 # One batch of passages is a moment of one core; a quarter of it leaves the others for answers.
 _BATCH, _SHARE = 16, 0.25
-
-
-def no_account(model: str, tokens: int, cost: float | None) -> None:
-    """Do not record usage."""
 
 
 def find_installed_model() -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # numpy: an idle gateway does without
@@ -10,6 +10,9 @@ if TYPE_CHECKING:  # numpy: an idle gateway does without
     import numpy.typing as npt
 
 Matrix: TypeAlias = "npt.NDArray[np.float32]"
+OnTokens: TypeAlias = Callable[
+    [str, int, float | None], None
+]  # model, tokens, US dollars (None = unknown); once a call
 
 
 class Embedder(Protocol):
@@ -27,6 +30,10 @@ class Embedder(Protocol):
     async def close(self) -> None:
         """Free the model; the next use loads it again."""
         ...
+
+
+def no_account(model: str, tokens: int, cost: float | None) -> None:
+    """Do not record usage."""
 
 
 def normalize_rows(rows: Matrix) -> Matrix:

@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.history.history_files import NOTE_NAME
-from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
-from agent.memory.history.line_keys import keys_of_all_lines
+from agent.memory.history.line_keys import ARCHIVE_SUFFIX, keys_of_all_lines, line_fingerprint
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource, chunk_markdown
 from agent.memory.search.sources.transcript_source import TranscriptSource, text_of

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from agent.memory.dream.dream_phases import TOKENS_IN
 from agent.memory.dream.dreamer import DreamSchedule
-from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.line_keys import line_fingerprint
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
 from gateway.errors import ModelRefused, ModelUnreachable
