@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from agent.memory.search import index_schema
 from agent.memory.search.index_schema import IndexUnusable, map_sqlite_errors, transaction, unpack_text
-from agent.memory.search.index_writer import UnitChanges, UnitWriter
-from agent.memory.search.search_unit import SearchUnit, UnitSource, content_hash
+from agent.memory.search.index_writer import UnitWriter
+from agent.memory.search.search_unit import SearchUnit, UnitChanges, UnitSource, content_hash
 
 if TYPE_CHECKING:
     from agent.memory.search.vector_matrix import Floats, VectorMatrix

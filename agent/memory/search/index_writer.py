@@ -9,27 +9,15 @@ from __future__ import annotations
 import sqlite3
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.memory.search.index_schema import BLOCK, REACH, SOURCE_SLOTS, pack_text, unpack_text
 from agent.memory.search.query import traits
-from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.search_unit import SearchUnit, UnitChanges, UnitSource
 from agent.memory.search.tokenizer import detect, index_terms, words
 
 _NEIGHBOUR = 300  # characters of a neighbour's terms in a context
 _MOST_TERMS = 0xFFFE  # that a unit's size counts
-
-
-@dataclass(slots=True)
-class UnitChanges:
-    """Ids of deleted and added units; a unit that was replaced at its place is both."""
-
-    gone: list[int] = field(default_factory=list)
-    came: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        """Return the number of added and deleted units."""
-        return len(self.gone) + len(self.came)
 
 
 @dataclass(frozen=True, slots=True)

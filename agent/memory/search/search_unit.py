@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -21,6 +21,18 @@ SITTING = timedelta(hours=6)  # a longer silence separates groups: earlier messa
 _HEADING = regex.compile(r"(#{1,6})\s++(.*)")
 _BULLET = regex.compile(r"\s*(?:[-*+]|\d+[.)])\s+\S")
 _FENCE = regex.compile(r"\s*(?:```|~~~)")
+
+
+@dataclass(slots=True)
+class UnitChanges:
+    """Ids of deleted and added units; a unit that was replaced at its place is both."""
+
+    gone: list[int] = field(default_factory=list)
+    came: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """Return the number of added and deleted units."""
+        return len(self.gone) + len(self.came)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
