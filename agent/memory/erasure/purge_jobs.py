@@ -30,6 +30,7 @@ from agent.memory.erasure.scope_files import (
     clear_raw,
     remove_attachments,
     remove_matching,
+    remove_set_aside,
 )
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
@@ -289,6 +290,7 @@ class PurgeJobs:
         for name in (BLOBS, RESULTS):  # the next turn takes a new snapshot
             remove_matching(self.storage.disk, folder / name, pattern)
         if requester.may_all:
+            remove_set_aside(self.storage.disk, folder)
             clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
 
     async def _clear_versions(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:

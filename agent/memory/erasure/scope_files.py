@@ -98,6 +98,14 @@ def scope_paths(home: Path, scope: str) -> list[Path]:
     return [path for name in (*_AREAS, OWN_FILES, "USER.md", *INDEX) if (path := folder / name).exists()]
 
 
+def remove_set_aside(disk: Disk, folder: Path) -> None:
+    """Remove the documents and repositories that the mirror has set aside: nothing finds words in their bytes."""
+    for path in folder.glob("memory/.git.*"):
+        disk.remove_folder(path)
+    for path in [*folder.glob("*.md.unreadable-*"), *folder.glob("memory/*.md.unreadable-*")]:
+        disk.remove(path)
+
+
 def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern) -> int:
     """Erase the words from a scope's folder, except its transcripts, documents, history and own files.
 

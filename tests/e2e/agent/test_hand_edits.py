@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dulwich.repo import Repo
 
 from gateway.restore import restore
 from tests.e2e.agent.test_purge import wait_until_purged
+from tests.fakes.canaries import ASCII
 from tests.fakes.documents import edit_by_hand, stored_changes, stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.recording_model import RecordingModel
@@ -143,3 +145,23 @@ async def test_an_erasure_has_the_edit_that_was_pending(tmp_path: Path) -> None:
         with Repo(str(tmp_path / SCOPE / "memory" / ".git")) as repo:
             texts = [repo[sha].as_raw_string() for sha in repo.object_store]
         assert [text for text in texts if b"zeppelin" in text] == []
+
+
+async def test_a_purge_removes_what_the_mirror_has_set_aside(tmp_path: Path) -> None:
+    """No version of the rows has the words; a file in another encoding and a packed repository may."""
+    home = tmp_path / "home"
+    async with gateway(home=home) as parlour:
+        await remember(parlour, "the sea is blue")
+        await parlour.channel.ask("ann", f"my {ASCII} leaks")
+        memory = home / SCOPE / "memory"
+        unknown = memory / ".git.unknown-20261128T000000000000"
+        unknown.mkdir()
+        (unknown / "packed").write_bytes(zlib.compress(f"the {ASCII}".encode()))
+        (memory / "MEMORY.md").write_bytes(f"the {ASCII}".encode("utf-16-le"))
+        await parlour.settle_documents()
+        assert list(memory.glob("MEMORY.md.unreadable-*"))
+        await erase(parlour.channel.ask, "ann", f"/forget {ASCII} --purge")
+        await wait_until_purged(parlour, SCOPE)
+        assert not unknown.exists()
+        assert not list(memory.glob("*.unreadable-*"))
+        assert (memory / "MEMORY.md").read_text() == "- the sea is blue\n"
