@@ -142,8 +142,11 @@ class DocumentChangeStore(DocumentStore, Protocol):
     async def source(self, scope: str, name: str, line: str) -> DocumentChange | None:
         """Return the change that added *line* to *name*; None if the document does not have the line now."""
 
-    async def states(self, scope: str) -> Sequence[DocumentState]:
-        """Return the documents after every change, the oldest first."""
+    async def states(self, scope: str, *, since: int = 0, limit: int | None = None) -> Sequence[DocumentState]:
+        """Return the documents after every change with a higher number than *since*, the oldest first.
+
+        With *limit*, after the first of these changes alone.
+        """
 
     async def replace(
         self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int], epoch: str = ""

@@ -48,10 +48,10 @@ _ALIVE = sql(_LINE, "AND removed IS NULL ORDER BY place")
 _DEAD = sql(_LINE, "AND removed IS NOT NULL")
 _NAMED = "SELECT document, line, place, text, added, removed FROM document_line WHERE scope = ?"
 _ALIVE_AT = sql(_NAMED, "AND added <= ? AND (removed IS NULL OR removed >= ?) ORDER BY place")
-_ALL_LINES = sql(_NAMED, "ORDER BY place")
+_LINES_OF = sql(_NAMED, "AND added <= ? AND (removed IS NULL OR removed > ?) ORDER BY place")
 _CHANGE = "SELECT number, id, at, why, author, names, undoes FROM document_change WHERE scope = ?"
 _NEWEST = sql(_CHANGE, "AND number > ? ORDER BY number DESC LIMIT ?")
-_EVERY = sql(_CHANGE, "ORDER BY number")
+_NEXT = sql(_CHANGE, "AND number > ? ORDER BY number LIMIT ?")
 _BY_ID = sql(_CHANGE, "AND id >= ? AND id < ? LIMIT 2")
 _BY_NUMBER = sql(_CHANGE, "AND number = ?")
 _FIRST_ADDED = "SELECT min(added) FROM document_line WHERE scope = ? AND document = ? AND line = ?"
@@ -251,15 +251,18 @@ class SqlDocuments:
         found = await self._engine.writer.submit(read)
         return _change(found) if found is not None else None
 
-    async def states(self, scope: str) -> Sequence[DocumentState]:
+    async def states(self, scope: str, *, since: int = 0, limit: int | None = None) -> Sequence[DocumentState]:
         """Return the documents after every change."""
-        columns = (quote(scope),)
+        columns = (quote(scope), since, 2**62 if limit is None else limit)
 
         def read(database: Database) -> tuple[list[Any], list[Any]]:
-            return database.execute(_EVERY, columns).fetchall(), database.execute(_ALL_LINES, columns).fetchall()
+            changes = database.execute(_NEXT, columns).fetchall()
+            if not changes:
+                return [], []
+            return changes, database.execute(_LINES_OF, (columns[0], changes[-1][0], since)).fetchall()
 
         changes, rows = await self._engine.writer.submit(read)
-        return await asyncio.to_thread(_read_states, changes, rows)
+        return await asyncio.to_thread(_read_states, changes, rows, since)
 
     async def replace(
         self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
@@ -466,13 +469,13 @@ def _replace_scope(database: Database, scope: str, rows: _ScopeRows, number: int
     _owe_files(database, scope, [*map(document_file, changed), REPOSITORY], number)
 
 
-def _read_states(changes: Sequence[Any], rows: Sequence[Any]) -> list[DocumentState]:
-    """Return the documents after each change; *rows* are in the order of their places."""
+def _read_states(changes: Sequence[Any], rows: Sequence[Any], since: int) -> list[DocumentState]:
+    """Return the documents after each change behind *since*; *rows* are in the order of their places."""
     lines: dict[str, list[DocumentLine]] = {}
     for name, *columns in rows:
         lines.setdefault(name, []).append(_line(columns))
     states: list[DocumentState] = []
-    texts: dict[str, str] = {}
+    texts = _texts(rows, since)
     for change in map(_change, changes):
         for name in change.names:
             texts[name] = join_lines([each for each in lines.get(name, ()) if each.is_alive(change.number)])

@@ -29,7 +29,7 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, decode_text, wait_for_thread
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import REPOSITORY, DocumentChangeStore, DocumentState, StalePath, document_file, rev_of
+from gateway.ports.documents import REPOSITORY, DocumentChangeStore, StalePath, document_file, rev_of
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,6 @@ _LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
 _KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
 _LAST_FLUSHES = 3  # one for a file that was exchanged, one for its next text, one for what came out
 _TRIES = 20  # of a compare-and-set
-_ALL = 1_000_000  # changes
 _COMMITTED = 256  # changes in one visit of a thread
 
 _Signatures: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
@@ -376,13 +375,9 @@ class DocumentFileWriter:
             # The store is an older one, or all changes were replaced: what the commits have may be nowhere else.
             await wait_for_thread(asyncio.to_thread(self._commits.set_aside, scope))
             number = 0
-        changes = (await self._documents.log(scope, limit=_ALL, since=number))[::-1]
-        for start in range(0, len(changes), _COMMITTED):
-            states = [
-                DocumentState(change=each, texts=await self._documents.texts(scope, each.number))
-                for each in changes[start : start + _COMMITTED]
-            ]
+        while states := await self._documents.states(scope, since=number, limit=_COMMITTED):
             await wait_for_thread(asyncio.to_thread(self._commits.add, scope, states))
+            number = states[-1].change.number
 
     def _note_outage(self, scope: str, error: OSError | ValueError) -> None:
         """Try the scope again later and later; an outage is logged once when it begins."""

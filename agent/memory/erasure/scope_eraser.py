@@ -132,9 +132,8 @@ class ScopeEraser:
         """Remove the documents with every version; of the home itself the persona stays."""
         changes = self.storage.documents.changes
         while True:
-            states = await changes.states(scope)
-            number = states[-1].change.number if states else (await changes.heads([scope]))[scope].number
-            kept = [] if scope else select_documents(states, {SOUL})
+            number = (await changes.heads([scope]))[scope].number
+            kept = [] if scope else select_documents(await changes.states(scope), {SOUL})
             if await changes.replace({scope: kept}, was={scope: number}):
                 return
 

@@ -219,6 +219,23 @@ async def test_a_debt_is_not_paid_by_who_has_read_an_earlier_one(backend: StoreB
         )
 
 
+async def test_states_are_read_some_at_a_time(backend: StoreBackend) -> None:
+    """Together they are all states, also behind numbers that a rewritten history has left out."""
+    store = await backend.open()
+    await put(store.documents, SOUL="kind\n")
+    for n in range(5):
+        await put(store.documents, MEMORY="".join(f"- {each}\n" for each in range(n % 3, n + 1)))
+    for _ in range(2):
+        every = await store.documents.states(SCOPE)
+        some: list[DocumentState] = []
+        while found := await store.documents.states(SCOPE, since=some[-1].change.number if some else 0, limit=2):
+            assert len(found) <= 2
+            some += found
+        assert some == list(every)
+        assert len(every) == 6
+        assert await store.documents.replace({SCOPE: every}, was={SCOPE: every[-1].change.number})
+
+
 async def test_changes_of_several_gateways_are_numbered_in_their_order(team: Workers) -> None:
     """A change that commits while another gateway makes one comes before or after it; no number is left out."""
     first, second = await team.open(), await team.open()
