@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agent.memory.search.query import QueryCue, SearchQuery, TimeRange, UnitTrait
-from agent.memory.search.search_unit import MEMORY, UnitSource
+from agent.memory.search.search_unit import MEMORY, RankedCandidate, UnitSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +40,6 @@ class RankingWeights:
 
 
 DEFAULT = RankingWeights()
-
-
-@dataclass(slots=True)
-class RankedCandidate:
-    """A unit with the parts of its score."""
-
-    id: int
-    at: float | None  # seconds since 1970
-    traits: int
-    who: str
-    role: str
-    block: int
-    message: tuple[int, int]  # source and line, shared by the pieces of a long message
-    unit: float = 0.0  # share of the query's best possible score
-    context: float = 0.0
-    block_score: float = 0.0
-    own: float = 0.0
-    smooth: float = 0.0
-    is_then: bool = False  # from a time that the query names
-    score: float = 0.0
 
 
 def rank(

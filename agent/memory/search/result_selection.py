@@ -9,7 +9,6 @@ from datetime import UTC, datetime, tzinfo
 from agent.memory.search.query import SearchQuery, is_standing_wish
 from agent.memory.search.ranking import (
     DEFAULT,
-    RankedCandidate,
     RankingWeights,
     SeedProfile,
     best_of_messages,
@@ -18,7 +17,7 @@ from agent.memory.search.ranking import (
     rank_seed,
 )
 from agent.memory.search.scope_index import IndexedPassage, IndexMatches, ScopeIndex
-from agent.memory.search.search_unit import tokens
+from agent.memory.search.search_unit import RankedCandidate, tokens
 from gateway.ports import MissingTime
 
 BUILDING = "building"  # in `RecallAnswer.note`: the index is being built; search again later

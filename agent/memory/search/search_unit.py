@@ -24,6 +24,26 @@ _FENCE = regex.compile(r"\s*(?:```|~~~)")
 
 
 @dataclass(slots=True)
+class RankedCandidate:
+    """A unit with the parts of its score."""
+
+    id: int
+    at: float | None  # seconds since 1970
+    traits: int
+    who: str
+    role: str
+    block: int
+    message: tuple[int, int]  # source and line, shared by the pieces of a long message
+    unit: float = 0.0  # share of the query's best possible score
+    context: float = 0.0
+    block_score: float = 0.0
+    own: float = 0.0
+    smooth: float = 0.0
+    is_then: bool = False  # from a time that the query names
+    score: float = 0.0
+
+
+@dataclass(slots=True)
 class UnitChanges:
     """Ids of deleted and added units; a unit that was replaced at its place is both."""
 

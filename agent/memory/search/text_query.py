@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from agent.memory.search.index_schema import BLOCK, SOURCE_SLOTS
-from agent.memory.search.ranking import RankedCandidate
+from agent.memory.search.search_unit import RankedCandidate
 from agent.memory.search.time_spans import ConversationReference, TimeSpan
 
 TOP = 300  # of each list

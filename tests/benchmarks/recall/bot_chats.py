@@ -27,10 +27,10 @@ from pathlib import Path
 
 from agent.auto_recall import bears_on, recalled
 from agent.memory.search.query import parse_query
-from agent.memory.search.ranking import DEFAULT, RankedCandidate, RankingWeights, rank
+from agent.memory.search.ranking import DEFAULT, RankingWeights, rank
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
-from agent.memory.search.search_unit import SearchUnit, UnitSource, chunk_message, group_by_silence
+from agent.memory.search.search_unit import RankedCandidate, SearchUnit, UnitSource, chunk_message, group_by_silence
 from gateway.ports import SearchHit
 from tests.benchmarks.recall.measures import RecallItem, judge
 from tests.benchmarks.recall.systems import Embed
