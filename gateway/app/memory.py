@@ -192,7 +192,6 @@ def build_memory(
 
     if files is not None:
         files.watch(scope_lock.scopes_in_use, when_fetched)
-        jobs.share(files.fetch)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,

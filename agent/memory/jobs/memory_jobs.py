@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -80,11 +79,6 @@ class MemoryJobs:
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: LRUCache[str, None] = LRUCache(_SCOPES_KNOWN)
         self._settling: dict[str, asyncio.Event] = {}  # set when the jobs of the scope are applied
-        self._fetch: Callable[[str], Awaitable[object]] | None = None
-
-    def share(self, fetch: Callable[[str], Awaitable[object]]) -> None:
-        """Have `settle` bring what other gateways have applied: *fetch* brings the files of a scope up to date."""
-        self._fetch = fetch
 
     def note(self, job: Job) -> None:
         """Record that *job* was committed."""
@@ -106,11 +100,9 @@ class MemoryJobs:
         settling = self._settling[scope] = asyncio.Event()
         try:
             pending = [job for job in await self._jobs.pending_in(scope) if job.kind == REMEMBER]
-            applicable = [job for job in pending if not _needs_review(job)]
-            if not applicable and self._fetch is not None:
-                await self._fetch(scope)  # another gateway may have applied them since the files were fetched
-            for job in applicable:
-                await self._settle_one(job)
+            for job in pending:
+                if not _needs_review(job):
+                    await self._settle_one(job)
         except StoreUnavailable:
             self._settled.pop(scope, None)
             log.warning("memory.not_settled", scope=scope)

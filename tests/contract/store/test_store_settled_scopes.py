@@ -246,24 +246,24 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     assert not re.search("coffee|green tea", await homes[0].texts())
 
 
-async def test_a_fact_that_another_gateway_applies_meanwhile_is_there_for_the_turn(
-    team: Workers, tmp_path: Path
-) -> None:
-    """Its job was pending when the files were fetched, and done when this gateway asks for jobs: it fetches again."""
+async def test_facts_that_two_gateways_apply_at_once_are_all_there(team: Workers, tmp_path: Path) -> None:
+    """Each fact once, for the next turn of either gateway, though both may apply the jobs of a scope."""
     homes = await two_homes(team, tmp_path)
-    await homes[1].mirror.flush()
     documents = [ScopeDocuments(home.store.documents) for home in homes]
     jobs = [
         MemoryJobs(home.store.jobs, each, history=home.store.history)
         for home, each in zip(homes, documents, strict=True)
     ]
-    fact = Job(id="remember:1", kind=REMEMBER, scope=SCOPE, payload={"fact": "likes tea"}, due_at=datetime.now(UTC))
-    await homes[1].store.jobs.put(fact)
-    jobs[0].share(homes[0].files.fetch)
-    assert SCOPE in await homes[0].files.fetch(SCOPE)
-    await jobs[1].settle(SCOPE)
-    await jobs[0].settle(SCOPE)
-    assert "likes tea" in (await documents[0].read(SCOPE, "MEMORY.md")).text
+    facts = [f"likes tea {n}" for n in range(6)]
+    for n, fact in enumerate(facts):
+        due = datetime.now(UTC)
+        job = Job(id=f"remember:{n}", kind=REMEMBER, scope=SCOPE, payload={"fact": fact}, due_at=due)
+        await homes[n % 2].store.jobs.put(job)
+    await asyncio.gather(*(each.settle(SCOPE) for each in jobs))
+    for each in documents:
+        text = (await each.read(SCOPE, "MEMORY.md")).text
+        assert sorted(line for line in text.splitlines() if "likes tea" in line) == [f"- {fact}" for fact in facts]
+    assert not await homes[0].store.jobs.pending_in(SCOPE)
 
 
 async def test_a_start_goes_on_when_another_gateway_changes_a_scope_meanwhile(
