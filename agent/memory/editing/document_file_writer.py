@@ -372,7 +372,9 @@ class DocumentFileWriter:
             return
         newest, number = await wait_for_thread(asyncio.to_thread(self._commits.newest, scope))
         if newest and ((change := await self._documents.find(scope, newest)) is None or change.number != number):
-            # The store is an older one, or all changes were replaced: what the commits have may be nowhere else.
+            if any(each.path == REPOSITORY for each in await self._documents.stale_paths(scope)):
+                return  # all changes were replaced a moment ago: the flush that pays this debt begins anew
+            # The store is an older one: what the commits have may be nowhere else.
             await wait_for_thread(asyncio.to_thread(self._commits.set_aside, scope))
             number = 0
         while states := await self._documents.states(scope, since=number, limit=_COMMITTED):

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFile
 from agent.memory.storage import disk as disk_module
 from agent.memory.storage.disk import Disk
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import DocumentChangeStore, DocumentState, document_file
+from gateway.ports.documents import DocumentChange, DocumentChangeStore, DocumentState, document_file
 from tests.fakes.clock import VirtualClock
 from tests.fakes.hand_edits import save_by_rename, save_in_place, saves_beside_changes
 from tests.fakes.memory import SCOPE, START, CountingDisk, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
@@ -773,6 +773,31 @@ async def test_a_home_that_another_has_overtaken_gets_the_stores_files(scene: Mi
 
 
 # -- repositories --------------------------------------------------------------------------------------
+
+
+async def test_an_erasure_beside_a_flush_sets_no_repository_aside(
+    scene: MirrorScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All changes are replaced between the look at the debts and the commit: the next flush begins anew."""
+    await scene.change(TEA)
+    await scene.writer.flush()
+    await scene.change(TEA + DOG)
+    find, replaced = scene.documents.find, list[str]()
+
+    async def erase_first(scope: str, beginning: str) -> DocumentChange | None:
+        if not replaced:
+            states = await scene.documents.states(SCOPE)
+            replaced.append(beginning)
+            number = states[-1].change.number
+            assert await scene.documents.replace({SCOPE: [replace(states[-1], texts={})]}, was={SCOPE: number})
+        return await find(scope, beginning)
+
+    monkeypatch.setattr(scene.documents, "find", erase_first)
+    await scene.writer.flush()
+    assert replaced
+    assert not list(scene.path().parent.glob(".git.*"))
+    await scene.passes()
+    assert not await scene.documents.stale_paths(SCOPE)
 
 
 async def test_a_damaged_repository_is_set_aside_and_made_again(scene: MirrorScene) -> None:
