@@ -22,6 +22,7 @@ from execnet import XSpec
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from agent.memory.search import embedding
 from tests import forked_workers
 from tests.fakes.clock import VirtualClock, VirtualLoop
 from tests.faults.process_pool import ForkServer, share_zygote
@@ -114,6 +115,16 @@ def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if structlog.is_configured():
         structlog.reset_defaults()
         root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(autouse=True)
+def _words_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have gateways search by words, as without the extra `local`, but for the tests of models.
+
+    Each of some thousand gateways would load the installed model, which takes half a second of a processor.
+    """
+    if not request.path.name.startswith("test_embedding"):
+        monkeypatch.setattr(embedding, "find_installed_model", lambda: None)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Graceful shutdown: intake closes, running turns get their grace period, replies 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import signal
 import time
@@ -175,10 +176,16 @@ async def _end_when_replaced(store: Store) -> None:
     )
 
 
+@functools.cache
+def find_confinement() -> str:
+    """Return what holds in the children of this process (`probe_confinement`); a child is run for it once."""
+    return probe_confinement()
+
+
 async def _log_confinement() -> None:
     """Log what confines the processes that read files or calculate. A child is run for it, when the page is up."""
     try:
-        log.info("children.confined", by=await asyncio.to_thread(probe_confinement))
+        log.info("children.confined", by=await asyncio.to_thread(find_confinement))
     except OSError as error:
         log.warning("children.unknown", error=str(error))
 

@@ -24,6 +24,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,11 @@ import uvicorn
 
 from agent.llm.chat_model import ModelConfig
 from agent.llm.openai_model import OpenAIModel
+from agent.memory.search import embedding
+from agent.memory.search.time_expressions import find_time_expressions
 from agent.memory.storage import disk
 from gateway.app.chat_settings import build_web_tools
+from gateway.app.run import find_confinement
 from gateway.errors import UserError
 from gateway.main import main as parlour
 from gateway.ports.entry_points import load_entry_points
@@ -128,6 +132,10 @@ def _import_the_rest() -> None:
         if name not in sys.modules and name != "__mp_main__":
             with suppress(ImportError):  # made at run time, not to be found again
                 importlib.import_module(name)
+    # What takes a gateway a tenth of a second and more, and is the same in every life.
+    find_time_expressions("", datetime.now(UTC))
+    find_confinement()
+    embedding.find_installed_model = lambda: None  # they search by words, as without the extra `local`
 
 
 async def _nothing(scope: object, receive: object, send: object) -> None:
