@@ -292,7 +292,7 @@ async def test_the_state_survives_a_restart(files: SqlScopeFiles, backend: Store
 async def test_documents_that_are_rows_are_stored_no_more(files: SqlScopeFiles, tmp_path: Path) -> None:
     """Once they are taken over, their files are in the database no more, and stay here."""
     folder = tmp_path / ANN
-    names = ("memory/MEMORY.md", "SOUL.md", "memory/.git/HEAD", "memory/epoch.txt", "memory/history.jsonl")
+    names = ("memory/MEMORY.md", "SOUL.md", "memory/.git/HEAD", "memory/epoch.txt", "workspace/plan.md")
     for name in names:
         Disk().replace(folder / name, b"x\n")
     sync = ScopeFileSync(tmp_path, files, with_documents=True)
@@ -300,14 +300,14 @@ async def test_documents_that_are_rows_are_stored_no_more(files: SqlScopeFiles, 
     await sync.save_all()
     assert {each.path for each in (await files.files(ANN))[1]} == set(names)
     await sync.leave_documents()
-    assert {each.path for each in (await files.files(ANN))[1]} == {"memory/history.jsonl"}
+    assert {each.path for each in (await files.files(ANN))[1]} == {"workspace/plan.md"}
     Disk().replace(folder / "memory/MEMORY.md", b"y\n")
     Disk().replace(folder / "memory/.mirror/MEMORY.md.json", b"{}")
-    Disk().replace(folder / "memory/history.jsonl", b"z\n")
+    Disk().replace(folder / "workspace/plan.md", b"z\n")
     await sync.close()
     again = ScopeFileSync(tmp_path, files, with_documents=False)
     await again.start()
     await again.close()
-    assert await contents(files, ANN) == {"memory/history.jsonl": b"z\n"}
+    assert await contents(files, ANN) == {"workspace/plan.md": b"z\n"}
     assert (folder / "memory/MEMORY.md").read_bytes() == b"y\n"
     assert (folder / "memory/.git/HEAD").read_bytes() == b"x\n"
