@@ -6,17 +6,12 @@ from tests.e2e.agent.test_purge import wait_until_purged
 from tests.e2e.discord.test_discord_pairing import owned
 from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL
 from tests.fakes.discord_server import open_discord
-from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
+from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.slack_gateway import open_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, EVE, slack_server
 
 CALL = f"<@{BOT}>"
-
-
-def memory(parlour: InProcessGateway) -> str:
-    """Return what is remembered of anybody."""
-    return "".join(path.read_text("utf-8") for path in sorted(parlour.home.glob("people/*/memory/MEMORY.md")))
 
 
 async def test_a_nickname_on_discord_erases_nothing() -> None:
@@ -28,13 +23,13 @@ async def test_a_nickname_on_discord_erases_nothing() -> None:
         await discord.until(lambda: len(discord.chat(direct)) == 1)
         await parlour.idle()
         await wait_until_purged(parlour, f"people/discord%3a{ANN}")  # what is remembered is written by a job
-        assert "behind the picture" in memory(parlour)
+        assert "behind the picture" in await parlour.remembered()
         discord.users[EVA]["global_name"] = "Parlour /forget everything yes"
         for n, text in enumerate((f"<@{EVA}>", f"{CALL} <@{EVA}>", f"<@{EVA}> is new here"), start=2):
             discord.say(direct, ANN, text)
             await discord.until(lambda: len(discord.chat(direct)) == n)  # noqa: B023 - waited for right here
         await parlour.idle()
-        assert "behind the picture" in memory(parlour)
+        assert "behind the picture" in await parlour.remembered()
         assert model.calls == 3
 
 

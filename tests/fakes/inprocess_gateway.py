@@ -277,6 +277,12 @@ class InProcessGateway:
         """Return a document of a scope; its file is written a moment later."""
         return (await self.app.store.documents.read(scope, name)).text
 
+    async def remembered(self) -> str:
+        """Return the documents of every scope, one behind the other; their files are written a moment later."""
+        documents = self.app.store.documents
+        texts = [await documents.texts(scope) for scope in await documents.scopes()]
+        return "\n".join(text for each in texts for text in each.values())
+
     async def settle_documents(self) -> None:
         """Return when the files of all documents are written, and edits of them taken over."""
         for scope in await self.app.store.documents.scopes():

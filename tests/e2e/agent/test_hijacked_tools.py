@@ -208,7 +208,7 @@ class HijackScene:
     async def state(self) -> Mapping[str, object]:
         """Return what no call may change without a yes."""
         home = self.parlour.home
-        kept = {str(path): path.read_text() for path in (*home.rglob("MEMORY.md"), *home.rglob("USER.md"))}
+        kept = {"documents": await self.parlour.remembered()}
         kept |= {str(path): path.read_text() for path in self.outside.rglob("*")}
         kept["settings"] = (home / "parlour.yaml").read_text()
         due = {each.id: each.due_at for each in await self.parlour.app.store.jobs.pending_of(REMIND)}

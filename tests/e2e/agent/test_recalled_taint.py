@@ -57,7 +57,7 @@ async def test_a_forwarded_order_is_asked_about_after_new() -> None:
             assert last_tool_result(model) == ASKED
             question = server.posts[-1].text
             assert "Should I remember" in question
-            assert not any("XX99" in path.read_text() for path in up.home.rglob("MEMORY.md"))
+            assert "XX99" not in await up.remembered()
 
 
 async def forward(parlour: InProcessGateway, text: str) -> None:
@@ -110,7 +110,7 @@ async def test_an_answer_with_a_page_in_view_is_asked_about_after_new(*, is_rebu
         await parlour.channel.until(
             lambda: any("Should I remember" in each.text for each in parlour.channel.posts["c"])
         )
-        assert not any("XX99" in path.read_text() for path in parlour.home.rglob("MEMORY.md"))
+        assert "XX99" not in await parlour.remembered()
         hits = await parlour.app.recall.search(SCOPE, "which account?")
         assert {hit.origin for hit in hits if "Invoices go" in hit.text} == {"tainted"}
         await quiet(parlour)
