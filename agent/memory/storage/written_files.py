@@ -109,7 +109,9 @@ def note_writes(*paths: Path, is_tree: bool = False) -> Iterator[None]:
         yield
         return
     texts = [f"{path}/" if is_tree else str(path) for path in paths]
-    noted = [(home, text) for home in list(_homes.values()) for text in texts if home.has_note_of(text)]
+    # Copied by one call: other threads open homes, and end others, while the values themselves are gone through.
+    homes = [home for reference in _homes.valuerefs() if (home := reference()) is not None]
+    noted = [(home, text) for home in homes for text in texts if home.has_note_of(text)]
     for home, text in noted:
         home.begin(text)
     try:
