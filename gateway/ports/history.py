@@ -152,8 +152,11 @@ class HistoryRowStore(HistoryStore, Protocol):
     async def load(self, scope: str) -> ScopeHistory:
         """Return all that is stored of a scope."""
 
-    async def replace(self, contents: Mapping[str, ScopeHistory]) -> None:
-        """Replace all that is stored of these scopes, in one transaction. The caller holds their locks."""
+    async def replace(self, contents: Mapping[str, ScopeHistory], *, was: Mapping[str, ScopeHistory]) -> bool:
+        """Replace all that is stored of these scopes, in one transaction.
+
+        Return False, with nothing changed, unless each has what *was* says, as `load` returned it.
+        """
 
     async def adopt(self, scope: str, contents: ScopeHistory) -> bool:
         """Store *contents* if nothing was ever stored of the scope; return True if it was stored now."""

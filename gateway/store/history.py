@@ -212,42 +212,24 @@ class SqlHistory:
 
     async def load(self, scope: str) -> ScopeHistory:
         """Return all that is stored of a scope."""
-        column = (quote(scope),)
+        return await self._engine.writer.submit(partial(_load, scope=quote(scope)))
 
-        def read(database: Database) -> ScopeHistory:
-            def rows(statement: str) -> list[Any]:
-                return database.execute(statement, column).fetchall()
-
-            cursors = rows("SELECT cursor, dream_cursor FROM history WHERE scope = ?")
-            marks: dict[MarkKind, dict[str, str]] = {}
-            for kind, name, value in rows("SELECT kind, name, value FROM memory_mark WHERE scope = ? ORDER BY name"):
-                marks.setdefault(MarkKind(kind), {})[unquote(name)] = unquote(value)
-            return ScopeHistory(
-                entries=_bodies(rows("SELECT body FROM history_entry WHERE scope = ? ORDER BY cursor")),
-                raws=_bodies(rows("SELECT body FROM raw_message WHERE scope = ? ORDER BY n")),
-                notes={
-                    unquote(name): StoredNote(owner=unquote(owner), body=bytes(body))
-                    for name, owner, body in rows(
-                        "SELECT name, owner, body FROM note_file WHERE scope = ? ORDER BY name"
-                    )
-                },
-                marks=marks,
-                cursor=cursors[0][0] if cursors else 0,
-                dream_cursor=cursors[0][1] if cursors else 0,
-            )
-
-        return await self._engine.writer.submit(read)
-
-    async def replace(self, contents: Mapping[str, ScopeHistory]) -> None:
+    async def replace(self, contents: Mapping[str, ScopeHistory], *, was: Mapping[str, ScopeHistory]) -> bool:
         """Replace all that is stored of scopes."""
 
-        def put(database: Database) -> None:
-            for scope, each in sorted(contents.items()):  # in one order: other workers lock these rows too
-                _remove(database, quote(scope))
-                if each != ScopeHistory():
-                    _put(database, quote(scope), each)
+        def put(database: Database) -> bool:
+            columns = {quote(scope): scope for scope in sorted(contents)}  # in one order: other workers lock them too
+            for column, scope in columns.items():
+                database.execute(_LOCK, (column,)).fetchone()
+                if _load(database, column) != was[scope]:
+                    return False
+            for column, scope in columns.items():
+                _remove(database, column)
+                if contents[scope] != ScopeHistory():
+                    _put(database, column, contents[scope])
+            return True
 
-        await self._change(put)
+        return await self._change(put)
 
     async def adopt(self, scope: str, contents: ScopeHistory) -> bool:
         """Store the contents of a scope that has none."""
@@ -334,6 +316,27 @@ def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], mark
     if MarkKind.KEYS in marks:
         database.execute("UPDATE history SET keys = ? WHERE scope = ?", (_new_rev(), scope))
     return True
+
+
+def _load(database: Database, scope: str) -> ScopeHistory:
+    def rows(statement: str) -> list[Any]:
+        return database.execute(statement, (scope,)).fetchall()
+
+    cursors = rows("SELECT cursor, dream_cursor FROM history WHERE scope = ?")
+    marks: dict[MarkKind, dict[str, str]] = {}
+    for kind, name, value in rows("SELECT kind, name, value FROM memory_mark WHERE scope = ? ORDER BY name"):
+        marks.setdefault(MarkKind(kind), {})[unquote(name)] = unquote(value)
+    return ScopeHistory(
+        entries=_bodies(rows("SELECT body FROM history_entry WHERE scope = ? ORDER BY cursor")),
+        raws=_bodies(rows("SELECT body FROM raw_message WHERE scope = ? ORDER BY n")),
+        notes={
+            unquote(name): StoredNote(owner=unquote(owner), body=bytes(body))
+            for name, owner, body in rows("SELECT name, owner, body FROM note_file WHERE scope = ? ORDER BY name")
+        },
+        marks=marks,
+        cursor=cursors[0][0] if cursors else 0,
+        dream_cursor=cursors[0][1] if cursors else 0,
+    )
 
 
 def _put(database: Database, scope: str, contents: ScopeHistory) -> None:

@@ -85,7 +85,7 @@ class SyncHistory:
 
     def replace(self, contents: ScopeHistory) -> None:
         """Store *contents* instead."""
-        finish(self.rows.replace({self.scope: contents}))
+        assert finish(self.rows.replace({self.scope: contents}, was={self.scope: self.load()}))
 
     def put_note(self, name: str, text: str, owner: str = "") -> None:
         """Store a note."""

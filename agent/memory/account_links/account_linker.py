@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -179,9 +179,8 @@ class AccountLinker:
     async def _save_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
         for scope in scopes:
             await self.notice(scope)
-            await self.history_files.settle(
-                scope
-            )  # a file that a person has edited is set aside, and goes with the rest
+            # A file that a person has edited is set aside, and goes with the rest.
+            await self.history_files.settle(scope)
 
     async def _by_age(self, scopes: list[str]) -> tuple[str, str]:
         """Return the scope with the older conversations, and the other; if neither is older, the asker's first."""
@@ -239,8 +238,7 @@ class AccountLinker:
         keys = set(move.keys)
         person = move.source.removeprefix(PEOPLE)
         leaving = move.account.name if move.account else ""
-        histories = [await self.history.load(scope) for scope in (move.source, move.target)]
-        sessions = sessions_of(histories)
+        sessions: Mapping[str, str] = {}
 
         def account_of(key: str) -> str:
             return leaving if key in keys else self._account(key, person)
@@ -249,11 +247,18 @@ class AccountLinker:
             session = sessions.get(entry, "")
             return account_of(session) if session else ""
 
-        split = HistorySplit(leaving, account_of, await self.merger.owners_of(move.source, account_of_entry, person))
-        kept, moving = await asyncio.to_thread(split.split, histories[0])
-        if moving.entries or moving.raws or moving.notes:
-            theirs = merge_histories(histories[1], moving, first_account="", second_account="")
-            await self.history.replace({move.source: kept, move.target: theirs})
+        while True:  # until no other gateway has changed the histories meanwhile
+            was = {scope: await self.history.load(scope) for scope in (move.source, move.target)}
+            sessions = await asyncio.to_thread(sessions_of, was.values())
+            owners = await self.merger.owners_of(move.source, account_of_entry, person)
+            split = HistorySplit(leaving, account_of, owners)
+            kept, moving = await asyncio.to_thread(split.split, was[move.source])
+            if not (moving.entries or moving.raws or moving.notes):
+                break
+            merge = partial(merge_histories, was[move.target], moving, first_account="", second_account="")
+            theirs = await asyncio.to_thread(merge)
+            if await self.history.replace({move.source: kept, move.target: theirs}, was=was):
+                break
         needed, staying = [await find_digests(scope, self.transcripts) for scope in (move.target, move.source)]
         with note_writes(*folders, is_tree=True):
             await self.merger.split(move.id, move.source, move.target, leaving, account_of, account_of_entry, person)
@@ -267,10 +272,14 @@ class AccountLinker:
         persons = (move.source.removeprefix(PEOPLE) or owner, owner)
         source, target = (each if each in move.single or not move.source else "" for each in persons)
         merger = self.merger
-        histories = [await self.history.load(scope) for scope in (move.target, move.source)]
-        if histories[1] != ScopeHistory():
-            merged = merge_histories(*histories, first_account=target, second_account=source)
-            await self.history.replace({move.target: merged, move.source: ScopeHistory()})
+        while True:  # until no other gateway has changed the histories meanwhile
+            was = {scope: await self.history.load(scope) for scope in (move.target, move.source)}
+            if was[move.source] == ScopeHistory():
+                break
+            merge = partial(merge_histories, *was.values(), first_account=target, second_account=source)
+            merged = await asyncio.to_thread(merge)
+            if await self.history.replace({move.target: merged, move.source: ScopeHistory()}, was=was):
+                break
         await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
 
         def move_files() -> None:

@@ -99,8 +99,26 @@ async def test_cursors_are_never_reused(store: Store) -> None:
     await store.history.append(SCOPE, entry(4))
     assert [cursor for cursor, _ in await contents(store)] == [1, 3, 8]
     kept = await store.history.load(SCOPE)
-    await store.history.replace({SCOPE: replace(kept, cursor=20)})
+    assert await store.history.replace({SCOPE: replace(kept, cursor=20)}, was={SCOPE: kept})
     assert [each.cursor for each in await store.history.append(SCOPE, entry(5))] == [21]
+
+
+async def test_two_histories_are_replaced_only_as_they_were_read(store: Store) -> None:
+    """What was appended to one of them meanwhile, or noted of its lines, is not lost: nothing is replaced then."""
+    await store.history.append(SCOPE, entry(1))
+    was = {scope: await store.history.load(scope) for scope in (SCOPE, OTHER)}
+    wanted = {SCOPE: ScopeHistory(), OTHER: was[SCOPE]}
+    await store.history.append(OTHER, entry(2))
+    assert not await store.history.replace(wanted, was=was)
+    assert [cursor for cursor, _ in await contents(store)] == [1]
+    was[OTHER] = await store.history.load(OTHER)
+    await store.history.write(SCOPE, marks={MarkKind.KEYS: {"abc": "kite"}})
+    assert not await store.history.replace(wanted, was=was)
+    was[SCOPE] = await store.history.load(SCOPE)
+    assert was[SCOPE].marks == {MarkKind.KEYS: {"abc": "kite"}}
+    assert await store.history.replace(wanted, was=was)
+    assert await store.history.load(SCOPE) == ScopeHistory()
+    assert await store.history.load(OTHER) == wanted[OTHER]
 
 
 async def test_a_summary_replaces_what_was_kept_raw(store: Store) -> None:
@@ -252,7 +270,8 @@ async def test_a_scope_is_replaced_and_removed_as_a_whole(backend: StoreBackend)
     assert whole.marks == {MarkKind.KEYS: {"abc": "kite"}}
     await print_all(store)
     owned = replace(whole, notes={ARCHIVE: StoredNote(body=b"x", owner="telegram:42")})
-    await store.history.replace({OTHER: owned, SCOPE: ScopeHistory(cursor=whole.cursor)})
+    was = {OTHER: ScopeHistory(), SCOPE: whole}
+    assert await store.history.replace({OTHER: owned, SCOPE: ScopeHistory(cursor=whole.cursor)}, was=was)
     store = await backend.reopen()
     assert await store.history.load(OTHER) == owned
     assert await store.history.load(SCOPE) == ScopeHistory(cursor=301)

@@ -135,7 +135,7 @@ def test_files_and_rows_are_each_others_copy(
     async def store_and_load(contents: ScopeHistory) -> ScopeHistory:
         store = await open_inline_store()
         await store.history.append(SCOPE, *entries)
-        await store.history.replace({SCOPE: contents})
+        assert await store.history.replace({SCOPE: contents}, was={SCOPE: await store.history.load(SCOPE)})
         assert await store.history.load(SCOPE) == contents
         await store.history.append(SCOPE, *entries)
         found = await store.history.load(SCOPE)
