@@ -15,7 +15,6 @@ import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.conversations import StoredConversations, title_job_id, title_of
-from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import conversation
 from agent.memory.messages.message_reader import MessageReader
@@ -62,14 +61,14 @@ class ConversationTitleJobs:
             # The scope is known from the first turn on. Its jobs are erased and moved with it.
             await self.jobs.put(replace(job, id=title_job_id(key, row.scope), scope=row.scope, due_at=self.now()))
             return None
-        epoch = await read_epoch(self.documents, job.scope)
+        epoch = await self.documents.epoch(job.scope)
         messages = [] if row is None else await self.reader.messages(job.scope, key, row.transcript, 0, _MESSAGES)
         if not any(each.get("role") == "assistant" and each.get("content") for each in messages):
             return RetryJobLater(_NOT_YET, "there is no answer yet") if job.attempts < _TRIES else None
         answer = await self._ask(job, "\n".join(conversation(messages))[:_LONGEST_TEXT])
         if isinstance(answer, UnusableAnswer):
             return RetryJobLater(outage_delay(job.attempts + 1), answer.reason) if answer.is_outage else None
-        if await read_epoch(self.documents, job.scope) != epoch:
+        if await self.documents.epoch(job.scope) != epoch:
             return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
         if answer:
             await self.conversations.replace_draft(key, draft, answer)

@@ -127,11 +127,8 @@ class DocumentChangeStore(DocumentStore, Protocol):
     async def texts(self, scope: str, number: int | None = None) -> Mapping[str, str]:
         """Return the documents after the change *number*, by default the newest one, without empty ones."""
 
-    async def log(self, scope: str, *, limit: int, name: str = "", since: int = 0) -> Sequence[DocumentChange]:
-        """Return the newest changes with a higher number than *since*, the newest first.
-
-        With *name*, only changes of that document.
-        """
+    async def log(self, scope: str, *, limit: int, since: int = 0) -> Sequence[DocumentChange]:
+        """Return the newest changes with a higher number than *since*, the newest first."""
 
     async def find(self, scope: str, id_: str) -> DocumentChange | None:
         """Return the change whose id begins with *id_*; None when none or several do."""

@@ -206,11 +206,11 @@ class SqlDocuments:
         rows = await self._engine.writer.submit(lambda database: database.execute(_ALIVE_AT, columns).fetchall())
         return _texts(rows, after)
 
-    async def log(self, scope: str, *, limit: int, name: str = "", since: int = 0) -> Sequence[DocumentChange]:
+    async def log(self, scope: str, *, limit: int, since: int = 0) -> Sequence[DocumentChange]:
         """Return the newest changes."""
-        columns = (quote(scope), since, 2**62 if name else limit)
+        columns = (quote(scope), since, limit)
         rows = await self._engine.writer.submit(lambda database: database.execute(_NEWEST, columns).fetchall())
-        return [each for each in map(_change, rows) if not name or name in each.names][:limit]
+        return list(map(_change, rows))
 
     async def find(self, scope: str, id_: str) -> DocumentChange | None:
         """Return the change whose id begins so."""

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import structlog
 
+from agent.memory.account_links.history_merge import HistorySplit, merge_histories, sessions_of
 from agent.memory.account_links.memory_merge import MemoryMerger
-from agent.memory.account_links.scope_histories import HistorySplit, merge_histories, sessions_of
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.account_links.scope_transfer import (
     blank_answer,

@@ -1,97 +1,170 @@
-"""Merge the versions of two scopes, and split those of one scope by account."""
+"""Merge the histories of two scopes, and split that of one by account. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
-from itertools import accumulate
+from dataclasses import dataclass
+from typing import Any
 
-from agent.memory.account_links.document_merge import (
-    EntryOwnership,
-    merge_texts,
-    remove_entries,
-    select_entries,
-    trace_ownership,
-)
-from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED
-from gateway.ports import DocumentChange, DocumentState
+from agent.memory.account_links.document_merge import EntryOwnership
+from agent.memory.account_links.version_merge import split_document
+from agent.memory.editing.staged_changes import MEMORY
+from agent.memory.history.line_keys import ARCHIVE_SUFFIX
+from agent.memory.storage.transcript_lines import decode, encode
+from gateway.ports import Line, MarkKind, ScopeHistory, StoredNote
 
-PERSONA = "SOUL.md"
-_REVERTS = ("undo ", "dream restore ")  # causes of versions that restore entries of earlier authors
+OWNER_FIELD = "whose"  # the account, in an entry without a session
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?:\.archive)?\.md\Z")
+_FLUSH = re.compile(r"(?=^## Flush at \d\d:\d\d \(session: .+\)$)", re.MULTILINE)
+_SESSION = re.compile(r"^## Flush at \d\d:\d\d \(session: (.+)\)$|^- \*\*Session\*\*: (.+)$", re.MULTILINE)
 
 
-# -- versions ------------------------------------------------------------------------------------------
+def merge_histories(
+    first: ScopeHistory, second: ScopeHistory, *, first_account: str, second_account: str
+) -> ScopeHistory:
+    """Return the history of both: entries by time with new cursors, those that Dream has processed before the others.
 
-
-def interleave_versions(
-    first: Sequence[DocumentState], second: Sequence[DocumentState], *, first_account: str, second_account: str
-) -> list[DocumentState]:
-    """Return the merged states of two histories in order of time; those of each history stay in their order.
-
-    The author of a change without one is its history's account; "" for a history of several accounts.
+    Notes of one day are joined; another note with a name that is taken gets a number. The accounts, "" for a scope of
+    several, own what names no session.
     """
-    accounts = (first_account, second_account)
-    current: list[Mapping[str, str]] = [{}, {}]
-    merged: list[DocumentState] = []
-    # Gateways' clocks differ: a change may be older than the one before it, which must not become the newest text.
-    times = [(at, side, n) for side, each in enumerate((first, second)) for n, at in enumerate(_rising_times(each))]
-    for _, side, n in sorted(times):
-        state = (first, second)[side][n]
-        current[side] = state.texts
-        change = replace(state.change, by=state.change.by or accounts[side])
-        merged.append(DocumentState(change=change, texts=merge_documents(*current)))
-    return merged
+    both = ((first, first_account), (second, second_account))
+    dreamt, new = (
+        [line for each, account in both for line in _entries(each, is_dreamt=is_dreamt, owner=account)]
+        for is_dreamt in (True, False)
+    )
+    notes = {name: _owned(note, first_account) for name, note in first.notes.items()}
+    for name, note in second.notes.items():
+        there = notes.get(name)
+        if there is None or there.body == note.body:
+            notes[name] = there or _owned(note, second_account)
+        elif _DAY.match(name):
+            notes[name] = StoredNote(body=there.body.rstrip(b"\n") + b"\n\n" + note.body, owner=there.owner)
+        else:
+            notes[_free_name(name, notes)] = _owned(note, second_account)
+    marks = {kind: {**second.marks.get(kind, {}), **first.marks.get(kind, {})} for kind in MarkKind}
+    return _history(
+        dreamt, new, after=max(first.cursor, second.cursor), raws=[*first.raws, *second.raws], notes=notes, marks=marks
+    )
 
 
-def _rising_times(states: Sequence[DocumentState]) -> Iterable[datetime]:
-    return accumulate((each.change.at for each in states), max)
+@dataclass(frozen=True, slots=True)
+class HistorySplit:
+    """Selects what belongs to *account* alone. *account_of* returns the account of a session key."""
+
+    account: str
+    account_of: Callable[[str], str]
+    ownership: EntryOwnership  # of the lines of archives
+
+    def split(self, history: ScopeHistory) -> tuple[ScopeHistory, ScopeHistory]:
+        """Return the history that stays, and the account's."""
+        halves = tuple(self._half(history, is_moving=is_moving) for is_moving in (False, True))
+        return halves[0], halves[1]
+
+    def _half(self, history: ScopeHistory, *, is_moving: bool) -> ScopeHistory:
+        dreamt, new = (
+            [line for line in _entries(history, is_dreamt=is_dreamt) if self._moves(line) is is_moving]
+            for is_dreamt in (True, False)
+        )
+        notes: dict[str, StoredNote] = {}
+        for name, note in history.notes.items():
+            half = self._select_text(name, note, is_moving=is_moving)
+            if half.strip():
+                notes[name] = StoredNote(body=half.encode("utf-8", "replace"), owner=note.owner)
+        flushed = history.marks.get(MarkKind.FLUSHED, {})
+        marks = {
+            # Those of lines that a half lacks go with its next change of MEMORY.md.
+            **{kind: history.marks.get(kind, {}) for kind in (MarkKind.KEYS, MarkKind.USED)},
+            MarkKind.FLUSHED: {key: cycle for key, cycle in flushed.items() if self._is_theirs(key) is is_moving},
+        }
+        raws = [raw for raw in history.raws if self._moves(decode(raw) or {}) is is_moving]
+        return _history(dreamt, new, after=history.cursor, raws=raws, notes=notes, marks=marks)
+
+    def _moves(self, line: Line) -> bool:
+        session = str(line.get("session") or "")
+        return self._is_theirs(session) if session else line.get(OWNER_FIELD) == self.account
+
+    def _is_theirs(self, session: str) -> bool:
+        return self.account_of(session) == self.account
+
+    def _select_text(self, name: str, note: StoredNote, *, is_moving: bool) -> str:
+        text = note.body.decode("utf-8", "replace")
+        if name.endswith(ARCHIVE_SUFFIX):
+            kept, given = split_document(MEMORY, text, self.ownership, self.account)
+            return given if is_moving else kept
+        sections = _FLUSH.split(text) if _DAY.match(name) else [text]
+        return "".join(each for each in sections if self._section_moves(note, each) is is_moving)
+
+    def _section_moves(self, note: StoredNote, text: str) -> bool:
+        session = _SESSION.search(text)
+        return self._is_theirs(session.group(1) or session.group(2)) if session else note.owner == self.account
 
 
-def merge_documents(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-    """Merge the documents of two scopes; the persona of the first is kept if there is one."""
-    merged: dict[str, str] = {}
-    for name in TRACKED:
-        one, other = first.get(name, ""), second.get(name, "")
-        merged[name] = (one or other) if name == PERSONA else merge_texts(one, other)
-    return {name: text for name, text in merged.items() if text}
+def sessions_of(histories: Iterable[ScopeHistory]) -> dict[str, str]:
+    """Return the session of each entry, by the entry's id."""
+    lines = (decode(raw) or {} for history in histories for raw in history.entries)
+    return {str(line.get("entry")): str(line.get("session") or "") for line in lines}
 
 
-def entry_owners(states: Sequence[DocumentState], account_of: Callable[[str], str], survivor: str) -> EntryOwnership:
-    """Return the owners of every entry that the documents ever had; *account_of* returns a history entry's account.
+def _history(
+    dreamt: Iterable[Line],
+    new: Iterable[Line],
+    *,
+    after: int,
+    raws: Sequence[bytes],
+    notes: Mapping[str, StoredNote],
+    marks: Mapping[MarkKind, Mapping[str, str]],
+) -> ScopeHistory:
+    """Return a history with the cursors following *after*, which keeps them unique; entries with equal ids once."""
+    seen: set[str] = set()
+    entries: list[bytes] = []
+    dream_cursor = 0
+    for n, group in enumerate((_by_time(dreamt), _by_time(new))):
+        for line in group:
+            entry = str(line.get("entry") or "")
+            if entry and entry in seen:
+                continue
+            seen.add(entry)
+            entries.append(encode({**line, "cursor": after + len(entries) + 1}))
+        if n == 0 and entries:
+            dream_cursor = after + len(entries)
+    return ScopeHistory(
+        entries=tuple(entries),
+        raws=tuple(dict.fromkeys(raws)),  # those of a move that was interrupted are in both
+        notes=notes,
+        marks={kind: each for kind, each in marks.items() if each},
+        cursor=after + len(entries),
+        dream_cursor=dream_cursor or (after if entries else 0),
+    )
 
-    The lines of a summary belong to the account of the summarised chat, the lines of a Dream to the account of its
-    chats, or to *survivor* if these belong to several accounts.
-    """
 
-    def author(change: DocumentChange) -> str:
-        if change.why.startswith(_REVERTS):
-            return ""
-        if change.by:
-            return change.by
-        if change.why.startswith((CONSOLIDATION, DREAM_CAUSE)):
-            accounts = {account_of(entry) or survivor for entry in change.why.split() if entry.startswith("e")}
-            return accounts.pop() if len(accounts) == 1 else survivor
-        return ""
-
-    return trace_ownership(((each.texts, author(each.change)) for each in states), survivor)
+def _entries(history: ScopeHistory, *, is_dreamt: bool, owner: str = "") -> list[dict[str, Any]]:
+    """Return the entries that Dream has processed, or has not; *owner* owns those without a session and an owner."""
+    lines = [dict(decode(raw) or {}) for raw in history.entries]
+    mine = [line for line in lines if (_cursor(line) <= history.dream_cursor) is is_dreamt]
+    for line in mine:
+        if owner and not line.get("session") and not line.get(OWNER_FIELD):
+            line[OWNER_FIELD] = owner
+    return mine
 
 
-def split_document(name: str, text: str, ownership: EntryOwnership, account_name: str) -> tuple[str, str]:
-    """Return the entries that stay, and those of *account_name*; mixed entries stay."""
-    staying = remove_entries(text, lambda raw: ownership.is_only_owner(name, raw, account_name))
-    return staying, select_entries(text, lambda raw: ownership.is_owner(name, raw, account_name))
+def _owned(note: StoredNote, account: str) -> StoredNote:
+    return StoredNote(body=note.body, owner=note.owner or account)
 
 
-def split_versions(
-    states: Sequence[DocumentState], ownership: EntryOwnership, account_name: str
-) -> tuple[list[DocumentState], list[DocumentState]]:
-    """Return the history of the scope that stays, and that of *account_name*, each with the changes that changed it."""
-    halves: tuple[list[DocumentState], list[DocumentState]] = ([], [])
-    for state in states:
-        split = {name: split_document(name, text, ownership, account_name) for name, text in state.texts.items()}
-        for n, half in enumerate(halves):
-            texts = {name: each[n] for name, each in split.items() if each[n]}
-            if texts != (half[-1].texts if half else {}):
-                half.append(DocumentState(change=state.change, texts=texts))
-    return halves
+def _free_name(name: str, names: Mapping[str, object]) -> str:
+    """Return *name* with the first number that none of *names* has."""
+    stem, dot, ending = name.partition(".")
+    n = 2
+    while (numbered := f"{stem}-{n}{dot}{ending}") in names:
+        n += 1
+    return numbered
+
+
+def _by_time(lines: Iterable[Line]) -> list[Line]:
+    return sorted(lines, key=lambda line: str(line.get("timestamp", "")))
+
+
+def _cursor(line: Line) -> int:
+    cursor = line.get("cursor")
+    return cursor if isinstance(cursor, int) else 0

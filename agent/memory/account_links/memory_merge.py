@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.memory.account_links import history_merge
+from agent.memory.account_links import version_merge
 from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.documents.document_changes import TRACKED, select_documents
 from agent.memory.documents.file_documents import SOUL
@@ -55,7 +55,7 @@ class MemoryMerger:
             own = await self.changes.states(target)
             was = await self._numbers(source, target)
             merged = await asyncio.to_thread(
-                history_merge.interleave_versions,
+                version_merge.interleave_versions,
                 own,
                 moving,
                 first_account=target_account,
@@ -69,7 +69,7 @@ class MemoryMerger:
     async def owners_of(self, scope: str, account_of_entry: Callable[[str], str], survivor: str) -> EntryOwnership:
         """Return the owners of the lines of a scope's documents; *account_of_entry* is called with a summary's id."""
         states = await self.changes.states(scope)
-        return await asyncio.to_thread(history_merge.entry_owners, states, account_of_entry, survivor)
+        return await asyncio.to_thread(version_merge.entry_owners, states, account_of_entry, survivor)
 
     async def split(
         self,
@@ -89,7 +89,7 @@ class MemoryMerger:
         while await self.changes.epoch(source) != move:
             states = await self.changes.states(source)
             was = await self._numbers(source, target)
-            ownership = await asyncio.to_thread(history_merge.entry_owners, states, account_of_entry, survivor)
+            ownership = await asyncio.to_thread(version_merge.entry_owners, states, account_of_entry, survivor)
             staying, moving = await asyncio.to_thread(
                 self._split_files, move, states, source, target, account_name, account_of, ownership
             )
@@ -151,7 +151,7 @@ class MemoryMerger:
         """Split the folder of *source*; return the histories of the documents that stay, and of those that move."""
         source_folder, target_folder = scope_folder(self.home, source), scope_folder(self.home, target)
         old = source_folder / "memory"
-        halves = history_merge.split_versions(states, ownership, account_name)
+        halves = version_merge.split_versions(states, ownership, account_name)
         if self._is_swapped(source_folder, move) or not old.is_dir():
             return halves
         plan = _SplitPlan(self, old, account_name, account_of)
@@ -250,7 +250,7 @@ class _SplitPlan:
         """Return the part of a file that belongs to the half; None if it is empty."""
         document = f"{name.partition('.conflict-')[0]}.md"
         if document in TRACKED:
-            kept, given = history_merge.split_document(document, text, ownership, self._account_name)
+            kept, given = version_merge.split_document(document, text, ownership, self._account_name)
             return (given if is_moving else kept) or None
         if name.startswith(".pending/"):
             return text if self._pending_moves(name, text) is is_moving else None

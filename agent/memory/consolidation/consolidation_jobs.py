@@ -18,7 +18,6 @@ import structlog
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
 from agent.memory.consolidation.consolidator import FAILURE_LINE, FAILURES_BEFORE_RAW, Consolidator, StoredAnswer
-from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
@@ -139,7 +138,7 @@ class ConsolidationJobs:
         if await self.consolidator.history.find(whole.scope, whole.entry):
             await self._move_pointer(whole)  # a crash came between the raw archive and the pointer
             return None
-        epoch = await read_epoch(self.consolidator.documents, whole.scope)
+        epoch = await self.consolidator.documents.epoch(whole.scope)
         messages = await self.reader.messages(whole.scope, whole.key, whole.transcript, whole.start, whole.end)
         if len(messages) < whole.end - whole.start and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
@@ -156,7 +155,7 @@ class ConsolidationJobs:
         stored = self.consolidator.stored_answer(span.scope, span, messages[:count], base, answer)
         payload = {**span.payload(), "answer": dataclasses.asdict(stored), "goal": whole.end, "rounds": rounds}
         async with self.writing:
-            if await read_epoch(self.consolidator.documents, span.scope) != epoch:
+            if await self.consolidator.documents.epoch(span.scope) != epoch:
                 return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
             await self.jobs.put(
                 Job(id=f"{APPLY}:{span.entry}", kind=APPLY, scope=span.scope, payload=payload, due_at=self.now())

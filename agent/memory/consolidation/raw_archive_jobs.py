@@ -15,7 +15,6 @@ import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidator import Consolidator, StoredAnswer
-from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import TranscriptRange, conversation, shorten_lines
 from agent.memory.messages.token_estimate import estimate_text
@@ -64,7 +63,7 @@ class RawArchiveJobs:
         entry = await self.history.find(scope, str(job.payload["entry"]))
         if entry is None or not entry.raw:
             return None
-        epoch = await read_epoch(self.consolidator.documents, scope)
+        epoch = await self.consolidator.documents.epoch(scope)
         messages = await self.history.raw_messages(scope, entry.entry)
         base = await self.consolidator.current_memory(scope)
         lines = conversation(messages, zone=self.zone(scope), with_numbers=True)
@@ -88,7 +87,7 @@ class RawArchiveJobs:
             timestamp=entry.timestamp,
         )
         async with self.writing:
-            if await read_epoch(self.consolidator.documents, scope) != epoch:
+            if await self.consolidator.documents.epoch(scope) != epoch:
                 return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
             payload = {"session": entry.session, "answer": asdict(stored)}
             job = Job(id=f"{APPLY_RAW}:{entry.entry}", kind=APPLY_RAW, scope=scope, payload=payload, due_at=self.now())

@@ -39,11 +39,6 @@ def document_path(home: Path, scope: str, name: str) -> Path:
     return scope_folder(home, scope) / document_file(name)
 
 
-async def read_epoch(documents: DocumentStore, scope: str) -> str:
-    """Return a value that changes whenever something of *scope* is erased."""
-    return await documents.epoch(scope)
-
-
 async def effective_persona(documents: DocumentStore, scope: str) -> str:
     """Return the text that a change of the scope's SOUL.md starts from: its own, else the installation's, or ours."""
     for place in dict.fromkeys((scope, "")):

@@ -17,7 +17,6 @@ import structlog
 from cronsim import CronSim
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.documents.file_documents import read_epoch
 from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
 from agent.memory.dream.dream_phases import DreamPhaseRunner
 from agent.memory.dream.dream_prompt import DreamMaterial, shown_in
@@ -173,7 +172,7 @@ class Dreamer:
         if run is None:
             return None
         entries = await self._entries(scope, run)
-        if run.epoch == await read_epoch(self.applier.documents, scope) and run.entries == names_of(entries):
+        if run.epoch == await self.applier.documents.epoch(scope) and run.entries == names_of(entries):
             return run
         await asyncio.to_thread(self._state(scope).drop)
         return None
@@ -181,7 +180,7 @@ class Dreamer:
     async def _begin(self, scope: str) -> DreamRun | None:
         """Return the run over the next batch; None when there is nothing new."""
         after = await self.history.dream_cursor(scope)
-        epoch = await read_epoch(self.applier.documents, scope)
+        epoch = await self.applier.documents.epoch(scope)
         found = await self.history.after(scope, after, self.max_batch_size)
         entries = _batch(found, shown_in(await self.token_limit()))
         return start_run(after, epoch, await self.applier.texts(scope), entries) if entries else None
@@ -225,7 +224,7 @@ class Dreamer:
 
     async def _check(self, scope: str, run: DreamRun) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""
-        if run.epoch != await read_epoch(self.applier.documents, scope):
+        if run.epoch != await self.applier.documents.epoch(scope):
             await asyncio.to_thread(self._state(scope).drop)
             raise _ConcurrentErasure
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import structlog
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, reduced_limit
@@ -55,7 +54,7 @@ class FlushJobs:
         if await flusher.was_flushed(str(span.key), span.cycle):
             await self._go_on(job)
             return None
-        epoch = await read_epoch(self.documents, span.scope)
+        epoch = await self.documents.epoch(span.scope)
         messages = await self.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
@@ -71,7 +70,7 @@ class FlushJobs:
             section = flusher.excerpt(messages)
         payload = {**job.payload, "section": asdict(section)}
         async with self.writing:
-            if await read_epoch(self.documents, span.scope) != epoch:
+            if await self.documents.epoch(span.scope) != epoch:
                 return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
             await self.jobs.put(
                 Job(id=f"{FLUSHED}:{span.cycle}", kind=FLUSHED, scope=span.scope, payload=payload, due_at=self.now())
