@@ -136,6 +136,7 @@ async def test_a_planted_crossing_is_found(tmp_path: Path, capsys: pytest.Captur
         edit_by_hand(path, path.read_text() + f"- {word}\n")
         await say(parlour, "p1", "/memory log")
         await say(parlour, "p1", "what do you know?")
+        await parlour.settle_documents()  # the commit of the repository comes behind the file
         look_at_posts(watch, parlour, {})
         look_at_files(watch, home)
         structlog.get_logger().warning("planted", word=word)
