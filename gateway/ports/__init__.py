@@ -47,6 +47,13 @@ from gateway.ports.documents import StalePath as StalePath
 from gateway.ports.documents import TextChange as TextChange
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
+from gateway.ports.files import FileKind as FileKind
+from gateway.ports.files import FileLimit as FileLimit
+from gateway.ports.files import FilesFull as FilesFull
+from gateway.ports.files import FileStore as FileStore
+from gateway.ports.files import FileTotal as FileTotal
+from gateway.ports.files import ScopeFile as ScopeFile
+from gateway.ports.files import ScopeFileChange as ScopeFileChange
 from gateway.ports.history import HISTORY_JSONL as HISTORY_JSONL
 from gateway.ports.history import RAW_JSONL as RAW_JSONL
 from gateway.ports.history import HistoryEntry as HistoryEntry
