@@ -169,8 +169,7 @@ async def status(context: CommandContext) -> CommandReply:
         *_background(context, facts["work"], facts["budget"]),
         *([context.translate("commands.status_delayed", chats=delayed)] if delayed else []),
         *([] if has_model(context) else [hint(context.language)]),
-        *([context.translate("commands.status_by_words")] if facts.get("by_words_alone") else []),
-        *([context.translate("commands.status_no_meaning")] if facts.get("lacks_embedding_model") else []),
+        *([context.translate(facts["search_limitation"])] if facts.get("search_limitation") else []),
     ]
     return CommandReply(text="\n".join(lines))
 

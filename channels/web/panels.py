@@ -149,8 +149,9 @@ async def note_locale(channel: WebChannel, visitor: WebVisitor, request: Request
 
 
 async def list_remembered_lines(panels: PersonPanels, key: SessionKey) -> JSONResponse:
-    """Return the lines that the bot remembers about the visitor."""
-    return JSONResponse({"lines": list(await panels.remembered_lines(key))}, headers=_FRESH)
+    """Return the lines that the bot remembers about the visitor, and what its search lacks."""
+    lines = list(await panels.remembered_lines(key))
+    return JSONResponse({"lines": lines, "note": panels.search_limitation(key)}, headers=_FRESH)
 
 
 async def show_line_source(channel: WebChannel, visitor: WebVisitor, request: Request) -> JSONResponse:

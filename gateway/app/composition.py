@@ -240,7 +240,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
                 intake,
                 memory.sessions,
                 memory.stored_conversations,
-                GatewayPersonPanels(context, memory, profiles),
+                GatewayPersonPanels(context, memory, profiles, recall),
                 blobs,
                 allowed_commands=partial(
                     allowed_commands,

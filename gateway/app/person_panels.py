@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from agent.chat_profiles import ChatProfiles
 from agent.commands.memory_lists import format_source
 from agent.llm.offline_model import is_offline
+from agent.memory.search.scope_recall import ScopeRecall
 from agent.reminders.reminder import reminders_in
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import AppContext
 from gateway.app.memory import MemoryServices
+from gateway.app.recall import search_limitation
 from gateway.events import SessionKey
+from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.person_panels import MOST_LINES, LineSource, ModelOffer, ReminderEntry
 
@@ -19,8 +22,12 @@ from gateway.ports.person_panels import MOST_LINES, LineSource, ModelOffer, Remi
 class GatewayPersonPanels:
     """Implements `PersonPanels` with the services of `/memory`, `/reminders` and `/model`."""
 
-    def __init__(self, context: AppContext, memory: MemoryServices, profiles: ChatProfiles) -> None:
+    def __init__(
+        self, context: AppContext, memory: MemoryServices, profiles: ChatProfiles, recall: ScopeRecall
+    ) -> None:
         self._memory = memory
+        self._recall = recall
+        self._vectors = context.settings.tools.vector_memory
         self._jobs = context.store.jobs
         self._locales = context.locales
         self._profiles = profiles
@@ -33,6 +40,11 @@ class GatewayPersonPanels:
             texts = await self._memory.service.displayed_documents(scope)
         lines = [_plain(line) for text in texts.values() for line in text.splitlines() if not line.startswith("#")]
         return list(dict.fromkeys(filter(None, lines)))[:MOST_LINES]
+
+    def search_limitation(self, key: SessionKey) -> str:
+        """Return why search is by words alone and what mends it, in the chat's language; "" if it is by meaning too."""
+        sentence = search_limitation(self._recall, self._vectors)
+        return translate(sentence, self._locales.language(key)) if sentence else ""
 
     async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
         """Return the source of a remembered line, None for an unknown line."""

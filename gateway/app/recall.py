@@ -63,6 +63,14 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
         await recall.close()
 
 
+def search_limitation(recall: ScopeRecall, vectors: VectorMemorySettings) -> str:
+    """Return the key of the sentence why search is by words alone and what mends it; "" if it is by meaning too."""
+    if recall.last_error():
+        return "commands.status_by_words"
+    lacks_model = vectors.enabled and vectors.profile == "parlour" and not recall.has_model
+    return "commands.status_no_meaning" if lacks_model else ""
+
+
 def _embedder(
     vectors: VectorMemorySettings, llm: LlmSettings, recorder: UsageRecorder, proxy: str = ""
 ) -> GuardedEmbedder | None:

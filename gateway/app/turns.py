@@ -64,6 +64,7 @@ from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.context import AppContext
 from gateway.app.memory import MemoryServices
 from gateway.app.models import ModelFactory, ModelServices
+from gateway.app.recall import search_limitation
 from gateway.app.role_resolver import RoleResolver
 from gateway.app.usage import UsageServices
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
@@ -162,7 +163,6 @@ def _build_outgoing(context: AppContext, parts: GatewaySubsystems) -> OutgoingFi
 
 def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns: RunningTurns) -> CommandServices:
     settings, store, memory = context.settings, context.store, parts.memory
-    vectors = settings.tools.vector_memory
     started = time.monotonic()
 
     def facts() -> Mapping[str, Any]:
@@ -170,8 +170,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             "version": program_version(),
             "uptime_seconds": time.monotonic() - started,
             "workers": settings.agent.workers,
-            "by_words_alone": bool(parts.recall.last_error()),
-            "lacks_embedding_model": vectors.enabled and vectors.profile == "parlour" and not parts.recall.has_model,
+            "search_limitation": search_limitation(parts.recall, settings.tools.vector_memory),
             "delayed_chats": len(parts.dispatcher.delayed()),
         }
 

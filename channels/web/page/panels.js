@@ -39,8 +39,11 @@ export class Panels {
   async load(panel) {
     const turn = ++this.loads;
     const answer = await fetch(panel.name, { cache: "no-store" }).catch(() => null);
-    const found = answer?.ok ? (await answer.json())[panel.field] : null;
-    if (turn === this.loads && panel.dialog.open) this.fill(panel, found, this.words.panel_failed);
+    const told = answer?.ok ? await answer.json() : null;
+    if (turn !== this.loads || !panel.dialog.open) return;
+    this.fill(panel, told ? told[panel.field] : null, this.words.panel_failed);
+    const note = panel.dialog.querySelector(".note");
+    if (note) note.hidden = !(note.textContent = told?.note ?? "");
   }
 
   /** Show the entries; without them, *line*. */

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agent.memory.search.embedding import INSTALLED_MODEL, MODEL_SHA256, TOKENIZER, find_installed_model
 from agent.memory.search.embedding.local_embedder import LocalEmbedder
 from agent.memory.search.ranking import DEFAULT, SeedProfile
 from gateway.logs import configure_logs
@@ -32,6 +33,7 @@ COLUMNS = (
     *("R@1", "R@5", "R@10", "R@20", "nDCG@10", "MRR", "sR@5", "R@512t", "R@1024t", "R@2048t", "R@4096t", "tok@10"),
 )
 _DECAY = timedelta(days=30)
+INSTALLED = "installed"  # the name of the extra's model on the command line
 
 
 def measure(system: RecallSystem, chats: Sequence[LocomoChat], embed: Embed | None) -> dict[str, RunningSums]:
@@ -102,7 +104,14 @@ def _embedder(model: str, kept: Path | None) -> Embed | None:
     """Return a function that embeds what it does not know yet; *kept* is a file for what it knows."""
     if not model:
         return None
-    local = LocalEmbedder(Path(model.removeprefix("local:")), threads=len(os.sched_getaffinity(0)))
+    threads = len(os.sched_getaffinity(0))
+    if model == INSTALLED:
+        folder = find_installed_model()
+        if folder is None:
+            raise SystemExit("the extra `local` is not installed")
+        local = LocalEmbedder(folder, threads=threads, name=INSTALLED_MODEL, tokenizer=TOKENIZER, sha256=MODEL_SHA256)
+    else:
+        local = LocalEmbedder(Path(model.removeprefix("local:")), threads=threads)
     known: dict[str, Vector] = {}
     if kept is not None and kept.exists():
         with np.load(kept) as stored:
@@ -123,7 +132,7 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.recall", description=__doc__)
     parser.add_argument("--data", default="", help="LoCoMo's JSON file: a path or an address")
-    parser.add_argument("--model", default="", help="local:<folder with model.onnx and tokenizer.json>")
+    parser.add_argument("--model", default="", help="local:<folder with model.onnx and tokenizer.json>, or `installed`")
     parser.add_argument("--vectors", type=Path, help="a file that keeps the embeddings for the next run")
     parser.add_argument("--ablations", action="store_true", help="each part of the ranking left out")
     parser.add_argument("--scale", type=int, nargs="*", metavar="UNITS", help="latency with so many units")

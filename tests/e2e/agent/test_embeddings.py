@@ -10,13 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from agent.memory.search import embedding
 from agent.memory.search.embedding import build_embedder
 from gateway.app import build_operations
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import DoctorFinding
+from gateway.doctor import DoctorFinding, machine_checks
 from gateway.errors import ModelFailed
+from gateway.i18n import translate
 from tests.fakes.embeddings import EmbeddingFault
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
@@ -195,8 +198,26 @@ async def test_a_local_model_that_is_not_there_says_how_to_mend_it(
         assert lines
 
 
-def doctor(home: Path, name: str = "") -> AsyncIterator[DoctorFinding]:
+@pytest.mark.parametrize("is_installed", [False, True])
+async def test_without_a_model_everybody_is_told_what_mends_it(
+    tmp_path: Path, is_installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/status, the page and the doctor say that search is by words alone, and how to add a model; with one, nobody."""
+    monkeypatch.setattr(embedding, "find_installed_model", lambda: tmp_path if is_installed else None)
+    monkeypatch.setattr(machine_checks, "find_spec", lambda _: is_installed or None)
+    async with gateway(home=tmp_path / "home") as parlour:
+        status = await parlour.channel.ask("ann", "/status")
+        assert ("the extra “local”" in status) is not is_installed
+        async with httpx.AsyncClient(base_url=parlour.app.web.url, follow_redirects=True) as page:
+            await page.get("")
+            note = (await page.get("memory")).json()["note"]
+            assert note == ("" if is_installed else translate("commands.status_no_meaning"))
+        [line] = [each.text async for each in doctor(parlour.home, of="embeddings")]
+        assert ("by words alone; for meaning too, run `make install`" in line) is not is_installed
+
+
+def doctor(home: Path, name: str = "", *, of: str = "search") -> AsyncIterator[DoctorFinding]:
     """Yield what `parlour doctor` has on search."""
     environment = {"PARLOUR_HOME": str(home), "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL": name}
     found = collect_findings(environment, is_offline=True, asks_model=False)
-    return (each async for each in found if each.name == "search")
+    return (each async for each in found if each.name == of)

