@@ -159,7 +159,7 @@ def append_missing(text: str, hits: SearchHits) -> str:
 
 
 def _describe_missing(missing: MissingTime) -> str:
-    """Return what a model is told of a time from which nothing is stored."""
+    """Return the line for a model about a time from which nothing is stored."""
     if missing.conversations is not None:
         return f"(There is no such conversation: there have been {missing.conversations}.)"
     when = _describe_span(missing.start, missing.end)

@@ -149,7 +149,7 @@ async def note_locale(channel: WebChannel, visitor: WebVisitor, request: Request
 
 
 async def list_remembered_lines(panels: PersonPanels, key: SessionKey) -> JSONResponse:
-    """Return the lines that the bot remembers about the visitor, and what its search lacks."""
+    """Return the lines that the bot remembers about the visitor, with a note if search lacks a model."""
     lines = list(await panels.remembered_lines(key))
     return JSONResponse({"lines": lines, "note": panels.search_limitation(key)}, headers=_FRESH)
 

@@ -42,7 +42,7 @@ class GatewayPersonPanels:
         return list(dict.fromkeys(filter(None, lines)))[:MOST_LINES]
 
     def search_limitation(self, key: SessionKey) -> str:
-        """Return why search is by words alone and what mends it, in the chat's language; "" if it is by meaning too."""
+        """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
         sentence = search_limitation(self._recall, self._vectors)
         return translate(sentence, self._locales.language(key)) if sentence else ""
 

@@ -64,7 +64,7 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
 
 
 def search_limitation(recall: ScopeRecall, vectors: VectorMemorySettings) -> str:
-    """Return the key of the sentence why search is by words alone and what mends it; "" if it is by meaning too."""
+    """Return the key of the sentence about a search by words alone; "" if it is by meaning too."""
     if recall.last_error():
         return "commands.status_by_words"
     lacks_model = vectors.enabled and vectors.profile == "parlour" and not recall.has_model

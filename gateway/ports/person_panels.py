@@ -49,7 +49,7 @@ class PersonPanels(Protocol):
         """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
 
     def search_limitation(self, key: SessionKey) -> str:
-        """Return why search is by words alone and what mends it, in the chat's language; "" if it is by meaning too."""
+        """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
 
     async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
         """Return the source of a remembered line, None for an unknown line."""

@@ -158,7 +158,7 @@ class UnitTrait(enum.IntFlag):
 
 
 class QueryCue(enum.IntFlag):
-    """What a query asks for."""
+    """Kinds of things that a query asks for."""
 
     NONE = 0
     WHEN = 1

@@ -33,7 +33,7 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A half-open interval of time; an end that is None is open."""
+    """A half-open interval of time; a missing end is open."""
 
     start: datetime | None
     end: datetime | None

@@ -1,6 +1,6 @@
 """Exact vector search: a matrix of a scope's vectors in memory, updated with the index.
 
-Similarities are cosines of the vectors minus the mean of the index: what all its texts have in common, such as a
+Similarities are cosines of the vectors minus the mean of the index, which all its texts have in common, such as a
 language that the model knows little of, tells nothing about a query.
 The smoothed vector of a unit (itself plus its neighbours, weighted 0.6 and 0.3) is not stored: its similarity is the
 weighted sum of the single similarities, so one matrix product gives both.

@@ -165,7 +165,7 @@ def origin_of(entry: HistoryEntry) -> str:
 
 
 def day_of(name: str) -> datetime | None:
-    """Return noon of the date that a file name begins with; None if there is no valid date."""
+    """Return noon of the date that a file name begins with; None without a valid date."""
     dated = _DATED.match(name)
     try:
         return datetime.fromisoformat(f"{dated[0]}T12:00:00+00:00") if dated else None
