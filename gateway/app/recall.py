@@ -21,6 +21,7 @@ from gateway.app.context import AppContext
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings
 
+_ERASURES_EVERY = 60.0  # seconds between looks for what other gateways have erased
 _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 
@@ -52,6 +53,7 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
         meaning=embedder,
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,
+            erasures=_ERASURES_EVERY if settings.store.shared else None,
             cut=cut,
             # [002] limits the number of results alone: ten whole chunks, and those beside the first ones.
             budget=RESULT_TOKENS if seed is None else 20 * seed.chunk_tokens,

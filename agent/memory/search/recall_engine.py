@@ -39,7 +39,7 @@ from agent.memory.search.result_selection import (
     select_results,
 )
 from agent.memory.search.scope_index import IndexMatches, ScopeIndex
-from agent.memory.search.search_unit import MEMORY, UnitSource, UnitSources
+from agent.memory.search.search_unit import ERASURES, MEMORY, UnitSource, UnitSources
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ModelFailed
 from gateway.ports import MissingTime
@@ -242,8 +242,9 @@ class RecallEngine:
     async def sync(self, scope: IndexedScope, *, is_forced: bool = False) -> int:
         """Update the index of *scope* from its sources; return the number of changed units.
 
-        *is_forced* reads sources completely even if their marks did not change, which is needed after an erasure in
-        place. Vectors are computed in the background.
+        *is_forced* reads sources completely even if their marks did not change, and erases deleted units from the
+        file's free pages. The latter is also done after an erasure by another gateway. Vectors are computed in the
+        background.
         """
         async with self._lock(scope.path):
             try:
@@ -264,11 +265,15 @@ class RecallEngine:
     async def _sync(self, index: ScopeIndex, sources: UnitSources, *, is_forced: bool) -> int:
         now, then = await sources.marks(), await self._files.writing(index.marks)
         changed = 0
-        for source in sorted({*now, *then}, key=_by_name):
+        for source in sorted({*now, *then} - {ERASURES}, key=_by_name):
             if source not in now:
                 changed += len(await self._files.writing(index.remove, source)) if source in then else 0
             elif is_forced or now[source] != then.get(source, "").partition("#")[0]:
                 changed += await self._take(index, sources, source, then.get(source, ""), is_forced=is_forced)
+        mark = now.get(ERASURES, "")
+        if is_forced or mark != then.get(ERASURES, ""):
+            await self._files.writing(index.scrub)
+            await self._files.writing(lambda: index.put(ERASURES, (), mark=mark))  # after a kill it is scrubbed again
         return changed
 
     async def _take(
@@ -375,11 +380,6 @@ class RecallEngine:
         while tasks := [*self._work_of(path).tasks.values()]:
             await asyncio.wait(tasks)
 
-    async def scrub(self, scope: IndexedScope) -> None:
-        """Erase deleted units from the file's free pages, for `/forget --purge`; call it after `sync`."""
-        async with self._lock(scope.path), self._files.using(scope.path) as index:
-            await self._files.writing(index.scrub)
-
     async def rebuild(self, scope: IndexedScope) -> int:
         """Rebuild the index of *scope*; return its number of units."""
         async with self._lock(scope.path):
@@ -387,13 +387,15 @@ class RecallEngine:
         self._embed_soon(scope)
         return count
 
-    async def close_scope(self, path: Path) -> None:
-        """Cancel the tasks of an index and close its file, which is about to be moved or removed."""
+    async def close_scope(self, path: Path, *, is_removing: bool = False) -> None:
+        """Cancel the tasks of an index and close its file, which is about to be moved or removed, or remove it."""
         for task in [*self._work_of(path).tasks.values()]:
             task.cancel()
         await self.wait_idle(path)
         async with self._lock(path):
             await self._files.drop(path)
+            if is_removing:
+                await self._files.writing(index_schema.remove, path)
 
     # -- files and threads ---------------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """Search for turns, commands and operators: select the indexes that a scope may read, update them, read around a hit.
 
 A search first updates the index, which costs a look at the scope's folder and sessions, and reading what is new.
-Existing indexes are also updated in the background when their scope has been idle for a moment. Scopes that were never
-searched have no index.
+Existing indexes are also updated in the background when their scope has been idle for a moment, and when another
+gateway has erased something of it. Scopes that were never searched have no index.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from zoneinfo import ZoneInfo
 import structlog
 from cachetools import LRUCache
 
-from agent.memory.scopes import scope_folder
+from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
@@ -28,12 +29,13 @@ from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.search.time_spans import TimeSpan
-from gateway.errors import ToolFailed
+from gateway.errors import StoreUnavailable, ToolFailed
 from gateway.ports import (
     MEMORY,
     SEARCH_DEFAULTS,
     DocumentChangeStore,
     HistoryStore,
+    ScopeHead,
     SearchHit,
     SearchHits,
     SearchOptions,
@@ -61,6 +63,7 @@ class RecallOptions:
     patience: float = 20.0  # how long a search waits for an index that is being built
     calm: float = 3.0  # time without writes until a scope is indexed
     interval: float = 60.0  # between checks of the documents for changes
+    erasures: float | None = None  # between looks for erasures by other gateways; None = at the start alone
     budget: int = RESULT_TOKENS
     cut: Cut = chunk_markdown
 
@@ -103,6 +106,7 @@ class ScopeRecall:
         self._docs = IndexedScope(folder / f".{INDEX}", self._papers)
         self._docs_synced = float("-inf")
         self._noted: dict[str, float] = {}
+        self._epochs: dict[str, str] = {}  # of the scopes with an index, up to which it follows erasures
         self._woken = asyncio.Event()
 
     # -- the port ----------------------------------------------------------------------------------
@@ -170,23 +174,54 @@ class ScopeRecall:
     async def run(self) -> None:
         """Update scheduled indexes until cancelled."""
         loop = asyncio.get_running_loop()
+        next_look = loop.time()
         while True:
-            await self._wait_woken()
-            await asyncio.sleep(self._options.calm)
-            self._woken.clear()
-            await self._index_calm(loop.time())
-            await self._close_idle()
-            if self._noted:
-                self._woken.set()
-
-    async def _wait_woken(self) -> None:
-        """Return when an update is scheduled; close idle files while waiting."""
-        while not self._woken.is_set():
+            if loop.time() >= next_look:
+                await self._follow_erasures()
+                next_look = loop.time() + (self._options.erasures or math.inf)
             with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE / 2):
+                async with asyncio.timeout(min(IDLE / 2, next_look - loop.time())):
                     await self._woken.wait()
-                    return
+            if self._woken.is_set():
+                await asyncio.sleep(self._options.calm)
+                self._woken.clear()
+                await self._index_calm(loop.time())
+                if self._noted:
+                    self._woken.set()
             await self._close_idle()
+
+    async def _follow_erasures(self) -> None:
+        """Schedule updates of the indexes of scopes of which something was erased; remove those of erased scopes.
+
+        The erasing gateway updates its own index. Another one has copies of the words until it searches or does this.
+        """
+        if self._rows is None:
+            return
+        try:
+            scopes = await asyncio.to_thread(self._indexed_scopes)
+            heads = await self._rows.heads(scopes)
+            for scope, head in heads.items():
+                if head == ScopeHead() and not await self._source(scope).marks():
+                    await self._remove_index(scope)
+                elif head.epoch != self._epochs.get(scope, ""):
+                    self.note(scope)
+                    self._epochs[scope] = head.epoch
+        except StoreUnavailable as error:
+            log.info("recall.follows_later", reason=str(error))
+        except Exception:  # the boundary of a service: the next look tries again
+            log.exception("recall.follow_failed")
+
+    def _indexed_scopes(self) -> list[str]:
+        """Return the scopes that have an index here. Blocks."""
+        return [scope for scope in ("", *list_scopes(self._home)) if (self._folder(scope) / INDEX).is_file()]
+
+    async def _remove_index(self, scope: str) -> None:
+        self._noted.pop(scope, None)
+        self._scopes.pop(scope, None)
+        await self._memory.close_scope(self._folder(scope) / INDEX, is_removing=True)
+        if scope:
+            with suppress(OSError):  # the folder has other files
+                await asyncio.to_thread(self._folder(scope).rmdir)
 
     async def _close_idle(self) -> None:
         try:
@@ -206,6 +241,7 @@ class ScopeRecall:
                     await self._memory.sync(self._scope(scope))
                     await self._memory.compact(self._scope(scope))
             except Exception:  # the boundary of a service: the next search tries again
+                self._epochs.pop(scope, None)
                 log.exception("recall.sync_failed", scope=scope)
 
     async def rebuild(self, scope: str) -> int:
@@ -221,7 +257,6 @@ class ScopeRecall:
             await self.close_index(scope)
             return
         await self._memory.sync(self._scope(scope), is_forced=True)
-        await self._memory.scrub(self._scope(scope))
 
     async def close_index(self, scope: str) -> None:
         """Close the index files of *scope*, which are about to be moved or removed."""

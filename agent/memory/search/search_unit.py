@@ -103,6 +103,10 @@ class SourceReading:
     is_more: bool = False
 
 
+# Has no units. Its mark changes when something of the scope is erased: terms of that may be in free pages.
+ERASURES = UnitSource(name="erasures", project="")
+
+
 class UnitSources(Protocol):
     """Sources of one scope, asked by one call at a time."""
 

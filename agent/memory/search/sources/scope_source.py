@@ -15,11 +15,11 @@ from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.history.line_keys import ARCHIVE_SUFFIX, keys_of_all_lines, line_fingerprint
 from agent.memory.messages.taint import origin_of_words
-from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource, chunk_markdown
+from agent.memory.search.search_unit import ERASURES, SearchUnit, SourceReading, UnitSource, chunk_markdown
 from agent.memory.search.sources.transcript_source import TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
-from gateway.ports import DocumentChangeStore, HistoryEntry, HistoryStore, Line, SearchHit
+from gateway.ports import DocumentChangeStore, HistoryEntry, HistoryStore, Line, ScopeHead, SearchHit
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
@@ -69,8 +69,10 @@ class ScopeSource:
         """Return every source with a mark that changes with its content."""
         turns = await self._transcripts.marks() if self._transcripts is not None else {}
         marks = {UnitSource(name=f"{SESSIONS}{transcript}"): mark for transcript, mark in turns.items()}
-        documents = (await self._documents.heads([self._scope]))[self._scope].revs if self._documents else {}
-        marks |= {UnitSource(name=path): documents[name] for path, name in _PAPERS.items() if name in documents}
+        head = (await self._documents.heads([self._scope]))[self._scope] if self._documents else ScopeHead()
+        marks |= {UnitSource(name=path): head.revs[name] for path, name in _PAPERS.items() if name in head.revs}
+        if head.epoch:
+            marks[ERASURES] = head.epoch
         marks |= await asyncio.to_thread(self._file_marks)
         revs = await self._history.revs(self._scope)
         marks |= {UnitSource(name=f"{_MEMORY}{name}"): rev for name, rev in revs.notes.items()}
@@ -96,6 +98,8 @@ class ScopeSource:
         marks = await self.marks()  # before reading, so that a concurrent write changes the next mark
         if source not in marks:
             raise FileNotFoundError(source.name)
+        if source == ERASURES:
+            return SourceReading(units=(), mark=marks[source])
         if source.name == HISTORY:
             entries = await self._history.after(self._scope)
             units: Sequence[SearchUnit] = await asyncio.to_thread(self._cut_entries, entries)

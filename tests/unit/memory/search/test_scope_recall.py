@@ -51,8 +51,10 @@ class RecallScene:
 
 
 @asynccontextmanager
-async def scene(path: Path, records: FakeRecords | None = None) -> AsyncIterator[RecallScene]:
-    """Open recall over the home at *path*."""
+async def scene(
+    path: Path, records: FakeRecords | None = None, *, erasures: float | None = None
+) -> AsyncIterator[RecallScene]:
+    """Open recall over the home at *path*, which looks for others' *erasures* so often."""
     records = records or FakeRecords()
     recall = ScopeRecall(
         path,
@@ -63,7 +65,7 @@ async def scene(path: Path, records: FakeRecords | None = None) -> AsyncIterator
         history=records.history,
         turns=records.transcripts,
         rows=records.documents,
-        options=RecallOptions(calm=0.0),
+        options=RecallOptions(calm=0.0, erasures=erasures),
     )
     try:
         yield RecallScene(path, records, recall)
@@ -112,6 +114,56 @@ async def test_what_was_taken_back_is_not_found_nor_left_in_the_file(tmp_path: P
         await home.recall.purge_stale(SCOPE)
         folder = scope_folder(tmp_path, SCOPE)
         assert all(b"zeppelin" not in path.read_bytes() for path in folder.glob(f"{INDEX}*"))
+
+
+def has_words(home: Path, word: bytes) -> bool:
+    """Return True if a file of the index has *word*."""
+    return any(word in path.read_bytes() for path in scope_folder(home, SCOPE).glob(f"{INDEX}*"))
+
+
+async def test_what_another_gateway_erases_leaves_the_index_here(tmp_path: Path) -> None:
+    """No search finds it from then on; a minute later the words are in no page, also where nobody searches."""
+    records = FakeRecords()
+    async with scene(tmp_path / "a", records) as ours, scene(tmp_path / "b", records, erasures=0.02) as theirs:
+        ours.say(*talk(3), exchange(3, 6, said="the safe opens with zeppelin"), exchange(4, 8, said="and my quokka"))
+        for home in (ours, theirs):
+            assert await home.texts("zeppelin")
+        following = asyncio.create_task(theirs.recall.run())
+        for n, word in ((3, b"zeppelin"), (4, b"quokka")):
+            assert has_words(tmp_path / "b", word)
+            ours.say(exchange(n + 2, 2 * n + 4, before=[forgotten_line(f"m{n}")]))
+            await records.documents.set_epoch(SCOPE, f"erased {n}")
+            await eventually(lambda word=word: not has_words(tmp_path / "b", word))  # type: ignore[misc]
+            assert await theirs.texts("question") is not None
+        following.cancel()
+
+
+async def test_an_erasure_from_before_a_start_leaves_the_index_here(tmp_path: Path) -> None:
+    """A gateway that was down follows when it starts, and scrubs an index once for each erasure."""
+    records = FakeRecords()
+    async with scene(tmp_path, records) as home:
+        home.say(*talk(3), exchange(3, 6, said="the safe opens with zeppelin"))
+        assert await home.texts("zeppelin")
+    home.say(exchange(4, 8, before=[forgotten_line("m3")]))
+    await records.documents.set_epoch(SCOPE, "erased")
+    async with scene(tmp_path, records) as home:
+        following = asyncio.create_task(home.recall.run())
+        await eventually(lambda: not has_words(tmp_path, b"zeppelin"))
+        following.cancel()
+
+
+async def test_the_index_of_a_scope_that_another_gateway_erased_is_removed(tmp_path: Path) -> None:
+    """Nothing of it is left here, not even its folder; a scope that has turns alone keeps its index."""
+    records = FakeRecords()
+    async with scene(tmp_path, records, erasures=0.02) as home:
+        home.say(*talk(3), exchange(9, 0, key=BOBS, transcript="t1", scope=BOB))
+        for scope in (SCOPE, BOB):
+            assert await home.texts("anything question", scope) is not None
+        following = asyncio.create_task(home.recall.run())
+        await records.transcripts.remove(SCOPE)
+        await eventually(lambda: not scope_folder(tmp_path, SCOPE).exists())
+        assert (scope_folder(tmp_path, BOB) / INDEX).is_file()
+        following.cancel()
 
 
 @pytest.mark.parametrize("harm", ["gone", "garbage", "cut", "older"])
