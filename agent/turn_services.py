@@ -20,7 +20,6 @@ from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
-from agent.memory.scopes import SHARED
 from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.turn import RunningTurn, Turn
@@ -207,8 +206,7 @@ class TurnServices:
 
     async def load_conversation(self, turn: Turn) -> Conversation:
         """Return the turn's conversation. Memory changes of earlier turns in the scope are applied first."""
-        await self.memory_jobs.settle(turn.scope)
-        await self.memory_jobs.settle(SHARED)
+        await self.memory_jobs.settle_turn(turn.lease.session, turn.scope)
         if turn.message.chat_kind is ChatKind.DIRECT and len(turn.accounts) > 1:
             await self._note_chat(turn)
         await self.profiles.note(turn.key, turn.message.guild)

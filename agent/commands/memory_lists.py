@@ -18,12 +18,11 @@ from agent.memory.documents.document_changes import (
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
-from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.versioning.memory_service import UNDO, LineOrigin
 from agent.one_line import one_line
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
-from gateway.ports import DocumentChange
+from gateway.ports import REMEMBER, DocumentChange
 
 _PAGE = 1_800  # characters: with its frame one message on every platform
 _LONGEST_LINE = 80  # characters of a changed line

@@ -56,7 +56,6 @@ from agent.memory.prompt.due_jobs import (
     FLUSH,
     FLUSHED,
     NOTE,
-    REMEMBER,
     SUMMARISE,
     SUMMARISE_RAW,
 )
@@ -72,7 +71,7 @@ from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
-from gateway.ports import UNINDEX, Store
+from gateway.ports import REMEMBER, UNINDEX, Store
 from gateway.quarantine import Quarantine
 from gateway.settings import Settings
 from gateway.store.objects import open_objects
@@ -170,28 +169,15 @@ def build_memory(
     )
     files = context.scope_files
 
-    async def fetch(*scopes: str) -> None:
-        assert files is not None  # noqa: S101 - asked for only then
-        for scope in await files.fetch(*scopes):
-            jobs.unsettle(scope)  # another gateway may have been asked to remember something
-
-    scope_lock = ScopeLock(on_move=files.touch, fetch=fetch) if files is not None else ScopeLock()
-
-    def forget_cached(scope: str) -> None:
-        conversations.forget_scope(scope)
-        jobs.unsettle(scope)
+    scope_lock = ScopeLock(on_move=files.touch, fetch=files.fetch) if files is not None else ScopeLock()
 
     def reopen(scope: str) -> None:
         if files is not None:
             files.touch(scope)
-        forget_cached(scope)
-
-    def when_fetched(scope: str) -> None:
-        jobs.unsettle(scope)
-        index.note(scope)
+        conversations.forget_scope(scope)
 
     if files is not None:
-        files.watch(scope_lock.scopes_in_use, when_fetched)
+        files.watch(scope_lock.scopes_in_use, index.note)
     stored_conversations = StoredConversations(
         home=home,
         preferences=store.people,

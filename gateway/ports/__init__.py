@@ -64,6 +64,7 @@ from gateway.ports.history import MarkKind as MarkKind
 from gateway.ports.history import NoteChange as NoteChange
 from gateway.ports.history import ScopeHistory as ScopeHistory
 from gateway.ports.history import StoredNote as StoredNote
+from gateway.ports.journal import REMEMBER as REMEMBER
 from gateway.ports.journal import STOP_WANTED as STOP_WANTED
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome
 from gateway.ports.journal import InboxRow as InboxRow

@@ -76,6 +76,9 @@ class InboxRow:
     is_lone: bool = False  # a suspect: in flight at two unclean stops, retried in isolation
 
 
+REMEMBER = "remember"  # kind of the job that adds a fact to MEMORY.md; the next turn of its scope waits for it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
     """The journal's row of a session; the commit of /new replaces `transcript`."""
@@ -88,6 +91,7 @@ class SessionRow:
     used_at: datetime | None = None  # when its last turn ended; None where it was not asked for
     head: int = 0  # number of its last stored turn, as of a claim
     changes: int = 0  # of stored turns of its transcript, as of a claim
+    has_facts: bool = True  # False after a claim that found no `REMEMBER` job in its scope, nor in the shared one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

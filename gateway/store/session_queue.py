@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, turn_id
-from gateway.ports.journal import InboxRow, SessionRow, Suspect, TurnLease, TurnStep
+from gateway.ports.journal import REMEMBER, InboxRow, SessionRow, Suspect, TurnLease, TurnStep
 from gateway.ports.store import StoreLimits
 from gateway.store.claims import claim_name
 from gateway.store.database import Database
@@ -33,6 +33,7 @@ _FACTS = sql(
     "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope,",
     "(SELECT max(seq) FROM record WHERE scope = s.scope AND key = s.key),",
     "(SELECT changes FROM stale_file WHERE scope = s.scope AND key = s.key AND transcript = s.transcript),",
+    "EXISTS (SELECT 1 FROM job WHERE scope IN (s.scope, 'shared') AND kind = ?4),",
     "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL),",
     "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL),",
     "?3 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3),",
@@ -207,14 +208,14 @@ def _read_rows(database: Database, rows: Iterable[QueuedRow]) -> tuple[InboxRow,
 
 
 def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: str = "") -> QueueFacts:
-    owner, turn, *others = database.execute(_FACTS, (column, claim_name(key), claimed_by)).fetchone()
-    session, (last, changes), (waiting, has_notes, is_ours) = others[:4], others[4:6], others[6:9]
-    head, row = others[9:16], others[16:]
+    owner, turn, *others = database.execute(_FACTS, (column, claim_name(key), claimed_by, REMEMBER)).fetchone()
+    session, (last, changes, has_facts), (waiting, has_notes, is_ours) = others[:4], others[4:7], others[7:10]
+    head, row = others[10:17], others[17:]
     return QueueFacts(
         owner=owner or "",
         turn=turn or "",
         session=(
-            replace(_session(key, tuple(session)), head=last or 0, changes=changes or 0)
+            replace(_session(key, tuple(session)), head=last or 0, changes=changes or 0, has_facts=bool(has_facts))
             if session[0] is not None
             else None
         ),

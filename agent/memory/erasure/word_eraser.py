@@ -25,7 +25,7 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_redaction import redact_history
-from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, EDIT, FLUSHED, REMEMBER
+from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, EDIT, FLUSHED
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.transcript_lines import decode, kind_of
@@ -33,7 +33,7 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports import Line
+from gateway.ports import REMEMBER, Line
 
 log = structlog.get_logger(__name__)
 

@@ -13,10 +13,10 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.line_keys import add_keys, line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.prompt.due_jobs import REMEMBER
+from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import DocumentStore, HistoryStore, Job, JobQueue, MetricsRecorder
+from gateway.ports import REMEMBER, DocumentStore, HistoryStore, Job, JobQueue, MetricsRecorder, SessionRow
 
 log = structlog.get_logger(__name__)
 
@@ -76,27 +76,29 @@ class MemoryJobs:
         self._history = history
         self._documents = documents
         self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by a backup
-        # Scopes that are known to have nothing pending; any other is asked for once.
-        self._settled: LRUCache[str, None] = LRUCache(_SCOPES_KNOWN)
+        self._noted: LRUCache[str, None] = LRUCache(_SCOPES_KNOWN)  # scopes with a job that no claim may know of
         self._settling: dict[str, asyncio.Event] = {}  # set when the jobs of the scope are applied
 
     def note(self, job: Job) -> None:
-        """Record that *job* was committed."""
+        """Record that *job* was committed, behind the claims of turns that run now."""
         if job.kind == REMEMBER:
-            self._settled.pop(job.scope, None)
+            self._noted[job.scope] = None
 
-    def unsettle(self, scope: str) -> None:
-        """Forget that *scope* has no pending jobs."""
-        self._settled.pop(scope, None)
+    async def settle_turn(self, session: SessionRow, scope: str) -> None:
+        """Apply the jobs of *scope* and of what all share that the next prompt must know.
+
+        *session* is that of the turn's claim, which has read whether there are any; without, this does no I/O.
+        """
+        may_have = session.has_facts or session.scope != scope
+        for each in dict.fromkeys((scope, SHARED)):
+            if may_have or each in self._noted or each in self._settling:
+                await self.settle(each)
 
     async def settle(self, scope: str) -> None:
-        """Apply the pending jobs of *scope*, or wait until another caller has; without any, this does no I/O."""
+        """Apply the pending jobs of *scope*, or wait until another caller has."""
         while (other := self._settling.get(scope)) is not None:
             await other.wait()
-        if scope in self._settled:
-            return
-        # Before the first await: a job noted in between unsettles the scope again.
-        self._settled[scope] = None
+        self._noted.pop(scope, None)  # before the first await: a job that is noted from here on may not be found
         settling = self._settling[scope] = asyncio.Event()
         try:
             pending = [job for job in await self._jobs.pending_in(scope) if job.kind == REMEMBER]
@@ -104,10 +106,10 @@ class MemoryJobs:
                 if not _needs_review(job):
                     await self._settle_one(job)
         except StoreUnavailable:
-            self._settled.pop(scope, None)
+            self._noted[scope] = None
             log.warning("memory.not_settled", scope=scope)
         except BaseException:
-            self._settled.pop(scope, None)
+            self._noted[scope] = None
             raise
         finally:
             del self._settling[scope]
@@ -148,7 +150,6 @@ class MemoryJobs:
             log.warning("memory.cannot_write", scope=job.scope, job=job.id, error=error.strerror or str(error))
         else:
             return None
-        self._settled.pop(job.scope, None)
         return RetryJobLater(exponential_delay(job.attempts + 1, _PAUSE, _LONGEST_PAUSE), "MEMORY.md was not written")
 
     async def _remember(self, job: Job) -> None:

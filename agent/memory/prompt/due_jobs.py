@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
 FLUSH, FLUSHED, NOTE = "flush", "flushed", "note"
-REMEMBER = "remember"  # a fact
 EDIT = "memory_edit"  # edits that the model made, to be staged
 SUMMARISE_RAW, APPLY_RAW = "summarise_raw", "apply_raw"  # of messages in the raw archive
 ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due

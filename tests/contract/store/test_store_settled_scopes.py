@@ -21,7 +21,6 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
-from agent.memory.prompt.due_jobs import REMEMBER
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import session_file_writer
 from agent.memory.storage import transcript_lines as build
@@ -31,7 +30,7 @@ from agent.memory.storage.text_blobs import digest_of
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import Job, TurnLease
+from gateway.ports import REMEMBER, Job, TurnLease
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said
@@ -244,6 +243,27 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     await homes[1].mirror.flush()
     assert await retention.expire(job) is None
     assert not re.search("coffee|green tea", await homes[0].texts())
+
+
+async def test_a_claim_knows_the_facts_that_another_gateway_was_told(team: Workers, tmp_path: Path) -> None:
+    """Of the scope and of what all share, until they are applied; jobs of other kinds and scopes are not counted."""
+    homes = await two_homes(team, tmp_path)
+    lease, _ = await homes[0].claim()
+    assert not lease.session.has_facts
+    for n, (scope, kind, is_meant) in enumerate(
+        [
+            (SCOPE, "remind", False),
+            ("people/other", REMEMBER, False),
+            (SCOPE, REMEMBER, True),
+            ("shared", REMEMBER, True),
+        ]
+    ):
+        await homes[0].store.journal.release(lease)
+        job = Job(id=f"{kind}:{n}", kind=kind, scope=scope, payload={"fact": "tea"}, due_at=datetime.now(UTC))
+        await homes[1].store.jobs.put(job)
+        lease, _ = await homes[0].claim()
+        assert lease.session.has_facts is is_meant
+        await homes[1].store.jobs.finish(job)
 
 
 async def test_facts_that_two_gateways_apply_at_once_are_all_there(team: Workers, tmp_path: Path) -> None:

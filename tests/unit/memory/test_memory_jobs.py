@@ -12,11 +12,10 @@ import pytest
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs, append_bullet, as_bullet
-from agent.memory.prompt.due_jobs import REMEMBER
-from gateway.ports import ScopeDocument
+from gateway.ports import REMEMBER, ScopeDocument, SessionRow
 from tests.fakes.clock import VirtualClock
 from tests.fakes.histories import open_history
-from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
+from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FaultyDisk, remember_job
 
 
 class ContestedDocuments(FileDocumentStore):
@@ -56,15 +55,21 @@ async def test_a_turn_finds_applied_what_earlier_ones_wanted_remembered(tmp_path
 
 
 async def test_settling_costs_nothing_when_nothing_is_pending(tmp_path: Path) -> None:
-    """The journal is asked once per scope, then only when something was noted."""
+    """The journal is asked only where the claim has found a fact, knew another scope, or one was committed since."""
     jobs = FakeJobs()
     work = MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history())
-    for _ in range(10):
-        await work.settle(SCOPE)
-    assert jobs.asked[SCOPE] == 1
+    row = SessionRow(key=ANN, transcript="t" * 16, next_index=0, created_at=START, scope=SCOPE, has_facts=False)
+    await work.settle_turn(row, SCOPE)
     work.note(replace(remember_job("x"), kind="summarise"))
-    await work.settle(SCOPE)
-    assert jobs.asked[SCOPE] == 1
+    await work.settle_turn(row, SCOPE)
+    assert jobs.asked[SCOPE] == 0
+    work.note(remember_job("x"))
+    for _ in range(2):
+        await work.settle_turn(row, SCOPE)
+    assert jobs.asked == {SCOPE: 1}
+    await work.settle_turn(replace(row, scope="people/before"), SCOPE)
+    await work.settle_turn(replace(row, has_facts=True), SCOPE)
+    assert jobs.asked == {SCOPE: 3, "shared": 2}
 
 
 class SlowDocuments(FileDocumentStore):

@@ -12,9 +12,8 @@ import pytest
 from agent.memory.erasure.commit_filter import CommitFilter, ErasedWords
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import ErasurePattern
-from agent.memory.prompt.due_jobs import REMEMBER
 from gateway.events import PlatformAccount
-from gateway.ports import Job, TurnRecord
+from gateway.ports import REMEMBER, Job, TurnRecord
 from tests.fakes.memory import SCOPE, START, FakeJobs, exchange
 
 WORD = "zeppelin"
