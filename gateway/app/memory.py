@@ -114,7 +114,9 @@ async def open_scope_files(settings: Settings, home: Path, store: Store) -> Asyn
         yield None
         return
     if settings.store.objects.url:
-        store.scope_files.use_objects(open_objects(settings.store.objects, settings.proxy_address))
+        objects = open_objects(settings.store.objects, settings.proxy_address)
+        store.scope_files.use_objects(objects)
+        store.files.use_objects(objects)
     files = ScopeFileSync(
         home,
         store.scope_files,

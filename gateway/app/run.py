@@ -105,7 +105,11 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(
-                app.store, app.intake.quarantine.prune, app.workspaces.expire_trash, app.pages.prune
+                app.store,
+                app.intake.quarantine.prune,
+                app.workspaces.expire_trash,
+                app.pages.prune,
+                app.store.files.collect_garbage,
             ),
             stamp=lambda: run_stamp_loop(app.store),
             verify=app.store.verify,

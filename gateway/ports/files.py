@@ -6,6 +6,7 @@ Every call names one scope, and no name of a file leads to another one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import Protocol
 
 from gateway.errors import ParlourError
 from gateway.events import Attachment, SessionKey
+from gateway.ports.objects import ObjectStore
 
 
 class FileKind(StrEnum):
@@ -96,8 +98,8 @@ class FileStore(Protocol):
     async def load_small(self, scope: str, kind: FileKind, names: Collection[str]) -> Mapping[str, bytes]:
         """Return the verified bytes of those of *names* that exist, which fit in memory together, in one query."""
 
-    def stream(self, scope: str, file: ScopeFile, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes from *start*. Raises FileUnavailable for missing bytes, and from 0 for others than stored."""
+    def stream(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file; at their end, raise FileUnavailable if they are not what was stored."""
 
     async def change(self, scope: str, *changes: ScopeFileChange, limit: FileLimit | None = None) -> bool:
         """Make all *changes* in their order, or none and return False if a file is not as it was read.
@@ -139,11 +141,17 @@ class FileStore(Protocol):
     async def scopes(self, *kinds: FileKind) -> Sequence[str]:
         """Return the scopes with files of *kinds*; without kinds those with any."""
 
+    def keep_bytes(self) -> AbstractAsyncContextManager[None]:
+        """Remove no bytes while the context is open: a backup reads them. Those who remove files do not wait."""
+
     async def collect_garbage(self) -> int:
         """Remove bytes that interrupted changes have left; return their number. Call it now and then.
 
         Has no effect during a backup.
         """
+
+    def use_objects(self, objects: ObjectStore) -> None:
+        """Keep the bytes of large files in *objects* from now on, where they are not in the home."""
 
     async def is_adopted(self) -> bool:
         """Return True if the files of the folders of an earlier release are stored."""

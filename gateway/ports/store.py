@@ -14,6 +14,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
+from gateway.ports.files import FileStore
 from gateway.ports.history import HistoryRowStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
@@ -54,6 +55,7 @@ class Store(Protocol):
     documents: DocumentChangeStore
     proposals: ProposalStore
     history: HistoryRowStore
+    files: FileStore
     jobs: JobQueue
     people: PreferenceStore
     usage: UsageReports

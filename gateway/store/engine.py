@@ -102,7 +102,7 @@ class StoreEngine:
     newest_turns: dict[str, StampedTurn] = field(default_factory=dict)  # by session, the most recently used last
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
     save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
-    remove_objects: Callable[[], Awaitable[None]] = _remove_nothing  # that no file refers to; awaited before a scrub
+    remove_objects: Callable[[], Awaitable[object]] = _remove_nothing  # that no file refers to; awaited before a scrub
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)
     frame_arrival: asyncio.Event = field(default_factory=asyncio.Event)  # another worker has frames for our windows

@@ -394,6 +394,19 @@ ALTER TABLE stale_file ADD COLUMN written INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX stale_file_due ON stale_file (scope) WHERE changes > written;
 """
 
+# Files of scopes (gateway/store/files.py), and the bytes of those that are in the database, in pieces.
+_FILES = """
+CREATE TABLE stored_file (
+    scope TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL, is_untrusted INTEGER NOT NULL,
+    original TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL, place TEXT NOT NULL,
+    PRIMARY KEY (scope, kind, name)
+) WITHOUT ROWID;
+CREATE TABLE file_piece (
+    scope TEXT NOT NULL, place TEXT NOT NULL, n INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (scope, place, n)
+);
+"""
+
 
 def _keep_lines(database: Database) -> None:
     """Put the lines of records that are in no file yet into their rows, and name the scope that each belongs to."""
@@ -455,6 +468,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_proposals,
     _script(_HISTORY),
     _script(_FOLLOWED_CHANGES),
+    _script(_FILES),
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
 ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from gateway.errors import ObjectDamaged, ObjectsUnavailable, SettingsError
 from gateway.net import ProxyAddress, is_direct
+from gateway.ports.durable_files import sync_folder
 from gateway.ports.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -76,19 +78,20 @@ def open_objects(settings: ObjectStoreSettings, proxy: str = "") -> ObjectStore:
 
 
 class DirectoryObjects:
-    """Objects as files of a directory that every gateway reaches."""
+    """Objects as files of a directory: one that every gateway reaches, or a home. A name may be a path in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_home: bool = False) -> None:
         self._folder = folder
+        self._label = "the home" if is_home else f"the directory {folder} of store.objects.url"
 
     async def put(self, name: str, data: bytes) -> None:
         """Write the file beside its name, then rename it."""
-        with _translate_disk(self._folder):
+        with _translate_disk(self._label):
             await asyncio.to_thread(_write_durably, self._folder / name, data)
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
         """Yield the file's bytes."""
-        with _translate_disk(self._folder):
+        with _translate_disk(self._label):
             file = await asyncio.to_thread((self._folder / name).open, "rb")
             try:
                 while data := await asyncio.to_thread(file.read, _CHUNK):
@@ -96,9 +99,14 @@ class DirectoryObjects:
             finally:
                 file.close()
 
+    async def link(self, name: str, new: str) -> None:
+        """Give a file a second name, durably; it is copied where the file system has no such links."""
+        with _translate_disk(self._label):
+            await asyncio.to_thread(_link_durably, self._folder / name, self._folder / new)
+
     async def delete(self, name: str) -> None:
-        """Remove the file, and what interrupted writes of it have left."""
-        with _translate_disk(self._folder):
+        """Remove the file, what interrupted writes of it have left, and folders of its name that are empty then."""
+        with _translate_disk(self._label):
             await asyncio.to_thread(_remove_file, self._folder, name)
 
 
@@ -128,13 +136,13 @@ class BucketObjects:
 
 
 @contextlib.contextmanager
-def _translate_disk(folder: Path) -> Any:
+def _translate_disk(label: str) -> Any:
     try:
         yield
     except FileNotFoundError as error:
-        raise ObjectDamaged(f"{error.filename} is missing from the directory of store.objects.url") from error
+        raise ObjectDamaged(f"{error.filename} is missing from {label}") from error
     except OSError as error:
-        raise ObjectsUnavailable(f"the directory {folder} of store.objects.url: {error.strerror}") from error
+        raise ObjectsUnavailable(f"{label}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -173,14 +181,17 @@ def _describe_fault(error: Exception, code: str, action: str) -> str:
 
 
 def _remove_file(folder: Path, name: str) -> None:
-    for path in (folder / name, *folder.glob(f".{name}.*.tmp")):
+    file = folder / name
+    for path in (file, *file.parent.glob(f".{file.name}.*.tmp")):
         path.unlink(missing_ok=True)
+    for parent in [each for each in file.parents if each.is_relative_to(folder) and each != folder][:2]:
+        with contextlib.suppress(OSError):  # it has other files
+            parent.rmdir()
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = _create(beside)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
@@ -190,8 +201,34 @@ def _write_durably(path: Path, data: bytes) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_folder(path.parent)
+
+
+def _create(path: Path) -> int:
+    """Open a new file, in folders that are made durably; the removal of another file may take them away again."""
+    for _ in range(_TRIES):
+        _make_folder(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+
+
+def _make_folder(folder: Path) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing:
+        each.chmod(0o700)
+        sync_folder(each.parent)
+
+
+def _link_durably(path: Path, new: Path) -> None:
+    _make_folder(new.parent)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        new.hardlink_to(path)
+    except FileExistsError:  # an earlier attempt
+        return
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        _write_durably(new, path.read_bytes())
+    sync_folder(new.parent)

@@ -29,6 +29,7 @@ from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
 from gateway.ports.erasure import ErasureStore
+from gateway.ports.files import FileStore
 from gateway.ports.history import HistoryRowStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.model_facts import ModelFactStore
@@ -58,6 +59,7 @@ from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
+from gateway.store.files import SqlFiles
 from gateway.store.history import SqlHistory
 from gateway.store.inspection import missing_turns
 from gateway.store.jobs import SqlJobs
@@ -327,6 +329,8 @@ class SqlStore:
         self.documents: DocumentChangeStore = SqlDocuments(engine)
         self.proposals: ProposalStore = SqlProposals(engine)
         self.history: HistoryRowStore = SqlHistory(engine)
+        has_files = kind is StoreKind.SQLITE and journal_path is not None
+        self.files: FileStore = SqlFiles(engine, journal_path.parent if has_files and journal_path else None)
         self.jobs: JobQueue = SqlJobs(engine)
         self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqlUsage(engine)
@@ -342,7 +346,6 @@ class SqlStore:
         self._cached = state
         self._notes = ChannelNotes(state.notes)
         # With a journal in the home, the home's files are what is true.
-        has_files = kind is StoreKind.SQLITE and journal_path is not None
         self.scope_files: ScopeFileStore | None = None if has_files else SqlScopeFiles(engine)
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
         self.windows: SharedWindows | None = engine.windows

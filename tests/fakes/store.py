@@ -21,6 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.ports.store import StoreLimits
 from gateway.store.database import BatchedOperation, StoreConnection
 from gateway.store.engine import Clock, utc_now
+from gateway.store.files import BYTES
 from gateway.store.history import TABLES as HISTORY_TABLES
 from gateway.store.scope_files import TABLES
 from gateway.store.sql_store import SqlStore, assemble
@@ -158,7 +159,7 @@ NAMED_PARTS = (
     *(f"ALTER TABLE record DROP COLUMN {column}" for column in ("anchor", "snapshot", "body")),
     *(f"DROP TABLE {table}" for table in ("unwritten", "stale_file", "memory_scope", "document", "document_line")),
     *(f"DROP TABLE {table}" for table in ("document_change", "proposal")),
-    *(f"DROP TABLE {table}" for table in HISTORY_TABLES),
+    *(f"DROP TABLE {table}" for table in (*HISTORY_TABLES, "stored_file", "file_piece")),
     "CREATE TABLE body (seq BIGINT PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL)",
     "CREATE INDEX body_key ON body (key)",
     "ALTER TABLE cap_told DROP COLUMN turn",
@@ -180,6 +181,8 @@ def kill(path: Path, into: Path) -> Path:
         source = path.with_name(path.name + suffix)
         if source.exists():
             shutil.copy(source, into / source.name)
+    for source in path.parent.glob(f"*/*/{BYTES}"):
+        shutil.copytree(source, into / source.relative_to(path.parent), dirs_exist_ok=True)
     return into / path.name
 
 

@@ -61,6 +61,8 @@ _TEXT_TABLES = (
     "document_line",
     "document_change",
     "proposal",
+    "stored_file",
+    "file_piece",
 )
 
 

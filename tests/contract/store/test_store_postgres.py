@@ -379,9 +379,9 @@ async def test_a_scrub_rewrites_every_table_with_words(store: SqlStore, server: 
 
 
 async def test_a_scrub_lets_turns_pass_between_its_parts(store: SqlStore, server: PostgresServer) -> None:
-    """The table of files is rewritten in partitions; a table of before, which has none, as a whole."""
+    """The tables of files are rewritten in partitions; a table of before, which has none, as a whole."""
     parts = await store._engine.writer.submit_exclusive(lambda connection: connection.scrub_parts())
-    assert sum(part.startswith("scope_piece_") for part in parts) == 32
+    assert all(sum(part.startswith(f"{name}_piece_") for part in parts) == 32 for name in ("scope", "file"))
     assert {"inbox", "record", "outbox"} < set(parts)
     assert "scope_piece" not in parts
     scrubbing = asyncio.create_task(store.erasing.scrub())
@@ -393,7 +393,7 @@ async def test_a_scrub_lets_turns_pass_between_its_parts(store: SqlStore, server
     try:
         with closing(PostgresConnection(schema.open_session(server.url))) as connection:
             connection.execute("SET search_path = before, public")
-            assert [part for part in connection.scrub_parts() if "piece" in part] == ["scope_piece"]
+            assert [part for part in connection.scrub_parts() if "scope_piece" in part] == ["scope_piece"]
             assert connection.scrub("scope_piece")
     finally:
         server.query("DROP SCHEMA before CASCADE")

@@ -1,0 +1,611 @@
+"""The FileStore port: a row for each file, and its bytes in pieces, in the scope's folder or in the object store.
+
+Each write of bytes has a new place, which is never written again. No reader meets half of a file, and removing a file
+never takes the bytes of another one. Small files are pieces in the transaction of their row. Of larger ones the bytes
+come first. Until the row refers to their place, and again when it no longer does, `unused_object` lists it. So bytes of
+an interrupted change are found there, without listing a folder or a bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gateway.errors import FileUnavailable, ObjectDamaged, ObjectsUnavailable, StoreUnavailable
+from gateway.ports.files import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.objects import ObjectStore
+from gateway.store.database import LISTED, SET_META, Database, upsert_sql
+from gateway.store.engine import StoreEngine
+from gateway.store.objects import DirectoryObjects
+from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
+
+T = TypeVar("T")
+
+SMALL_BYTES = 64 * 1024  # in the transaction of the row
+PIECE_BYTES = 256 * 1024
+BYTES = "bytes"  # folder of a scope
+_IN_MEMORY = 4 * 1024 * 1024  # bytes in one operation, so that other operations need not wait longer
+_HASHED_AT_ONCE = 1024 * 1024  # bytes; more would hold the event loop
+_AT_ONCE = 100  # files in one operation
+_STORING_SECONDS = 300.0  # for the bytes of one change
+KEPT_FOR = timedelta(hours=1)  # bytes that no row refers to yet; longer than that and the commit take
+_OUTSIDE = "-"  # in a place that is not in the database: the digest, and random characters
+_COLUMNS = "kind, name, at, is_untrusted, original, sha256, size, place"
+_ADD = sql("INSERT INTO stored_file (scope,", _COLUMNS, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+_PUT = sql(
+    "INSERT INTO stored_file (scope,",
+    _COLUMNS,
+    ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (scope, kind, name) DO UPDATE SET",
+    "at = CASE WHEN stored_file.at < excluded.at THEN excluded.at ELSE stored_file.at END RETURNING at, place",
+)
+_OF_SCOPE = sql("SELECT", _COLUMNS, "FROM stored_file WHERE scope = ?")
+_LIST = sql(_OF_SCOPE, "ORDER BY kind, name")
+_LIST_KINDS = sql(_OF_SCOPE, "AND kind", LISTED, "ORDER BY kind, name")
+_FIND = sql(_OF_SCOPE, "AND kind = ? AND name = ?")
+_OF_PLACE = "WHERE scope = ? AND kind = ? AND name = ? AND place = ?"
+_CHANGE = sql(
+    "UPDATE stored_file SET kind = ?, name = ?, at = ?, is_untrusted = ?, original = ?, sha256 = ?, size = ?,",
+    "place = ?",
+    _OF_PLACE,
+)
+_GIVE = sql("UPDATE stored_file SET scope = ?, name = ?", _OF_PLACE)
+_REMOVE = sql("DELETE FROM stored_file", _OF_PLACE)
+_REMOVE_OLD = sql(_REMOVE, "AND at < ?")
+_TOTALS = "SELECT kind, count(*), sum(size) FROM stored_file WHERE scope = ? GROUP BY kind"
+_SCOPES = "SELECT DISTINCT scope FROM stored_file ORDER BY scope"
+_SCOPES_OF = sql("SELECT DISTINCT scope FROM stored_file WHERE kind", LISTED, "ORDER BY scope")
+_ADD_PIECE = "INSERT INTO file_piece (scope, place, n, data) VALUES (?, ?, ?, ?)"
+_PIECES = "SELECT data FROM file_piece WHERE scope = ? AND place = ? AND n >= ? AND n < ? ORDER BY n"
+_SMALL = sql(
+    "SELECT f.name, f.sha256, p.data FROM stored_file f JOIN file_piece p ON p.scope = f.scope AND p.place = f.place",
+    "WHERE f.scope = ? AND f.kind = ? AND f.name",
+    LISTED,
+    "ORDER BY f.name, p.n",
+)
+_REMOVE_PIECES = "DELETE FROM file_piece WHERE scope = ? AND place = ?"
+_GIVE_PIECES = "UPDATE file_piece SET scope = ? WHERE scope = ? AND place = ?"
+_UNUSED = upsert_sql("unused_object", "name", "due")
+_TAKE = "DELETE FROM unused_object WHERE name = ? AND due > 0"
+_DISCARD = "UPDATE unused_object SET due = 0 WHERE name = ? AND due > 0"
+_MARK_DUE = "UPDATE unused_object SET due = 0 WHERE due > 0 AND due <= ?"
+_DUE = sql("SELECT name FROM unused_object WHERE due = 0 ORDER BY name LIMIT", str(_AT_ONCE))
+_REMOVED = "DELETE FROM unused_object WHERE name = ?"
+_ADOPTED = "adopted_files"
+
+
+class _OtherThanRead(Exception):
+    """A file is not as the author of a change has read it: nothing is changed."""
+
+
+class _BytesRemoved(Exception):
+    """Bytes were removed as unused before their row was stored, which took too long: nothing is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NewBytes:
+    """Bytes that a row is to refer to. They are in the database with the row, or at their place already."""
+
+    place: str
+    digest: str
+    size: int
+    pieces: Sequence[bytes] = ()  # to be stored with the row
+    listed: str = ""  # their name in `unused_object`, if they are at their place
+
+
+class SqlFiles:
+    """See the FileStore port. The bytes of a *home* are in the folders of its scopes; None = in the database."""
+
+    def __init__(self, engine: StoreEngine, home: Path | None) -> None:
+        self._engine = engine
+        self._folders = DirectoryObjects(home, is_home=True) if home is not None else None
+        self._objects: ObjectStore | None = None
+        self._held = 0  # backups that read bytes
+        self._released = asyncio.Event()
+        self._released.set()
+        engine.remove_objects = self.remove_unused
+
+    def use_objects(self, objects: ObjectStore) -> None:
+        """Keep large files in *objects* from now on."""
+        self._objects = objects
+        self._engine.remove_objects = self.remove_unused
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def files(self, scope: str, *kinds: FileKind) -> Sequence[ScopeFile]:
+        """Return the files of some kinds."""
+        column = quote(scope)
+        found = await (self._fetch(_LIST_KINDS, column, write_json(kinds)) if kinds else self._fetch(_LIST, column))
+        return [_file(row) for row in found]
+
+    async def find(self, scope: str, kind: FileKind, name: str) -> ScopeFile | None:
+        """Return one file."""
+        found = await self._fetch(_FIND, quote(scope), kind, quote(name))
+        return _file(found[0]) if found else None
+
+    async def load(self, scope: str, file: ScopeFile) -> bytes | None:
+        """Return the verified bytes of a file."""
+        try:
+            return b"".join([piece async for piece in self.stream(scope, file)])
+        except FileUnavailable:
+            return None
+
+    async def load_small(self, scope: str, kind: FileKind, names: Collection[str]) -> Mapping[str, bytes]:
+        """Return the bytes of several files."""
+        return verified_contents(
+            await self._fetch(_SMALL, quote(scope), kind, write_json([quote(each) for each in names]))
+        )
+
+    async def stream(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file, then verify them."""
+        digest, size = hashlib.sha256(), 0
+        async for data in self._read(scope, file):
+            size += len(data)
+            if size > file.size:
+                break
+            digest.update(data)
+            yield data
+        if size != file.size or digest.hexdigest() != file.digest:
+            raise FileUnavailable("it is lost")
+
+    async def _read(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
+        if _OUTSIDE in file.place:
+            try:
+                async for data in self._outside(file.place).read(self._name(scope, file.place)):
+                    yield data
+            except ObjectDamaged as error:
+                raise FileUnavailable("it is lost") from error
+            return
+        columns, step = (quote(scope), file.place), _IN_MEMORY // PIECE_BYTES
+        for n in range(0, -(-file.size // PIECE_BYTES), step):
+            for (data,) in await self._fetch(_PIECES, *columns, n, n + step):
+                yield bytes(data)
+
+    async def totals(self, scope: str) -> Mapping[FileKind, FileTotal]:
+        """Return number and size by kind."""
+        return _totals(await self._fetch(_TOTALS, quote(scope)))
+
+    async def scopes(self, *kinds: FileKind) -> Sequence[str]:
+        """Return the scopes with files."""
+        found = await (self._fetch(_SCOPES_OF, write_json(kinds)) if kinds else self._fetch(_SCOPES))
+        return [unquote(scope) for (scope,) in found]
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    async def change(self, scope: str, *changes: ScopeFileChange, limit: FileLimit | None = None) -> bool:
+        """Make all changes or none."""
+        column = quote(scope)
+        new: list[_NewBytes | None] = []
+
+        def change(database: Database) -> None:
+            if limit is not None:
+                _require_room(_totals(database.execute(_TOTALS, (column,)).fetchall()), changes, new, limit)
+            for each, data in zip(changes, new, strict=True):
+                self._apply(database, scope, each, data)
+
+        try:
+            for each in changes:
+                if each.now is not None and each.data is not None:
+                    new.append(await self._store(scope, each.now.kind, each.data))
+                else:
+                    new.append(None)
+            await self._engine.writer.submit(change)
+        except BaseException as error:
+            self._discard(new)
+            if isinstance(error, _OtherThanRead):
+                return False
+            if isinstance(error, _BytesRemoved):
+                raise StoreUnavailable("storing a large file took too long: try again") from error
+            raise
+        await self._remove_behind([each.was for each in changes if each.was is not None])
+        return True
+
+    async def put(self, scope: str, kind: FileKind, data: bytes, *, at: datetime, most: int = 0) -> ScopeFile:
+        """Store a file that is named by its digest."""
+        column, name = quote(scope), await _hash(data)
+        gone: list[ScopeFile] = []
+
+        def use(database: Database) -> ScopeFile | None:
+            """Note the use of a file that is stored."""
+            found = database.execute(_FIND, (column, kind, name)).fetchone()
+            return None if found is None else replace(_file(found), **_put_row(database, column, _file(found), at))
+
+        def put(database: Database, new: _NewBytes) -> ScopeFile:
+            gone.clear()
+            file = _with_bytes(ScopeFile(kind=kind, name=name, at=at), new)
+            stored = replace(file, **_put_row(database, column, file, at))
+            if stored.place == new.place:
+                _add_pieces(database, column, new)
+                _take(database, new)
+            if most:
+                rows = map(_file, database.execute(_LIST_KINDS, (column, write_json([kind]))).fetchall())
+                others = sorted((each for each in rows if each.name != name), key=lambda each: each.at, reverse=True)
+                gone.extend(each for each in others[most - 1 :] if self._drop(database, scope, each))
+            return stored
+
+        if (known := await self._engine.writer.submit(use)) is not None:
+            return known
+        new = await self._store(scope, kind, data)
+        try:
+            stored = await self._engine.writer.submit(partial(put, new=new))
+        except BaseException:
+            self._discard([new])
+            raise
+        if stored.place != new.place:  # another call was first
+            self._discard([new])
+        await self._remove_behind(gone)
+        return stored
+
+    async def remove(
+        self,
+        scope: str,
+        *kinds: FileKind,
+        names: Collection[str] | None = None,
+        before: datetime | None = None,
+    ) -> int:
+        """Remove files."""
+        files = [
+            each
+            for each in await self.files(scope, *kinds)
+            if (names is None or each.name in names) and (before is None or each.at < before)
+        ]
+        removed = 0
+
+        def remove(database: Database, some: Sequence[ScopeFile]) -> int:
+            return sum(self._drop(database, scope, each, before) for each in some)
+
+        for n in range(0, len(files), _AT_ONCE):
+            removed += await self._engine.writer.submit(partial(remove, some=files[n : n + _AT_ONCE]))
+        await self._remove_behind(files)
+        return removed
+
+    async def expire(self, *kinds: FileKind, before: datetime) -> int:
+        """Remove older files of every scope."""
+        return sum([await self.remove(scope, *kinds, before=before) for scope in await self.scopes(*kinds)])
+
+    async def move(self, source: str, target: str, files: Mapping[ScopeFile, str] | None = None) -> None:
+        """Give files to another scope."""
+        given = dict(files) if files is not None else {each: each.name for each in await self.files(source)}
+        every = list(given.items())
+
+        def move(database: Database, some: Sequence[tuple[ScopeFile, str]]) -> None:
+            for file, name in some:
+                self._give(database, source, target, file, name)
+
+        for n in range(0, len(every), _AT_ONCE):
+            some = every[n : n + _AT_ONCE]
+            if self._folders is not None:
+                await self._link(self._folders, source, target, some)
+            try:
+                await self._engine.writer.submit(partial(move, some=some))
+            except _BytesRemoved as error:
+                raise StoreUnavailable("moving large files took too long: try again") from error
+        await self._remove_behind(given)
+
+    # -- bytes that are in use, and that are not ---------------------------------------------------
+
+    @asynccontextmanager
+    async def keep_bytes(self) -> AsyncIterator[None]:
+        """Remove no bytes while the context is open."""
+        self._held += 1
+        self._released.clear()
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if not self._held:
+                self._released.set()
+
+    async def collect_garbage(self) -> int:
+        """Remove bytes that no file has, unless a backup reads them."""
+        return await self.remove_unused() if not self._held else 0
+
+    async def remove_unused(self) -> int:
+        """Do the same after the backup."""
+        removed, now = 0, self._engine.now()
+
+        def list_due(database: Database) -> list[tuple[str]]:
+            database.execute(_MARK_DUE, (now,)).close()
+            return database.execute(_DUE).fetchall()
+
+        def note(database: Database, names: Sequence[tuple[str]]) -> None:
+            database.executemany(_REMOVED, names)
+            for scope, place in (_read_name(name) for (name,) in names):
+                if _OUTSIDE not in place:
+                    database.execute(_REMOVE_PIECES, (quote(scope), place))
+
+        await self._released.wait()
+        while names := await self._engine.writer.submit(list_due):
+            for (name,) in names:
+                _, place = _read_name(name)
+                if _OUTSIDE in place:
+                    await self._outside(place).delete(unquote(name))
+            await self._engine.writer.submit(partial(note, names=names))
+            removed += len(names)
+        return removed
+
+    async def is_adopted(self) -> bool:
+        """Return True if the files of the folders are stored."""
+        return bool(await self._fetch("SELECT 1 FROM meta WHERE name = ?", _ADOPTED))
+
+    async def mark_adopted(self) -> None:
+        """Note that the files of the folders are stored."""
+        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _fetch(self, statement: str, *columns: Any) -> list[Any]:
+        return await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
+
+    def _due(self) -> int:
+        """Return when bytes may be removed that no row refers to until then."""
+        return self._engine.now() + int(KEPT_FOR.total_seconds() * 1e6)
+
+    @property
+    def _has_outside(self) -> bool:
+        return (self._folders or self._objects) is not None
+
+    def _outside(self, place: str) -> ObjectStore:
+        store = self._folders or self._objects
+        if store is None:
+            raise ObjectsUnavailable(f"{place} is in an object store: set PARLOUR_STORE__OBJECTS__URL again")
+        return store
+
+    def _name(self, scope: str, place: str) -> str:
+        """Return the name of a place: a path in the home, or that of an object."""
+        if self._folders is None and _OUTSIDE in place:
+            return place  # a bucket's owner reads no names of people
+        return f"{scope}/{BYTES}/{place}" if scope else f"{BYTES}/{place}"
+
+    async def _store(self, scope: str, kind: FileKind, data: bytes) -> _NewBytes:
+        """Return the new bytes of a file; large ones are stored durably at a new place before."""
+        digest, is_outside = await _hash(data), kind is not FileKind.TEXT and self._has_outside
+        if len(data) <= SMALL_BYTES:
+            return _NewBytes(_new_place(), digest, len(data), split_pieces(data))
+        place = f"{digest}{_OUTSIDE}{secrets.token_hex(4)}" if is_outside else _new_place()
+        name = self._name(scope, place)
+        columns = (quote(name), self._due())
+        await self._engine.writer.submit(lambda database: database.execute(_UNUSED, columns).close())
+        new = _NewBytes(place, digest, len(data), listed=name)
+        try:
+            async with asyncio.timeout(_STORING_SECONDS):
+                await (self._outside(place).put(name, data) if is_outside else self._store_pieces(scope, place, data))
+        except BaseException as error:
+            self._discard([new])
+            if isinstance(error, TimeoutError):
+                raise ObjectsUnavailable("storing a large file took too long: nothing was stored") from None
+            if isinstance(error.__cause__, OSError) and self._folders is not None:
+                raise error.__cause__ from None
+            raise
+        return new
+
+    async def _store_pieces(self, scope: str, place: str, data: bytes) -> None:
+        """Store the pieces of a large file, a few at a time, so that turns are committed in between."""
+        rows = [(quote(scope), place, n, piece) for n, piece in enumerate(split_pieces(data))]
+        step = _IN_MEMORY // PIECE_BYTES
+        for n in range(0, len(rows), step):
+            some = rows[n : n + step]
+            await self._engine.writer.submit(lambda database, some=some: database.executemany(_ADD_PIECE, some).close())  # type: ignore[misc]
+
+    def _discard(self, new: Iterable[_NewBytes | None]) -> None:
+        """Have the bytes of a change that was not made removed.
+
+        A change that was made after all, behind a cancelled call or an error, has taken them from the list.
+        """
+        names = [(quote(each.listed),) for each in new if each is not None and each.listed]
+        if names:
+            self._engine.writer.submit_nowait(lambda database: database.executemany(_DISCARD, names).close())
+
+    async def _remove_behind(self, files: Iterable[ScopeFile]) -> None:
+        """Remove the bytes of files that are gone; they remain listed if that fails now."""
+        if self._held or not any(_OUTSIDE in each.place for each in files):
+            return
+        await self.remove_unused()
+
+    async def _link(
+        self, folders: DirectoryObjects, source: str, target: str, files: Iterable[tuple[ScopeFile, str]]
+    ) -> None:
+        """Give the bytes of *files* that are going to move a second name in the folder of *target*, durably."""
+        due = self._due()
+
+        def list_unused(database: Database) -> list[str]:
+            places = [
+                file.place
+                for file, name in files
+                if _OUTSIDE in file.place
+                and _has_file(database, source, file.kind, file.name, file.place)
+                and not _has_file(database, target, file.kind, name)
+            ]
+            database.executemany(_UNUSED, [(quote(self._name(target, each)), due) for each in places]).close()
+            return places
+
+        for place in await self._engine.writer.submit(list_unused):
+            with suppress(ObjectDamaged):  # it was lost before
+                await folders.link(self._name(source, place), self._name(target, place))
+
+    # -- in a transaction --------------------------------------------------------------------------
+
+    def _apply(self, database: Database, scope: str, change: ScopeFileChange, new: _NewBytes | None) -> None:
+        column, was, now = quote(scope), change.was, change.now
+        if was is None and now is not None and new is not None:
+            if database.execute(_ADD, (column, *_columns(_with_bytes(now, new)))).rowcount != 1:
+                raise _OtherThanRead
+            _add_pieces(database, column, new)
+            _take(database, new)
+        elif was is not None and now is None:
+            if not self._drop(database, scope, was):
+                raise _OtherThanRead
+        elif was is not None and now is not None:
+            is_renamed = (was.kind, was.name) != (now.kind, now.name)
+            if is_renamed and _has_file(database, scope, now.kind, now.name):
+                raise _OtherThanRead
+            file = replace(now, digest=was.digest, size=was.size, place=was.place)
+            file = _with_bytes(now, new) if new is not None else file
+            key = (column, was.kind, quote(was.name), was.place)
+            if database.execute(_CHANGE, (*_columns(file), *key)).rowcount != 1:
+                raise _OtherThanRead
+            if new is not None:
+                self._release(database, scope, was.place)
+                _add_pieces(database, column, new)
+                _take(database, new)
+        else:
+            raise ValueError("a change needs a file that was there, or a new one with its bytes")
+
+    def _drop(self, database: Database, scope: str, file: ScopeFile, before: datetime | None = None) -> bool:
+        """Remove a file if it is as it was read, and older; return True if it was."""
+        key = (quote(scope), file.kind, quote(file.name), file.place)
+        statement, columns = (_REMOVE, key) if before is None else (_REMOVE_OLD, (*key, micros(before)))
+        if not database.execute(statement, columns).rowcount:
+            return False
+        self._release(database, scope, file.place)
+        return True
+
+    def _release(self, database: Database, scope: str, place: str) -> None:
+        """Remove pieces; list a place outside as due."""
+        if _OUTSIDE in place:
+            database.execute(_UNUSED, (quote(self._name(scope, place)), 0)).close()
+        else:
+            database.execute(_REMOVE_PIECES, (quote(scope), place)).close()
+
+    def _give(self, database: Database, source: str, target: str, file: ScopeFile, name: str) -> None:
+        key = (quote(source), file.kind, quote(file.name), file.place)
+        if _has_file(database, target, file.kind, name):
+            self._drop(database, source, file)
+        elif database.execute(_GIVE, (quote(target), quote(name), *key)).rowcount:
+            if _OUTSIDE not in file.place:
+                database.execute(_GIVE_PIECES, (quote(target), quote(source), file.place)).close()
+            elif self._folders is not None:
+                if database.execute(_TAKE, (quote(self._name(target, file.place)),)).rowcount != 1:
+                    raise _BytesRemoved
+                database.execute(_UNUSED, (quote(self._name(source, file.place)), 0)).close()
+
+
+def _has_file(database: Database, scope: str, kind: FileKind, name: str, place: str = "") -> bool:
+    """Return True if a file has the name, and with *place* its bytes there."""
+    found = database.execute(_FIND, (quote(scope), kind, quote(name))).fetchone()
+    return found is not None and place in ("", _file(found).place)
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+def put_texts(database: Database, scope: str, texts: Mapping[str, bytes], at: datetime) -> None:
+    """Store texts of a prompt snapshot, by digest, in the transaction of the turn; *scope* is a column."""
+    for digest, data in texts.items():
+        new = _NewBytes(_new_place(), digest, len(data), split_pieces(data))
+        file = _with_bytes(ScopeFile(kind=FileKind.TEXT, name=digest, at=at), new)
+        if _put_row(database, scope, file, at)["place"] == new.place:
+            _add_pieces(database, scope, new)
+
+
+def read_texts(database: Database, scope: str, digests: Collection[str]) -> dict[str, bytes]:
+    """Return those texts of a prompt snapshot that are stored; *scope* is a column."""
+    found = database.execute(_SMALL, (scope, FileKind.TEXT, write_json([*digests]))).fetchall()
+    return verified_contents(found)
+
+
+def _put_row(database: Database, scope: str, file: ScopeFile, at: datetime) -> dict[str, Any]:
+    """Store the row of a file that is named by its bytes; return time and place of the one that is stored then."""
+    stored_at, place = database.execute(_PUT, (scope, *_columns(replace(file, at=at)))).fetchone()
+    return {"at": moment(stored_at), "place": place}
+
+
+def verified_contents(rows: Iterable[tuple[str, str, bytes]]) -> dict[str, bytes]:
+    """Return the bytes of files by name, from their names, digests and pieces; damaged ones are left out."""
+    parts: dict[tuple[str, str], list[bytes]] = {}
+    for name, digest, data in rows:
+        parts.setdefault((name, digest), []).append(bytes(data))
+    contents = {key: b"".join(pieces) for key, pieces in parts.items()}
+    return {
+        unquote(name): data for (name, digest), data in contents.items() if hashlib.sha256(data).hexdigest() == digest
+    }
+
+
+def _new_place() -> str:
+    """Return a place in the database that no bytes have had."""
+    return secrets.token_hex(12)
+
+
+def split_pieces(data: bytes) -> Sequence[bytes]:
+    """Return *data* in pieces; none of no bytes."""
+    return [data[n : n + PIECE_BYTES] for n in range(0, len(data), PIECE_BYTES)]
+
+
+def _add_pieces(database: Database, scope: str, new: _NewBytes) -> None:
+    database.executemany(_ADD_PIECE, [(scope, new.place, n, piece) for n, piece in enumerate(new.pieces)]).close()
+
+
+def _take(database: Database, new: _NewBytes) -> None:
+    """Take bytes from the list of unused ones, as a part of the change that refers to them."""
+    if new.listed and database.execute(_TAKE, (quote(new.listed),)).rowcount != 1:
+        raise _BytesRemoved
+
+
+def _require_room(
+    totals: Mapping[FileKind, FileTotal],
+    changes: Sequence[ScopeFileChange],
+    new: Sequence[_NewBytes | None],
+    limit: FileLimit,
+) -> None:
+    """Raise FilesFull if *changes* add files or bytes beyond *limit*; those that take some away may always be made."""
+    counts, sizes = dict.fromkeys(limit.kinds, 0), dict.fromkeys(limit.kinds, 0)
+    for change, data in zip(changes, new, strict=True):
+        if change.was is not None and change.was.kind in counts:
+            counts[change.was.kind] -= 1
+            sizes[change.was.kind] -= change.was.size
+        if change.now is not None and change.now.kind in counts:
+            counts[change.now.kind] += 1
+            sizes[change.now.kind] += data.size if data is not None else change.was.size if change.was else 0
+    kept = {kind: totals.get(kind, FileTotal()) for kind in limit.kinds}
+    is_crowded = any(counts[kind] > 0 and kept[kind].count + counts[kind] > limit.count for kind in limit.kinds)
+    grown = sum(sizes.values())
+    if is_crowded or (grown > 0 and sum(each.size for each in kept.values()) + grown > limit.size):
+        raise FilesFull(kept)
+
+
+def _with_bytes(file: ScopeFile, new: _NewBytes) -> ScopeFile:
+    return replace(file, digest=new.digest, size=new.size, place=new.place)
+
+
+def _file(row: Sequence[Any]) -> ScopeFile:
+    kind, name, at, is_untrusted, original, digest, size, place = row
+    return ScopeFile(
+        kind=FileKind(kind),
+        name=unquote(name),
+        at=moment(at),
+        is_untrusted=bool(is_untrusted),
+        original=unquote(original),
+        digest=digest,
+        size=size,
+        place=place,
+    )
+
+
+def _columns(file: ScopeFile) -> tuple[Any, ...]:
+    return (
+        *(file.kind, quote(file.name), micros(file.at), int(file.is_untrusted), quote(file.original)),
+        *(file.digest, file.size, file.place),
+    )
+
+
+def _totals(rows: Iterable[Sequence[Any]]) -> dict[FileKind, FileTotal]:
+    return {FileKind(kind): FileTotal(count=count, size=size) for kind, count, size in rows}
+
+
+def _read_name(name: str) -> tuple[str, str]:
+    """Return scope and place of a name in `unused_object`; of an object the scope is not known."""
+    folder, _, place = unquote(name).rpartition("/")
+    return folder.removesuffix(BYTES).rstrip("/"), place
+
+
+async def _hash(data: bytes) -> str:
+    if len(data) <= _HASHED_AT_ONCE:
+        return hashlib.sha256(data).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())

@@ -1,0 +1,314 @@
+"""Files of scopes on each engine, in the database, in a folder and in an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
+from gateway.ports import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.store import Store
+from gateway.store import files as module
+from gateway.store.files import PIECE_BYTES, SMALL_BYTES, SqlFiles
+from gateway.store.sql_store import SqlStore
+from tests.contract.store.conftest import StoreBackend
+from tests.fakes.object_stores import ObjectBackend, open_object_backend
+from tests.fakes.turns import WallClock
+
+ANN, BEN = "people/pocket%3aann", "people/pocket%3aben"
+SMALL, LARGE = b"small", b"large" * SMALL_BYTES
+SIZES = {
+    "empty": b"",
+    "small": SMALL,
+    "exact": b"e" * SMALL_BYTES,
+    "large": LARGE,
+    "pieces": b"p" * (9 * PIECE_BYTES + 1),
+}
+WORKSPACE, DELETED, ATTACHMENT, TEXT = FileKind.WORKSPACE, FileKind.DELETED, FileKind.ATTACHMENT, FileKind.TEXT
+
+
+@pytest.fixture(params=["own", "directory", "bucket"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectBackend | None]:
+    """Return an object store that the engine is to use; None for the engine's own place."""
+    if request.param == "own":
+        yield None
+        return
+    async with open_object_backend(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def files(store: Store, place: ObjectBackend | None) -> SqlFiles:
+    """Return the port on each engine with each place."""
+    assert isinstance(store, SqlStore)
+    assert isinstance(store.files, SqlFiles)
+    if place is not None:
+        if store.files._folders is not None:
+            pytest.skip("bytes are in the home")
+        store.files.use_objects(place.open())
+    return store.files
+
+
+def new(wall: WallClock, name: str, data: bytes, kind: FileKind = WORKSPACE) -> ScopeFileChange:
+    """Return the change that adds a file."""
+    return ScopeFileChange(now=ScopeFile(kind=kind, name=name, at=wall.now()), data=data)
+
+
+async def contents(files: SqlFiles, scope: str = ANN) -> dict[tuple[FileKind, str], bytes | None]:
+    """Return the bytes of all files of a scope."""
+    return {(each.kind, each.name): await files.load(scope, each) for each in await files.files(scope)}
+
+
+def stored_bytes(backend: StoreBackend, place: ObjectBackend | None) -> int:
+    """Return how many contents are outside of the database."""
+    return len(home_files(backend)) + (len(place.contents()) if place is not None else 0)
+
+
+def home_files(backend: StoreBackend) -> list[Path]:
+    """Return the files with bytes beside a journal."""
+    journal = getattr(backend, "_path", None)
+    return list(journal.parent.glob(f"*/*/{module.BYTES}/*")) if journal is not None else []
+
+
+async def test_bytes_of_any_size_come_back(files: SqlFiles, backend: StoreBackend) -> None:
+    """Rows, pieces, a folder or objects: what was stored is read, in one part or in many, with digest and size."""
+    for name, data in SIZES.items():
+        assert await files.change(ANN, new(backend.wall, name, data))
+    assert await contents(files) == {(WORKSPACE, name): data for name, data in SIZES.items()}
+    for each in await files.files(ANN, WORKSPACE):
+        data = SIZES[each.name]
+        assert (each.size, each.digest) == (len(data), hashlib.sha256(data).hexdigest())
+    assert await files.totals(ANN) == {WORKSPACE: FileTotal(count=5, size=sum(map(len, SIZES.values())))}
+
+
+async def test_files_survive_a_kill(files: SqlFiles, backend: StoreBackend, place: ObjectBackend | None) -> None:
+    """What was stored is there for the next process."""
+    for name, data in SIZES.items():
+        await files.change(ANN, new(backend.wall, name, data))
+    again = (await backend.reopen()).files
+    assert isinstance(again, SqlFiles)
+    if place is not None:
+        again.use_objects(place.open())
+    assert await contents(again) == {(WORKSPACE, name): data for name, data in SIZES.items()}
+
+
+async def test_several_files_change_together_or_not_at_all(files: SqlFiles, backend: StoreBackend) -> None:
+    """A file is replaced and its older version kept, restored, and removed. A change of what was read before fails."""
+    await files.change(ANN, new(backend.wall, "a", LARGE))
+    old = await files.find(ANN, WORKSPACE, "a")
+    assert old is not None
+    kept = replace(old, kind=DELETED, name="f1", original="a", at=backend.wall.now())
+    swap = (ScopeFileChange(was=old, now=kept), new(backend.wall, "a", SMALL))
+    assert await files.change(ANN, *swap)
+    assert await contents(files) == {(DELETED, "f1"): LARGE, (WORKSPACE, "a"): SMALL}
+    assert not await files.change(ANN, *swap)
+    assert not await files.change(ANN, new(backend.wall, "b", SMALL), new(backend.wall, "a", LARGE))
+    assert await contents(files) == {(DELETED, "f1"): LARGE, (WORKSPACE, "a"): SMALL}
+    now, deleted = await files.find(ANN, WORKSPACE, "a"), await files.find(ANN, DELETED, "f1")
+    assert now is not None
+    assert deleted is not None
+    assert deleted.original == "a"
+    back = replace(deleted, kind=WORKSPACE, name="a", original="", is_untrusted=True)
+    assert not await files.change(ANN, ScopeFileChange(was=deleted, now=back)), "its name is taken"
+    assert await files.change(ANN, ScopeFileChange(was=now), ScopeFileChange(was=deleted, now=back))
+    assert await contents(files) == {(WORKSPACE, "a"): LARGE}
+    found = await files.find(ANN, WORKSPACE, "a")
+    assert found is not None
+    assert found.is_untrusted
+    assert await files.change(ANN, ScopeFileChange(was=found, now=found, data=SMALL))
+    assert await contents(files) == {(WORKSPACE, "a"): SMALL}
+
+
+async def test_bytes_go_with_their_files(
+    files: SqlFiles, backend: StoreBackend, store: Store, place: ObjectBackend | None
+) -> None:
+    """Replaced, removed and refused ones leave nothing behind, in the database and outside."""
+    await files.change(ANN, new(backend.wall, "a", LARGE), new(backend.wall, "b", LARGE), new(backend.wall, "c", SMALL))
+    a, b, _ = await files.files(ANN)
+    await files.change(ANN, ScopeFileChange(was=a, now=a, data=LARGE + b"2"))
+    assert not await files.change(ANN, ScopeFileChange(was=a, now=a, data=LARGE + b"3"))
+    await files.remove(ANN, WORKSPACE, names=["b"])
+    assert await files.load(ANN, a) is None
+    assert await files.load(ANN, b) is None
+    await files.remove(ANN)
+    await files.collect_garbage()
+    assert stored_bytes(backend, place) == 0
+    assert await pieces(files) == []
+
+
+async def pieces(files: SqlFiles) -> list[tuple[str, str]]:
+    """Return the places in the database that have bytes."""
+    return await files._fetch("SELECT DISTINCT scope, place FROM file_piece")
+
+
+async def test_a_scope_reads_nothing_of_another_one(files: SqlFiles, backend: StoreBackend) -> None:
+    """The same names and bytes are each scope's own: a file of one is unknown to the other, and removed alone."""
+    for scope in (ANN, BEN):
+        await files.put(scope, ATTACHMENT, LARGE, at=backend.wall.now())
+        await files.put(scope, TEXT, SMALL, at=backend.wall.now())
+    canary = await files.put(BEN, ATTACHMENT, b"canary", at=backend.wall.now())
+    assert await files.load(ANN, canary) is None
+    assert await files.find(ANN, ATTACHMENT, canary.name) is None
+    assert await files.load_small(ANN, ATTACHMENT, [canary.name]) == {}
+    assert not await files.change(ANN, ScopeFileChange(was=canary))
+    await files.remove(ANN)
+    assert sorted(map(str, (await contents(files, BEN)).values())) == sorted(map(str, (LARGE, SMALL, b"canary")))
+    assert await files.scopes() == [BEN]
+
+
+async def test_a_file_named_by_its_bytes_is_stored_once(files: SqlFiles, backend: StoreBackend) -> None:
+    """The same bytes again only get a later time, and the oldest beyond the limit go."""
+    first = await files.put(ANN, FileKind.RESULT, LARGE, at=backend.wall.now())
+    for n in range(3):
+        backend.wall.advance(seconds=60)
+        await files.put(ANN, FileKind.RESULT, b"%d" % n, at=backend.wall.now(), most=3)
+    backend.wall.advance(seconds=60)
+    assert await files.find(ANN, FileKind.RESULT, first.name) is None
+    both = await asyncio.gather(*(files.put(ANN, FileKind.RESULT, LARGE, at=backend.wall.now()) for _ in range(2)))
+    assert both[0] == both[1]
+    backend.wall.advance(seconds=60)
+    again = await files.put(ANN, FileKind.RESULT, LARGE, at=backend.wall.now())
+    assert again == replace(both[0], at=backend.wall.now())
+    assert len(await files.files(ANN)) == 4
+    assert await files.expire(FileKind.RESULT, before=backend.wall.now()) == 3
+    assert await contents(files) == {(FileKind.RESULT, again.name): LARGE}
+
+
+async def test_limits_are_exceeded_by_no_change(files: SqlFiles, backend: StoreBackend) -> None:
+    """By number of each kind and by bytes of all; what takes bytes away is made also when the scope is full."""
+    limit = FileLimit(kinds=(WORKSPACE, DELETED), count=2, size=12)
+    assert await files.change(ANN, new(backend.wall, "a", b"12345"), new(backend.wall, "b", b"12345"), limit=limit)
+    with pytest.raises(FilesFull) as full:
+        await files.change(ANN, new(backend.wall, "c", b""), limit=limit)
+    assert full.value.totals[WORKSPACE] == FileTotal(count=2, size=10)
+    a, b = await files.files(ANN)
+    with pytest.raises(FilesFull):
+        await files.change(ANN, ScopeFileChange(was=a, now=a, data=b"12345678"), limit=limit)
+    assert await files.change(ANN, ScopeFileChange(was=a, now=a, data=b"1234567"), limit=limit)
+    tight = FileLimit(kinds=(WORKSPACE, DELETED), count=1, size=1)
+    kept = replace(b, kind=DELETED, name="f1", original="b")
+    assert await files.change(ANN, ScopeFileChange(was=b, now=kept), limit=tight)
+
+
+async def test_files_move_to_another_scope(
+    files: SqlFiles, backend: StoreBackend, store: Store, place: ObjectBackend | None
+) -> None:
+    """Under other names, once, and with their bytes; one whose name is taken there is dropped."""
+    for name, data in SIZES.items():
+        await files.change(ANN, new(backend.wall, name, data))
+    for scope in (ANN, BEN):
+        await files.put(scope, ATTACHMENT, LARGE, at=backend.wall.now())
+    outside = stored_bytes(backend, place)
+    chosen = {each: f"{each.name}.2" for each in await files.files(ANN, WORKSPACE)}
+    for _ in range(2):
+        await files.move(ANN, BEN, chosen)
+    assert list(await contents(files)) == [(ATTACHMENT, hashlib.sha256(LARGE).hexdigest())]
+    await files.move(ANN, BEN)
+    await files.collect_garbage()
+    assert await contents(files) == {}
+    moved = {(WORKSPACE, f"{name}.2"): data for name, data in SIZES.items()}
+    assert await contents(files, BEN) == moved | {(ATTACHMENT, hashlib.sha256(LARGE).hexdigest()): LARGE}
+    if outside:
+        assert stored_bytes(backend, place) == outside - 1
+
+
+async def test_damaged_bytes_are_not_given_out(
+    files: SqlFiles, backend: StoreBackend, place: ObjectBackend | None
+) -> None:
+    """A changed content is found at its end, by its digest; `load` then has no bytes."""
+    for data in (SMALL, LARGE):
+        await files.put(ANN, ATTACHMENT, data, at=backend.wall.now())
+    changed = b"tampered" + LARGE[8:]
+    await files._engine.writer.submit(
+        lambda database: database.execute(
+            "UPDATE file_piece SET data = ? WHERE n = 0", (changed[:PIECE_BYTES],)
+        ).close()
+    )
+    if place is not None:
+        for name in place.contents():
+            await place.open().put(name, changed)
+    for path in home_files(backend):
+        path.write_bytes(changed)
+    for each in await files.files(ANN):
+        assert await files.load(ANN, each) is None
+        with pytest.raises(FileUnavailable):
+            _ = [piece async for piece in files.stream(ANN, each)]
+
+
+async def test_a_kill_between_bytes_and_row_leaves_garbage_that_is_collected(
+    files: SqlFiles,
+    backend: StoreBackend,
+    store: Store,
+    place: ObjectBackend | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file is not there, and an hour later its bytes are not there either; not before, and not during a backup."""
+    store_bytes = SqlFiles._store
+
+    async def killed(self: SqlFiles, scope: str, kind: FileKind, data: bytes) -> object:
+        await store_bytes(self, scope, kind, data)
+        raise asyncio.CancelledError  # the process ends here
+
+    monkeypatch.setattr(SqlFiles, "_store", killed)
+    with pytest.raises(asyncio.CancelledError):
+        await files.change(ANN, new(backend.wall, "a", LARGE))
+    monkeypatch.setattr(SqlFiles, "_store", store_bytes)
+    outside, inside = stored_bytes(backend, place), len(await pieces(files))
+    assert outside + inside == 1
+    assert await files.files(ANN) == []
+    assert await files.collect_garbage() == 0
+    backend.wall.advance(seconds=module.KEPT_FOR.total_seconds() + 1)
+    async with files.keep_bytes():
+        assert await files.collect_garbage() == 0
+    assert await files.collect_garbage() == 1
+    assert stored_bytes(backend, place) + len(await pieces(files)) == 0
+
+
+async def test_a_backup_keeps_bytes_and_a_purge_waits_for_it(
+    files: SqlFiles, backend: StoreBackend, store: Store, place: ObjectBackend | None
+) -> None:
+    """While bytes are kept, a removed file's are there for those who copy them; then they go."""
+    await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())
+    outside = stored_bytes(backend, place)
+    async with files.keep_bytes():
+        await files.remove(ANN)
+        assert stored_bytes(backend, place) == outside
+        scrub = asyncio.ensure_future(store.erasing.scrub())
+        await asyncio.sleep(0)
+        assert not scrub.done()
+    await scrub
+    assert stored_bytes(backend, place) == 0
+
+
+async def test_without_its_place_nothing_large_is_promised(
+    files: SqlFiles, backend: StoreBackend, place: ObjectBackend | None
+) -> None:
+    """A change with a large file fails whole while the object store is away."""
+    if place is None:
+        pytest.skip("the engine's own place")
+    place.set_away(True)
+    with pytest.raises(StoreUnavailable):
+        await files.change(ANN, new(backend.wall, "a", SMALL), new(backend.wall, "b", LARGE))
+    assert await files.files(ANN) == []
+    assert await files.change(ANN, new(backend.wall, "a", SMALL))
+    place.set_away(False)
+    assert await files.change(ANN, new(backend.wall, "b", LARGE))
+    assert await contents(files) == {(WORKSPACE, "a"): SMALL, (WORKSPACE, "b"): LARGE}
+
+
+async def test_every_statement_names_the_scope() -> None:
+    """Only the list of scopes, and that of unused places, which are removed, do not."""
+    statements = {name: text for name, text in vars(module).items() if name.startswith("_") and isinstance(text, str)}
+    about = {name: text for name, text in statements.items() if "stored_file" in text or "file_piece" in text}
+    unscoped = {name for name, text in about.items() if "scope = ?" not in text and "(scope" not in text}
+    assert unscoped == {"_SCOPES", "_SCOPES_OF"}
+
+
+def test_errors_are_ours() -> None:
+    """A full scope is an error that commands and tools catch."""
+    assert issubclass(FilesFull, ParlourError)
