@@ -25,7 +25,7 @@ class FileKind(StrEnum):
     RESULT = "result"  # of a tool, longer than a page
     WORKSPACE = "workspace"
     DELETED = "deleted"  # replaced or deleted in the workspace; the name is the id that restores it
-    APPEND = "append"  # a finished append to a file of the workspace, by the id of its call; it has no bytes
+    CALL = "call"  # a finished call that changed the workspace, by its id; it has no bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ScopeFile:
     name: str
     at: datetime  # of its last change, or of its last use for kinds that are named by their bytes
     is_untrusted: bool = False  # a call wrote it that untrusted text may have caused
-    original: str = ""  # what a DELETED file was called; an APPEND may note something
+    original: str = ""  # what a DELETED file was called; a CALL may note something
     digest: str = ""  # SHA-256, hexadecimal
     size: int = 0  # bytes
     place: str = ""  # of the bytes; another one whenever they are written

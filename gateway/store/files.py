@@ -554,7 +554,7 @@ def _require_room(
     new: Sequence[_NewBytes | None],
     limit: FileLimit,
 ) -> None:
-    """Raise FilesFull if *changes* add files or bytes beyond *limit*; those that take some away may always be made."""
+    """Raise FilesFull if *changes* add bytes beyond *limit*, or leave a kind beyond it without making it smaller."""
     counts, sizes = dict.fromkeys(limit.kinds, 0), dict.fromkeys(limit.kinds, 0)
     for change, data in zip(changes, new, strict=True):
         if change.was is not None and change.was.kind in counts:
@@ -564,7 +564,7 @@ def _require_room(
             counts[change.now.kind] += 1
             sizes[change.now.kind] += data.size if data is not None else change.was.size if change.was else 0
     kept = {kind: totals.get(kind, FileTotal()) for kind in limit.kinds}
-    is_crowded = any(counts[kind] > 0 and kept[kind].count + counts[kind] > limit.count for kind in limit.kinds)
+    is_crowded = any(counts[kind] >= 0 and kept[kind].count + counts[kind] > limit.count for kind in limit.kinds)
     grown = sum(sizes.values())
     if is_crowded or (grown > 0 and sum(each.size for each in kept.values()) + grown > limit.size):
         raise FilesFull(kept)
