@@ -13,6 +13,8 @@ import typer
 from gateway.commands.control_client import AsJson, call_operation, print_lines
 from gateway.commands.memory import app as memory
 from gateway.commands.memory import find
+from gateway.commands.mirror import OpenWorkChoice
+from gateway.commands.mirror import app as mirror
 from gateway.commands.people import app as people
 from gateway.commands.people import explain_silence, owner
 from gateway.commands.replay import replay_turn
@@ -33,6 +35,7 @@ sessions = typer.Typer(help="Sessions and their messages.", no_args_is_help=True
 app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
 app.add_typer(memory, name="memory")
+app.add_typer(mirror, name="mirror")
 app.add_typer(people, name="people")
 app.add_typer(owner, name="owner")
 quarantine = typer.Typer(help="Platform events that could not be read, or that caused a crash.", no_args_is_help=True)
@@ -49,13 +52,6 @@ class DeployKind(StrEnum):
     MONITORING = "monitoring"
 
 
-OpenWorkChoice = Annotated[
-    OpenChoice,
-    typer.Option(
-        "--open",
-        help="What to do with unanswered messages: answer (after a lookup, or marked as a repeat) or drop.",
-    ),
-]
 QuarantinedName = Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]
 
 

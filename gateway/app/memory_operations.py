@@ -34,7 +34,7 @@ Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # rebuilds data of a scope
 
 
 class MemoryOperations(OperationGroup):
-    """The operations `memory …`; each takes scope, person or chat as `ScopeNames` reads them."""
+    """The operations `memory …` and `mirror rebuild`; each takes scope, person or chat as `ScopeNames` reads them."""
 
     @operation("memory list")
     async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
@@ -172,9 +172,12 @@ class MemoryOperations(OperationGroup):
         entries = await history.dream_cursor(scope) - before
         yield {"scope": scope, "entries": entries, "changes": [_change(version) for version in new]}
 
-    @operation("memory rebuild")
+    @operation("mirror rebuild")
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
-        """Rebuild what is derived from the records, of every scope when none is given; yield one line per item."""
+        """Write every file of the mirror and the search index again, of every scope when none is given.
+
+        Yield one line per kind of them.
+        """
         is_named = any(arguments.get(name) for name in ("scope", "person", "chat"))
         scopes = [await self._scope(arguments)] if is_named else (await self.names()).all()
         for scope in scopes:
@@ -228,7 +231,12 @@ class MemoryOperations(OperationGroup):
 
     def _derived(self) -> Mapping[str, Rebuild]:
         """Return the rebuild function of each kind of derived data, by name."""
-        return {"HISTORY.md": self._history, "index.db": self._app.recall.rebuild, "documents": self._documents}
+        return {
+            "sessions": self._app.session_files.rebuild,
+            "documents": self._documents,
+            "history": self._history,
+            "index.db": self._app.recall.rebuild,
+        }
 
     async def _documents(self, scope: str) -> int:
         """Write the files and the repository of the documents again; return the number of documents."""

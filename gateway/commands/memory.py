@@ -167,14 +167,6 @@ def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJs
     _print(lines, "\n".join(parts), as_json=as_json)
 
 
-@app.command()
-def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
-    """Rebuild derived data (HISTORY.md, the search index) of one scope or of all."""
-    lines = _ask("rebuild", scope=scope, person=person, chat=chat)
-    rows = [f"{line['scope'] or 'home'}: {line['name']}, {line['count']} entries" for line in lines]
-    _print(lines, "\n".join(rows) or "nothing needs rebuilding", as_json=as_json)
-
-
 def find(
     text: Annotated[str, typer.Argument(help="A question, or keywords.")],
     scope: Scope = "",

@@ -163,7 +163,7 @@ async def _correct_memory(operator: CommandLineOperator, home: Path) -> None:
     document = home / "people/web%3aowner/memory/MEMORY.md"
     document.parent.mkdir(mode=0o700)
     document.write_text("- I like oolong\n", "utf-8")
-    await operator.type("memory", "rebuild", *at)
+    await operator.type("mirror", "rebuild", *at)
     assert "oolong" in await operator.type("memory", "show", *at)
     (why,) = await operator.lines("memory", "why", "oolong", *at)
     change = why["change"]["sha"]

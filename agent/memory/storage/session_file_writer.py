@@ -235,6 +235,23 @@ class SessionFileWriter:
         if reasons := {reason for (each, _), reason in failed.items() if each == scope}:
             raise OSError(errno.EIO, f"the files of conversations cannot be written: {', '.join(sorted(reasons))}")
 
+    async def rebuild(self, scope: str) -> int:
+        """Write every file of *scope* again, whatever is in its place; return their number. Raises as `write_scope`.
+
+        Lines that are in no row, which a person wrote, are set aside.
+        """
+        await self.write_scope(scope)
+        if not self._is_mirroring:
+            return 0
+        heads = await self._transcripts.heads(scope, {})
+        for head in heads:
+            async with self._lock:  # for each: meanwhile others may write
+                transcript = _Transcript(scope, head.key, head.transcript)
+                extent = await self._transcripts.extent(scope, head.key, head.transcript)
+                path = await self._place(transcript, extent)
+                self._files[path] = await self._rewrite(transcript, path)
+        return len(heads)
+
     async def settle(self, scope: str) -> None:
         """Return when what any gateway has committed in *scope* is in this home's files.
 

@@ -110,7 +110,7 @@ async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
 
 
 async def test_the_operator_searches_and_makes_the_index_anew() -> None:
-    """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
+    """`parlour search` and `parlour mirror rebuild` ask the gateway that runs."""
     async with gateway(model=HeldScriptModel()) as parlour:
         await have_conversation(parlour)
         asked = build_operations(parlour.app)
@@ -118,7 +118,7 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
         assert found[0]["text"].startswith(DENTIST)
         assert found[0]["who"] == "Ann"
         (parlour.home / SCOPE / "index.db").write_bytes(b"broken")
-        made = [line async for line in asked["memory rebuild"]({"scope": SCOPE})]
+        made = [line async for line in asked["mirror rebuild"]({"scope": SCOPE})]
         assert {line["name"]: line["count"] for line in made}["index.db"] >= 4
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)

@@ -152,8 +152,8 @@ def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     assert listed.endswith("\n    + tea\n")
     memory.unlink()
     shutil.rmtree(memory.with_name(".git"))
-    rebuilt = terminal.lines("memory", "rebuild")
-    assert {"scope": ANN, "name": "HISTORY.md", "count": 1} in rebuilt
+    rebuilt = terminal.lines("mirror", "rebuild")
+    assert {"scope": ANN, "name": "history", "count": 1} in rebuilt
     assert {"scope": ANN, "name": "documents", "count": 1} in rebuilt
     assert memory.read_text() == "- tea\n"
     assert memory.with_name(".git").is_dir()
