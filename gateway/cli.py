@@ -13,8 +13,8 @@ import typer
 from gateway.commands.control_client import AsJson, call_operation, print_lines
 from gateway.commands.memory import app as memory
 from gateway.commands.memory import find
-from gateway.commands.mirror import OpenWorkChoice
-from gateway.commands.mirror import app as mirror
+from gateway.commands.memory_files import OpenWorkChoice
+from gateway.commands.memory_files import app as mirror
 from gateway.commands.people import app as people
 from gateway.commands.people import explain_silence, owner
 from gateway.commands.replay import replay_turn

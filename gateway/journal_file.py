@@ -243,6 +243,12 @@ def lost_journal(journal: Path) -> str:
     return lost_line(journal, f"{what}; on {stamp.at[:16].replace('T', ' ')} UTC it contained more data")
 
 
+def is_of_other_home(journal: Path) -> bool:
+    """Return True if the file is the journal of another home. Raises sqlite3.Error when it cannot be read."""
+    stamp, identity = read_stamp(journal), _read_identity(journal)
+    return bool(stamp and stamp.store and identity and identity[0] != stamp.store)
+
+
 def unstamped_loss(journal: Path) -> str:
     """Return the error line for conversations whose journal is gone, its stamp too; otherwise "". Changes nothing.
 
@@ -283,8 +289,9 @@ def is_empty(path: Path) -> bool:
 def lost_line(journal: Path, what: str) -> str:
     """Return the error line for a journal that has lost data, with every remedy."""
     return (
-        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or, to continue"
-        f" without the lost data, run `parlour accept-loss`"
+        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or run `parlour mirror"
+        " import`, which takes over what the files of this home have, or, to continue without the lost data, run"
+        " `parlour accept-loss`"
     )
 
 
@@ -294,7 +301,8 @@ def lost_rows_line(journal: Path, url: str, what: str) -> str:
         return lost_line(journal, what)
     return (
         f"the database of store.url {what}: it is older than the files in {journal.parent}. Restore a later copy of"
-        f" it, or, to continue without the lost data, run `parlour accept-loss`"
+        f" it, or run `parlour mirror import`, which takes over what these files have, or, to continue without the lost"
+        " data, run `parlour accept-loss`"
     )
 
 

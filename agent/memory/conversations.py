@@ -23,6 +23,7 @@ from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from gateway.events import SessionKey
@@ -235,12 +236,14 @@ class StoredConversations:
         scope, keys = row.scope if row is not None else job.scope, frozenset({key})
         if await self.store.at_work(ErasureFilter(keys=keys)) or not await self.transcripts.flush():
             return RetryJobLater(_RETRY_DELAY, "it is being written to", counts=False)
+        await owe_mirror(self.home, scope, self.disk)
         await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
         mine, others = await self._attachments(scope, key)
         await asyncio.to_thread(remove_attachments, self.disk, scope_folder(self.home, scope), frozenset(mine - others))
         # Turns after the files that only they name: after a crash they are still there to find them.
         count = await self.transcripts.remove_turns(scope, keys=keys)
         await asyncio.to_thread(self._remove_damaged, scope, key)
+        await pay_mirror(self.home, scope, self.disk)
         await self.store.drop_sessions(keys)
         await self.drop(keys)  # last, because it says that there is something to erase
         self.reopen(scope)

@@ -69,10 +69,14 @@ def describe_loss(home: Home, url: str, *, sessions: int = NEWEST_SESSIONS) -> s
     return ""
 
 
-def find_lost_turns(home: Home, url: str) -> LostTurns:
-    """Return all turns of the transcripts that the store lacks. Reads every transcript. Raises as `describe_loss`."""
+def find_lost_turns(home: Home, url: str, *, is_any_age: bool = False) -> LostTurns:
+    """Return all turns of the transcripts that the store lacks, with *is_any_age* also those whose loss was accepted.
+
+    Reads every transcript. Raises as `describe_loss`.
+    """
     turns = [*read_turns(home.path)]
-    stamp, stale = read_stamp(home.journal), _stale(home.journal, url)
+    stamp = None if is_any_age else read_stamp(home.journal)
+    stale = _stale(home.journal, url)
     newest = read_store(home.journal, url, newest_turn)
     has_newer = bool(newest) and all(each.turn != newest for each in turns)
     missing = read_store(home.journal, url, partial(_missing, turns=turns, stamp=stamp, stale=stale))

@@ -99,7 +99,7 @@ def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
         return
     _ask(lost, is_sure=is_sure)
     if is_damaged or is_missing(home.journal):
-        typer.echo(_begin_anew(home))
+        typer.echo(begin_anew(home))
     else:
         work = mark_adopted(home.journal, choice, fit_sessions(home))
         typer.echo(f"the next start uses the journal as it is; {work.describe(choice)}")
@@ -160,7 +160,7 @@ def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
     return [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal, url)]
 
 
-def _begin_anew(home: Home) -> str:
+def begin_anew(home: Home) -> str:
     """Move the rest of the journal to backups/. Transcripts remain beside the new ones."""
     left = [file for file in files_of(home.journal) if file.exists()]
     aside = _set_aside(home, left)

@@ -17,6 +17,7 @@ from gateway.store.row_codec import write_key
 
 _OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
 _OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open IN (1, 3)"
+_ADOPTIONS = "('adopted_turns', 'adopted_documents', 'adopted_histories')"
 _UNFINISHED = "('pending', 'sending', 'unknown')"
 
 
@@ -52,14 +53,20 @@ class OpenWork:
 def mark(database: Database, choice: OpenChoice, sessions: Iterable[SessionRow] = ()) -> OpenWork:
     """Mark a journal that no gateway has open as adopted; return its open work. *sessions* replace its own rows."""
     database.execute(SET_META, ("adopted", choice.value))
-    # Files may have turns and documents that are not in it.
-    database.execute("DELETE FROM meta WHERE name IN ('adopted_turns', 'adopted_documents')")
+    # Files may have turns, documents and histories that are not in it.
+    database.execute(f"DELETE FROM meta WHERE name IN {_ADOPTIONS}")  # noqa: S608 - our own words
     database.executemany(
         "UPDATE session SET transcript = ?, next_index = ? WHERE key = ?",
         [(row.transcript, row.next_index, write_key(row.key)) for row in sessions],
     )
     ((messages,), (answers,)) = (database.execute(query).fetchone() for query in (_OPEN_ROWS, _OPEN_ANSWERS))
     return OpenWork(messages, answers)
+
+
+def is_all_adopted(database: Database) -> bool:
+    """Return True if all that the home's files had at the first start is stored."""
+    (count,) = database.execute(f"SELECT count(*) FROM meta WHERE name IN {_ADOPTIONS}").fetchone()  # noqa: S608
+    return bool(count == _ADOPTIONS.count(",") + 1)
 
 
 def settle(database: Database, choice: OpenChoice, at: int) -> None:

@@ -345,6 +345,15 @@ class SqlDocuments:
 # -- one change ----------------------------------------------------------------------------------------
 
 
+def has_documents(database: Database, scope: str, change: str, texts: Mapping[str, str]) -> bool:
+    """Return True if a change of a scope is stored, by its whole id, or with an id of "" its current *texts*."""
+    if change:
+        statement = "SELECT 1 FROM document_change WHERE scope = ? AND id = ?"
+        return database.execute(statement, (quote(scope), change)).fetchone() is not None
+    revs = {name: database.execute(_REV, (quote(scope), name)).fetchone() for name in texts}
+    return all((revs[name] or ("",))[0] == rev_of(text) for name, text in texts.items())
+
+
 def _read_documents(
     database: Database, scope: str, names: Iterable[str], undoes: str
 ) -> tuple[dict[str, _StoredDocument], int | None]:

@@ -318,6 +318,11 @@ def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], mark
     return True
 
 
+def load_history(database: Database, scope: str) -> ScopeHistory:
+    """Return all that is stored of a scope."""
+    return _load(database, quote(scope))
+
+
 def _load(database: Database, scope: str) -> ScopeHistory:
     def rows(statement: str) -> list[Any]:
         return database.execute(statement, (scope,)).fetchall()

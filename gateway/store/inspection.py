@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from gateway.ports.documents import REPOSITORY
 from gateway.ports.journal import DeadLetter, TurnQuery, TurnSummary, TurnTrace
 from gateway.store.database import LISTED, Database, QueryResult
 from gateway.store.row_codec import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
@@ -188,6 +189,16 @@ def stale_sessions(database: Database) -> Collection[str]:
     """Return the sessions with files that may still have turns which were removed from the store."""
     found = database.execute("SELECT DISTINCT key FROM stale_file WHERE changes > written AND key != ''")
     return {unquote(key) for (key,) in found}
+
+
+def owed_erasures(database: Database) -> Sequence[str]:
+    """Return the scopes with files that may still have erased words, or with an erasure that has not ended."""
+    found = database.execute(
+        "SELECT scope FROM stale_file WHERE changes > written AND written >= 0 AND (key != '' OR transcript = ?) "
+        "UNION SELECT scope FROM job WHERE kind IN ('forget', 'purge', 'erase', 'delete_conversation')",
+        (quote(REPOSITORY),),
+    )
+    return sorted(unquote(scope) or "the home" for (scope,) in found)
 
 
 def count_turns(database: Database) -> int | None:

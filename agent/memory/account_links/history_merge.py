@@ -10,6 +10,7 @@ from typing import Any
 from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.account_links.version_merge import split_document
 from agent.memory.editing.staged_changes import MEMORY
+from agent.memory.history.history_files import free_name
 from agent.memory.history.line_keys import ARCHIVE_SUFFIX
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import Line, MarkKind, ScopeHistory, StoredNote
@@ -41,7 +42,7 @@ def merge_histories(
         elif _DAY.match(name):
             notes[name] = StoredNote(body=there.body.rstrip(b"\n") + b"\n\n" + note.body, owner=there.owner)
         else:
-            notes[_free_name(name, notes)] = _owned(note, second_account)
+            notes[free_name(name, notes)] = _owned(note, second_account)
     marks = {kind: {**second.marks.get(kind, {}), **first.marks.get(kind, {})} for kind in MarkKind}
     return _history(
         dreamt, new, after=max(first.cursor, second.cursor), raws=[*first.raws, *second.raws], notes=notes, marks=marks
@@ -150,15 +151,6 @@ def _entries(history: ScopeHistory, *, is_dreamt: bool, owner: str = "") -> list
 
 def _owned(note: StoredNote, account: str) -> StoredNote:
     return StoredNote(body=note.body, owner=note.owner or account)
-
-
-def _free_name(name: str, names: Mapping[str, object]) -> str:
-    """Return *name* with the first number that none of *names* has."""
-    stem, dot, ending = name.partition(".")
-    n = 2
-    while (numbered := f"{stem}-{n}{dot}{ending}") in names:
-        n += 1
-    return numbered
 
 
 def _by_time(lines: Iterable[Line]) -> list[Line]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from agent.memory.documents.document_changes import BY_HAND, TRACKED
-from agent.memory.documents.document_commits import DocumentCommits, read_cause, read_trailers
+from agent.memory.documents.document_commits import DocumentCommits, read_change
 from agent.memory.documents.git_repository import open_repo, walk
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, read_text
@@ -48,7 +48,7 @@ async def adopt_documents(home: Path, documents: DocumentChangeStore, now: Calla
     scopes = dict.fromkeys(["", *folders, *await documents.scopes()])
     for n, scope in enumerate(scopes, start=1):
         if (await documents.heads([scope]))[scope].number:
-            await _compare_mirror(home, scope, documents, commits)
+            count += await _compare_mirror(home, scope, documents, commits)
         else:
             found = await asyncio.to_thread(_read_scope, disk, scope_folder(home, scope), now)
             if found.epoch:
@@ -67,14 +67,33 @@ async def adopt_documents(home: Path, documents: DocumentChangeStore, now: Calla
     return count
 
 
-async def _compare_mirror(home: Path, scope: str, documents: DocumentChangeStore, commits: DocumentCommits) -> None:
-    """Have the files of a store that was restored written, but for newer ones: these are merged, as edits are."""
+async def _compare_mirror(home: Path, scope: str, documents: DocumentChangeStore, commits: DocumentCommits) -> int:
+    """Have the files of a store that was restored written; return the number of newer versions that it then has.
+
+    Versions behind those of the store are stored. Files of others are merged, as edits are.
+    """
+    memory = scope_folder(home, scope) / "memory"
     newest, _ = await asyncio.to_thread(commits.newest, scope)
-    if newest and await documents.find(scope, newest) is None:
-        await asyncio.to_thread(_forget_state, scope_folder(home, scope) / "memory" / ".mirror")
-        log.warning("memory.mirror_is_newer", scope=scope)
-    else:
+    stored = await documents.states(scope)
+    files = await asyncio.to_thread(read_documents, Disk(), memory.parent)
+    is_known = all(any(text == each.texts.get(name) for each in stored) for name, text in files.items())
+    if await documents.find(scope, newest) is not None if newest else is_known:
         await documents.owe_files(scope)
+        return 0
+    log.warning("memory.mirror_is_newer", scope=scope)
+    found = await asyncio.to_thread(_read_versions, memory)
+    if found and [each.change.id for each in found[: len(stored)]] == [each.change.id for each in stored]:
+        both = [*stored, *found[len(stored) :]]
+        if await documents.replace({scope: both}, was={scope: stored[-1].change.number}):
+            return len(both) - len(stored)
+    await asyncio.to_thread(_forget_state, memory / ".mirror")
+    return 0
+
+
+def read_documents(disk: Disk, folder: Path) -> Mapping[str, str]:
+    """Return the texts of a scope's documents as its files have them, without empty ones. Blocks."""
+    files = {name: disk.load(folder / document_file(name)) for name in TRACKED}
+    return {name: text for name, data in files.items() if (text := _text(data or b""))}
 
 
 def _forget_state(folder: Path) -> None:
@@ -86,8 +105,7 @@ def _read_scope(disk: Disk, folder: Path, now: Callable[[], datetime]) -> _Found
     """Return every version of a scope's documents, the oldest first, and behind them the files if they differ."""
     states = _read_versions(folder / "memory")
     newest = states[-1].texts if states else {}
-    files = {name: disk.load(folder / document_file(name)) for name in TRACKED}
-    texts = {name: text for name, data in files.items() if (text := _text(data or b""))}
+    texts = read_documents(disk, folder)
     if texts != newest:
         change = DocumentChange(id=secrets.token_hex(4), number=0, at=now(), why=BY_HAND)
         states.append(DocumentState(change=change, texts=texts))
@@ -103,10 +121,7 @@ def _read_versions(memory: Path) -> list[DocumentState]:
     states: list[DocumentState] = []
     with open_repo(repository, make=False) as repo:
         for version in walk(repo):
-            trailers, (why, by) = read_trailers(version.message), read_cause(version.message)
-            change = DocumentChange(
-                id=trailers[0] if trailers else version.sha, number=0, at=version.at, why=why, by=by
-            )
+            change = read_change(version, version.sha)
             texts = {name: text for name, data in version.texts.items() if name in TRACKED and (text := _text(data))}
             states.append(DocumentState(change=change, texts=texts))
     return states[::-1]

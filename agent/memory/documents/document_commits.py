@@ -25,14 +25,13 @@ from agent.memory.documents.git_repository import (
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.written_files import note_writes
-from gateway.ports.documents import DocumentState
+from gateway.ports.documents import DocumentChange, DocumentState
 from gateway.ports.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
 
 _SHORTEST = 4  # characters of a commit's id that are taken for it
 
-_BY = "By: "
 _TRAILERS = re.compile(r"^Change: (\S+)\nNumber: (\d+)$", re.MULTILINE)
 
 
@@ -102,15 +101,25 @@ def read_trailers(message: str) -> tuple[str, int] | None:
     return (found[-1][0], int(found[-1][1])) if found else None
 
 
-def read_cause(message: str) -> tuple[str, str]:
-    """Return the cause that a commit's message names, and the person who wanted the change, or ""."""
-    why, _, rest = message.partition("\n")
-    return why, next((line.removeprefix(_BY) for line in rest.splitlines() if line.startswith(_BY)), "")
+def read_change(commit: RepositoryCommit, id_: str) -> DocumentChange:
+    """Return the change that a commit is of; *id_* is its id if the commit's message names none."""
+    why, _, rest = commit.message.partition("\n")
+    fields = dict(line.split(": ", 1) for line in rest.splitlines() if ": " in line)
+    trailers = read_trailers(commit.message)
+    return DocumentChange(
+        id=trailers[0] if trailers else id_,
+        number=0,
+        at=commit.at,
+        why=why,
+        by=fields.get("By", ""),
+        undoes=fields.get("Undoes", ""),
+    )
 
 
 def _to_commit(state: DocumentState) -> RepositoryCommit:
     change = state.change
     cause = " ".join(change.why.split()) or "changed"
-    lines = [*([f"{_BY}{change.by}"] if change.by else []), f"Change: {change.id}", f"Number: {change.number}"]
+    fields = {"By": change.by, "Undoes": change.undoes, "Change": change.id, "Number": str(change.number)}
+    lines = [f"{name}: {value}" for name, value in fields.items() if value]
     texts = {name: text.encode() for name, text in sorted(state.texts.items()) if text}
     return RepositoryCommit(texts=texts, message="\n".join([cause, "", *lines, ""]), at=change.at)

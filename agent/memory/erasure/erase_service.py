@@ -19,6 +19,7 @@ from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordE
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 
@@ -52,9 +53,13 @@ class EraseService:
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str
     ) -> WordErasureResult:
         """Erase words from the documents, summaries, notes and transcripts of *scope*."""
+        storage = self.purge_jobs.storage
+        await owe_mirror(storage.home, scope, storage.disk)
         result = await self.word_eraser.forget(scope, pattern, requester, turn=turn)
         if result.total:
             await self.index.purge_stale(scope)  # a search must not find the words either
+        await storage.settle_documents(scope)
+        await pay_mirror(storage.home, scope, storage.disk)
         return result
 
     async def purge(

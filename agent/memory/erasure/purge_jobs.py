@@ -36,6 +36,7 @@ from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordE
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
@@ -115,6 +116,7 @@ class PurgeJobs:
         now = self.storage.now()
         job_id = f"{PURGE if is_purge else FORGET}:{turn}"
         words = ErasedWords(pattern=pattern, requester=requester, is_purge=is_purge, begun_at=now)
+        await owe_mirror(self.storage.home, scope, self.storage.disk)
         self.commits.begin(scope, job_id, words)  # before the first pass
         running, ends = await self._running(scope, key), await self._ends(scope)
         if is_deferred:
@@ -155,6 +157,7 @@ class PurgeJobs:
         payload: Mapping[str, Any] = job.payload
         if not payload["awaited"] and not await self._settle_documents(job.scope):
             await self.storage.staging.discard(job.scope, str(payload["staged"]))
+            await pay_mirror(self.storage.home, job.scope, self.storage.disk)
             return None
         pattern, requester = _request(payload)
 
@@ -227,6 +230,7 @@ class PurgeJobs:
                 progress.awaited |= await self._running(job.scope, key)
         del self.progress[job.id]
         self.commits.end(job.scope, job.id)
+        await pay_mirror(self.storage.home, job.scope, self.storage.disk)
         if job.payload.get("staged"):
             await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
         return None

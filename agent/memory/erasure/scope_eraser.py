@@ -22,6 +22,7 @@ from agent.memory.erasure.scope_files import ErasureStorage, scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.erasure.word_match import blank_value
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, Job, PreferenceStore, ScopeMove
 from gateway.ports.erasure import ErasureFilter
@@ -106,6 +107,7 @@ class ScopeEraser:
         person = scope.removeprefix(PEOPLE) if scope.startswith(PEOPLE) else ""
         accounts = {person, *(each.account.name for each in self.links.accounts(person))} if person else set()
         ids = {PlatformAccount.from_name(each).id for each in accounts}
+        await owe_mirror(self.storage.home, scope, self.storage.disk)
         await self._clear_records(keys, ids)
         await self._clear_unscoped_data(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
@@ -119,6 +121,7 @@ class ScopeEraser:
         await self.storage.staging.discard_all(scope)
         await self._remove_documents(scope)
         await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
+        await pay_mirror(self.storage.home, scope, self.storage.disk)
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
         await self.storage.store.drop_jobs(scope, spare=spare)
         await self.storage.store.drop_sessions(keys)
@@ -189,6 +192,7 @@ class ScopeEraser:
 
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope = member.scope
+        await owe_mirror(self.storage.home, scope, self.storage.disk)
         await self.storage.transcripts.settle(scope)
         await self.storage.documents.notice(scope)
         is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
@@ -209,6 +213,7 @@ class ScopeEraser:
             is_changed = bool(rows) or is_changed
             await self.storage.store.anonymise(sender=each, keys=keys)
         await self.storage.settle_documents(scope)
+        await pay_mirror(self.storage.home, scope, self.storage.disk)
         if is_changed:
             await self._clear_unscoped_data(keys, set(member.ids))
             await self.storage.index.purge_stale(scope)

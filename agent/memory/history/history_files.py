@@ -67,7 +67,7 @@ def read_files(folder: Path, disk: Disk) -> ScopeHistory:
         raws=_lines(disk, folder / RAW_JSONL),
         notes={name: note for name, note in notes.items() if note.body},
         marks={kind: each for kind, each in marks.items() if each},
-        cursor=max([read_cursor(folder / CURSOR, disk), *map(_cursor, entries[-1:])]),
+        cursor=max([read_cursor(folder / CURSOR, disk), *map(cursor_of, entries[-1:])]),
         dream_cursor=read_cursor(folder / DREAM_CURSOR, disk),
     )
 
@@ -77,13 +77,14 @@ def _rising(entries: Sequence[bytes]) -> tuple[bytes, ...]:
     last = 0
     rising: list[bytes] = []
     for raw in entries:
-        cursor = max(_cursor(raw), last + 1)
-        rising.append(raw if cursor == _cursor(raw) else encode({**(decode(raw) or {}), "cursor": cursor}))
+        cursor = max(cursor_of(raw), last + 1)
+        rising.append(raw if cursor == cursor_of(raw) else encode({**(decode(raw) or {}), "cursor": cursor}))
         last = cursor
     return tuple(rising)
 
 
-def _cursor(raw: bytes) -> int:
+def cursor_of(raw: bytes) -> int:
+    """Return the cursor of an entry's line, 0 for any other line."""
     entry = read_entry(raw)
     return entry.cursor if entry is not None else 0
 
@@ -96,3 +97,12 @@ def _lines(disk: Disk, path: Path) -> tuple[bytes, ...]:
 def _record(disk: Disk, path: Path) -> dict[str, str]:
     record: Mapping[str, Any] = decode(disk.load(path) or b"{}") or {}
     return {str(name): value for name, value in record.items() if isinstance(value, str)}
+
+
+def free_name(name: str, names: Mapping[str, object]) -> str:
+    """Return *name* with the first number that none of *names* has."""
+    stem, dot, ending = name.partition(".")
+    n = 2
+    while (numbered := f"{stem}-{n}{dot}{ending}") in names:
+        n += 1
+    return numbered

@@ -42,6 +42,6 @@ def import_mirror(
 
     Shows what that is, and asks. No gateway may be running. Run it again if it is interrupted.
     """
-    from gateway.commands.mirror_import import take_mirror
+    from gateway.commands.file_import import take_mirror
 
     take_mirror(open_work, is_sure=yes)
