@@ -64,15 +64,11 @@ class ConversationImporter:
     async def earlier_target(self, conversation: ImportedSession) -> ImportTarget | None:
         """Return the scope that an earlier run imported the conversation into, if any."""
         digests = self._digests(conversation)
-
-        def find() -> ImportTarget | None:
-            for scope in self.ledgers.scopes():
-                ledger = self.ledgers.of(scope)
-                if any(digest in ledger for digest in digests):
-                    return ImportTarget(scope=scope)
-            return None
-
-        return await asyncio.to_thread(find)
+        for scope in await self.ledgers.scopes():
+            ledger = await self.ledgers.of(scope)
+            if any(digest in ledger for digest in digests):
+                return ImportTarget(scope=scope)
+        return None
 
     def _digests(self, conversation: ImportedSession) -> list[str]:
         digests = ItemDigests(self.system, "session", conversation.key)
@@ -80,7 +76,7 @@ class ConversationImporter:
 
     async def import_session(self, target: ImportTarget, conversation: ImportedSession) -> ImportReportItem:
         """Import the messages that no earlier run imported. Raises OSError."""
-        ledger = await asyncio.to_thread(self.ledgers.of, target.scope)
+        ledger = await self.ledgers.of(target.scope)
         digests = self._digests(conversation)
         new = [n for n, digest in enumerate(digests) if digest not in ledger]
         consolidated = sum(n < conversation.consolidated for n in new)
@@ -126,7 +122,7 @@ class ConversationImporter:
             if await self.transcripts.find(scope, stored[0].key, stored[0].turn) is None:
                 await self.transcripts.adopt(scope, stored[0].key, stored)
         await asyncio.to_thread(self._save_unreadable, path, conversation)
-        await asyncio.to_thread(ledger.add, digests)
+        await ledger.add(digests)
         return str(path.relative_to(self.home))
 
     def _save_unreadable(self, path: Path, conversation: ImportedSession) -> None:
@@ -146,10 +142,10 @@ class ConversationImporter:
     ) -> list[ImportedTurn]:
         """Append the turns to the chat's transcript; return those left over because the chat has got new messages."""
         if self.is_dry:
-            ledger.add([digest for turn in turns for digest in turn.digests])
+            await ledger.add([digest for turn in turns for digest in turn.digests])
             return []
         session = await self.session(key)
-        await asyncio.to_thread(ledger.add, [self._boundary("begun", session)])
+        await ledger.add([self._boundary("begun", session)])
         count = 0
         for n, turn in enumerate(turns):
             session = await self.session(key)
@@ -172,8 +168,8 @@ class ConversationImporter:
                 await self.append(record)  # has no effect if the record is stored already
             except LeaseLost:  # the chat got new messages after an interrupted import
                 return turns[n:]
-            await asyncio.to_thread(ledger.add, turn.digests)
-        await asyncio.to_thread(ledger.add, [self._boundary("ended", session)])
+            await ledger.add(turn.digests)
+        await ledger.add([self._boundary("ended", session)])
         return []
 
     def _boundary(self, name: str, session: SessionRow) -> str:

@@ -5,59 +5,48 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
-from agent.memory.history.jsonl_file import JsonlFile
-from agent.memory.scopes import AREAS, scope_folder
-from agent.memory.storage.disk import Disk
+from gateway.ports import HistoryRowStore, MarkKind
 
-NAME = ".imported"
 _DIGEST_LENGTH = 32  # hex digits
 
 
 class ImportLedger:
-    """Fingerprints of the imported items, in a scope's `memory/` folder. Blocks."""
+    """Fingerprints of the items that were imported into one scope."""
 
-    def __init__(self, folder: Path, disk: Disk, *, is_dry: bool = False) -> None:
-        self._is_dry = is_dry
-        self._file = JsonlFile(folder / NAME, disk)
-        self._known: set[str] = set()
-        for path in folder.glob(f"*{NAME}"):  # merged scopes have a ledger each
-            data = disk.load(path) or b""
-            text = data[: data.rfind(b"\n") + 1].decode("ascii", "replace")
-            self._known |= {word for word in text.split() if len(word) == _DIGEST_LENGTH}
+    def __init__(self, history: HistoryRowStore, scope: str, known: Iterable[str], *, is_dry: bool) -> None:
+        self._history, self._scope, self._is_dry = history, scope, is_dry
+        self._known = set(known)
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._known
 
-    def add(self, digests: Iterable[str]) -> None:
-        """Store the fingerprints durably, all or none. Raises OSError."""
-        new = [digest for digest in dict.fromkeys(digests) if digest not in self._known]
+    async def add(self, digests: Iterable[str]) -> None:
+        """Store the fingerprints durably, all or none."""
+        new = dict.fromkeys((digest for digest in digests if digest not in self._known), "")
         if new and not self._is_dry:
-            self._file.append(f"{' '.join(new)}\n".encode())  # one line: a torn one is ignored
-        self._known |= set(new)
+            await self._history.write(self._scope, marks={MarkKind.IMPORTED: new})
+        self._known |= new.keys()
 
 
 class ImportLedgers:
-    """The ledgers of one run, by scope; a dry run writes no file. Blocks."""
+    """The ledgers of one run, by scope; a dry run stores nothing."""
 
-    def __init__(self, home: Path, disk: Disk, *, is_dry: bool) -> None:
-        self._home, self._disk, self._is_dry = home, disk, is_dry
+    def __init__(self, history: HistoryRowStore, *, is_dry: bool) -> None:
+        self._history, self._is_dry = history, is_dry
         self._open: dict[str, ImportLedger] = {}
 
-    def of(self, scope: str) -> ImportLedger:
+    async def of(self, scope: str) -> ImportLedger:
         """Return the scope's ledger."""
         if scope not in self._open:
-            folder = scope_folder(self._home, scope) / "memory"
-            self._open[scope] = ImportLedger(folder, self._disk, is_dry=self._is_dry)
+            known = await self._history.marks(scope, MarkKind.IMPORTED)
+            self._open[scope] = ImportLedger(self._history, scope, known, is_dry=self._is_dry)
         return self._open[scope]
 
-    def scopes(self) -> list[str]:
-        """Return the scopes that something was imported into."""
-        paths = [path for area in AREAS for path in self._home.glob(f"{area}/*/memory/{NAME}")]
-        shared = [""] if (self._home / "memory" / NAME).is_file() else []  # with shared isolation
-        return shared + sorted(f"{path.parts[-4]}/{path.parts[-3]}" for path in paths)
+    async def scopes(self) -> Sequence[str]:
+        """Return the scopes that something may have been imported into."""
+        return await self._history.scopes()
 
 
 class ItemDigests:

@@ -66,7 +66,7 @@ class MemoryImporter:
     # -- memory ------------------------------------------------------------------------------------
 
     async def _document(self, scope: str, source: ImportedDocument) -> ImportReportItem:
-        ledger = await asyncio.to_thread(self.ledgers.of, scope)
+        ledger = await self.ledgers.of(scope)
         target = self._name(scope, source.name if source.name != "MEMORY.md" else "memory/MEMORY.md")
         if source.name == SOUL:
             return await self._persona(scope, source, target, ledger)
@@ -82,7 +82,7 @@ class MemoryImporter:
                 break
         else:
             raise OSError(f"{target} is being written to all the time")
-        await asyncio.to_thread(ledger.add, statements)
+        await ledger.add(statements)
         why = "longer than a prompt holds well: review and shorten it" if new and len(text) > BUDGET else ""
         known = len(statements) - len(new)
         return ImportReportItem(what="memory", source=source.source, target=target, new=len(new), known=known, why=why)
@@ -99,14 +99,14 @@ class MemoryImporter:
             return ImportReportItem(what="left", source=source.source, why=why)
         if not self.is_dry:
             await self._write(scope, SOUL, source.text, document.rev)
-        await asyncio.to_thread(ledger.add, [digest])
+        await ledger.add([digest])
         return ImportReportItem(what="voice", source=source.source, target=target, new=1)
 
     async def _write(self, scope: str, name: str, text: str, was: str) -> bool:
         return await self.documents.write(scope, name, text, was=was, why=f"{IMPORTED}{self.system}") is not None
 
     async def _note(self, scope: str, source: ImportedDocument) -> ImportReportItem:
-        ledger = await asyncio.to_thread(self.ledgers.of, scope)
+        ledger = await self.ledgers.of(scope)
         was = await self.history.note(scope, source.name)
         old = (was or b"").decode("utf-8", "replace")
         digests = {
@@ -122,7 +122,7 @@ class MemoryImporter:
             change = NoteChange(was=was, body=f"{old}{gap}{text}".encode("utf-8", "replace"))
             if not await self.history.write(scope, notes={source.name: change}):
                 raise OSError(f"{source.name} is being written to")
-        await asyncio.to_thread(ledger.add, digests.values())
+        await ledger.add(digests.values())
         new = _count_lines(text)
         target = self._name(scope, f"memory/{source.name}")
         return ImportReportItem(

@@ -45,7 +45,7 @@ async def run_import(
             raise UserError(f"there is no conversation {key!r}; conversations: {', '.join(keys) or 'none'}")
     targets = {key: await _parse_target(app, names, target) for key, target in mapped.items()}
     disk, home = Disk(), app.home.path
-    ledgers = ImportLedgers(home, disk, is_dry=is_dry)
+    ledgers = ImportLedgers(app.store.history, is_dry=is_dry)
     importer = MemoryImporter(
         home=home,
         system=system,

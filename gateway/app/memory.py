@@ -314,7 +314,6 @@ def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClien
     home, store, now = context.home.path, context.store, context.now
     dream = context.settings.agents.defaults.dream
     return Dreamer(
-        home=home,
         history=store.history,
         jobs=store.jobs,
         model=model,

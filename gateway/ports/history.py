@@ -35,6 +35,8 @@ class MarkKind(StrEnum):
     KEYS = "keys"  # fingerprint of a line that no summary added -> words that it is found by
     USED = "used"  # fingerprint of a line of MEMORY.md -> when it was used last
     FLUSHED = "flushed"  # session -> the compaction cycle that was flushed last
+    DREAM = "dream"  # one name -> an unfinished Dream
+    IMPORTED = "imported"  # fingerprints of what was imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

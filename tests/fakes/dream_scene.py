@@ -170,7 +170,6 @@ class DreamScene:
 
         rows = KilledHistory(self.records.engine, self.records.disk)
         return Dreamer(
-            home=self.home,
             history=rows,
             jobs=self.jobs,
             model=self.model,
@@ -186,7 +185,6 @@ class DreamScene:
             writing=asyncio.Lock(),
             zone=lambda _: "Europe/Berlin",
             now=lambda: self.now,
-            disk=disk,
             **fields,
         )
 

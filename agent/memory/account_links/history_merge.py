@@ -74,8 +74,8 @@ class HistorySplit:
                 notes[name] = StoredNote(body=half.encode("utf-8", "replace"), owner=note.owner)
         flushed = history.marks.get(MarkKind.FLUSHED, {})
         marks = {
-            # Those of lines that a half lacks go with its next change of MEMORY.md.
-            **{kind: history.marks.get(kind, {}) for kind in (MarkKind.KEYS, MarkKind.USED)},
+            # Those of lines that a half lacks go with its next change of MEMORY.md. An unfinished Dream begins again.
+            **{kind: history.marks.get(kind, {}) for kind in (MarkKind.KEYS, MarkKind.USED, MarkKind.IMPORTED)},
             MarkKind.FLUSHED: {key: cycle for key, cycle in flushed.items() if self._is_theirs(key) is is_moving},
         }
         raws = [raw for raw in history.raws if self._moves(decode(raw) or {}) is is_moving]

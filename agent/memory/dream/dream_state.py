@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.documents.document_changes import DREAM_CAUSE
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
-from agent.memory.scopes import PENDING
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode
 from gateway.events import short_id
-from gateway.ports import HistoryEntry
+from gateway.ports import HistoryEntry, HistoryRowStore, MarkKind
+from gateway.text.json_lines import decode_line
 
 DREAM = "dream"  # the kind of its jobs
-_NAME = "dream.json"
+_NAME = "run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,33 +80,29 @@ def is_untrusted(entry: HistoryEntry) -> bool:
     return entry.origin == UNTRUSTED
 
 
-class DreamStateStore:
-    """A scope's unfinished run, on the disk. Blocks."""
+async def load_run(history: HistoryRowStore, scope: str) -> DreamRun | None:
+    """Return the stored run, or None; a run that cannot be read is dropped, which costs its model calls."""
+    text = (await history.marks(scope, MarkKind.DREAM)).get(_NAME)
+    record = decode_line(text.encode()) if text is not None else None
+    try:
+        return _read(record) if record is not None else None
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self._path = folder / PENDING / _NAME
-        self._disk = disk
 
-    def load(self) -> DreamRun | None:
-        """Return the stored run, or None; a run that cannot be read is dropped, which costs its model calls."""
-        data = self._disk.load(self._path)
-        record = decode(data) if data is not None else None
-        try:
-            return _read(record) if record is not None else None
-        except (TypeError, ValueError, KeyError, AttributeError):
-            return None
+async def save_run(history: HistoryRowStore, scope: str, run: DreamRun) -> None:
+    """Store the run of *scope* durably."""
+    answers = [[[edit.record() for edit in answer] for answer in each.answers] for each in run.passes]
+    passes = [asdict(replace(each, answers=())) for each in run.passes]
+    passes = [{**each, "answers": edits} for each, edits in zip(passes, answers, strict=True)]
+    line = {"v": 1, **asdict(replace(run, passes=())), "passes": passes}
+    await history.write(scope, marks={MarkKind.DREAM: {_NAME: json.dumps(line)}})
 
-    def save(self, run: DreamRun) -> None:
-        """Store the run, durably and whole. Raises OSError."""
-        answers = [[[edit.record() for edit in answer] for answer in each.answers] for each in run.passes]
-        passes = [asdict(replace(each, answers=())) for each in run.passes]
-        passes = [{**each, "answers": edits} for each, edits in zip(passes, answers, strict=True)]
-        line = {"v": 1, **asdict(replace(run, passes=())), "passes": passes}
-        self._disk.replace(self._path, json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
-    def drop(self) -> None:
-        """Let the run go."""
-        self._disk.remove(self._path)
+async def drop_run(history: HistoryRowStore, scope: str) -> None:
+    """Let the run of *scope* go."""
+    if await history.marks(scope, MarkKind.DREAM):
+        await history.write(scope, marks={MarkKind.DREAM: {_NAME: None}})
 
 
 def _read(record: Mapping[str, Any]) -> DreamRun:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -24,15 +23,16 @@ from agent.memory.dream.dream_state import (
     DREAM,
     DreamPass,
     DreamRun,
-    DreamStateStore,
+    drop_run,
     is_untrusted,
+    load_run,
     names_of,
+    save_run,
     start_run,
 )
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
-from agent.memory.scopes import SHARED, scope_folder
-from agent.memory.storage.disk import Disk
+from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import HistoryEntry, HistoryRowStore, Job, JobQueue
@@ -67,7 +67,6 @@ class _ConcurrentErasure(Exception):
 class Dreamer:
     """Does the jobs of the kind `dream`. *writing* is held while files change, and never while a model thinks."""
 
-    home: Path
     history: HistoryRowStore
     jobs: JobQueue
     model: ChatModel
@@ -82,7 +81,6 @@ class Dreamer:
     max_batch_size: int = 20
     max_iterations: int = 10
     token_limit: Callable[[], Awaitable[int]] = unlimited  # tokens that a prompt may weigh
-    disk: Disk = field(default_factory=Disk)
     _at_work: set[str] = field(default_factory=set)
 
     async def expect(self, scope: str) -> None:
@@ -160,7 +158,7 @@ class Dreamer:
             report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
             await self.history.advance_dream(job.scope, run.to)
         await self.notifier.send_report(job, requester, report)
-        await asyncio.to_thread(self._state(job.scope).drop)
+        await drop_run(self.history, job.scope)
         if await self.history.after(job.scope, run.to, 1):
             await self.expect(job.scope)
         log.info("dream.done", scope=job.scope, entries=report.entries, changes=report.changes, waits=report.waits)
@@ -168,13 +166,13 @@ class Dreamer:
 
     async def _resume(self, scope: str) -> DreamRun | None:
         """Return the run that a crash or a failure interrupted, if it still counts."""
-        run = await asyncio.to_thread(self._state(scope).load)
+        run = await load_run(self.history, scope)
         if run is None:
             return None
         entries = await self._entries(scope, run)
         if run.epoch == await self.applier.documents.epoch(scope) and run.entries == names_of(entries):
             return run
-        await asyncio.to_thread(self._state(scope).drop)
+        await drop_run(self.history, scope)
         return None
 
     async def _begin(self, scope: str) -> DreamRun | None:
@@ -191,7 +189,7 @@ class Dreamer:
         async def save(dream_pass: DreamPass) -> None:
             async with self.writing:
                 await self._check(job.scope, run)
-                await asyncio.to_thread(self._state(job.scope).save, run.with_pass(n, dream_pass))
+                await save_run(self.history, job.scope, run.with_pass(n, dream_pass))
 
         provider = ModelProvider(model=self.model, purpose=DREAM, turn=job.id, key=entries[-1].session)
         phase_runner = DreamPhaseRunner(provider=provider, model=self.model.name, max_iterations=self.max_iterations)
@@ -225,14 +223,11 @@ class Dreamer:
     async def _check(self, scope: str, run: DreamRun) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""
         if run.epoch != await self.applier.documents.epoch(scope):
-            await asyncio.to_thread(self._state(scope).drop)
+            await drop_run(self.history, scope)
             raise _ConcurrentErasure
 
     async def _entries(self, scope: str, run: DreamRun) -> list[HistoryEntry]:
         return [each for each in await self.history.after(scope, run.after) if each.cursor <= run.to]
-
-    def _state(self, scope: str) -> DreamStateStore:
-        return DreamStateStore(scope_folder(self.home, scope) / "memory", self.disk)
 
 
 def _batch(entries: Sequence[HistoryEntry], token_limit: int) -> list[HistoryEntry]:

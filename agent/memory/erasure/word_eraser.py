@@ -33,7 +33,7 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports import REMEMBER, Line
+from gateway.ports import REMEMBER, Line, MarkKind
 
 log = structlog.get_logger(__name__)
 
@@ -338,8 +338,13 @@ class WordEraser:
         return await self._storage.transcripts.redact(scope, change)
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
-        """Make every conversation of the scope take a new snapshot at its next turn."""
+        """Have conversations of the scope take a new snapshot at their next turn, and an unfinished Dream begin again.
+
+        What that Dream has read may have the erased words.
+        """
         await self._storage.documents.changes.set_epoch(scope, turn)
+        if unfinished := await self._storage.history.marks(scope, MarkKind.DREAM):
+            await self._storage.history.write(scope, marks={MarkKind.DREAM: dict.fromkeys(unfinished)})
 
 
 def _copies(folder: Path) -> list[Path]:

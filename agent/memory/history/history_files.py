@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ from gateway.text.history_lines import read_entry
 OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
 MARK_FILES = {MarkKind.KEYS: KEYS, MarkKind.USED: ".used.json", MarkKind.FLUSHED: ".flushed.json"}
 _FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR})
-REPLACED = frozenset(MARK_FILES.values())  # files that go when they were taken over; the others are printed again
+_IMPORTED = ".imported"  # ends the names of files with fingerprints: merged scopes have several
+# Files that go when they were taken over; the others are printed again.
+REPLACED = (*MARK_FILES.values(), f"*{_IMPORTED}")
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 
 
 def is_history_file(name: str) -> bool:
@@ -62,6 +66,13 @@ def read_files(folder: Path, disk: Disk) -> ScopeHistory:
         if NOTE_NAME.match(path.name)
     }
     marks = {kind: _record(disk, folder / name) for kind, name in MARK_FILES.items()}
+    marks[MarkKind.IMPORTED] = {
+        word: ""
+        for path in sorted(folder.glob(f"*{_IMPORTED}"))
+        for line in _lines(disk, path)  # a torn one is left out
+        for word in line.decode("ascii", "replace").split()
+        if _FINGERPRINT.fullmatch(word)
+    }
     return ScopeHistory(
         entries=entries,
         raws=_lines(disk, folder / RAW_JSONL),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.ports import MarkKind
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_gateway import gateway
@@ -35,10 +36,13 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
         await quiet(parlour)
         await parlour.channel.ask("ann", "about the ZEPPELIN again")
         assert "zeppelin" in everything(parlour.home).lower()
+        marks = {MarkKind.DREAM: {"run": '{"base": {"MEMORY.md": "- She owns a Zeppelin"}}'}}
+        await parlour.app.store.history.write(SCOPE, marks=marks)
         (parlour.home / SCOPE / "memory" / "USER.conflict-0123abcd.md").write_text("- Flies a zeppelin\n")
         answer = await erase(parlour.channel.ask, "ann", "/forget Zeppelin")
         assert "2 remembered lines, 2 summary" in answer  # the conflict copy counts as one
         assert "zeppelin" not in answer.lower()
+        assert not await parlour.app.store.history.marks(SCOPE, MarkKind.DREAM)
         await parlour.channel.ask("ann", "and what now?")
         prompt = str(model.prompts[-1]).lower()
         assert "zeppelin" not in prompt

@@ -58,12 +58,13 @@ class ImportScene:
         disk = disk or Disk()
         documents = ScopeDocuments(self.store.documents)
         records, journal = self.store.records, self.store.journal
-        ledgers = ImportLedgers(self.home, disk, is_dry=is_dry)
+        history = KilledHistory(self.store._engine, disk if isinstance(disk, FaultyDisk) else None)
+        ledgers = ImportLedgers(history, is_dry=is_dry)
         importer = MemoryImporter(
             home=self.home,
             system=system,
             documents=documents,
-            history=KilledHistory(self.store._engine, disk if isinstance(disk, FaultyDisk) else None),
+            history=history,
             ledgers=ledgers,
             conversations=ConversationImporter(
                 home=self.home,

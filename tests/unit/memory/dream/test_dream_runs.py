@@ -107,7 +107,7 @@ async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twi
         [report] = here.reports
         assert report.startswith("I reviewed 2 new summaries and made 3 changes"), at
         assert not here.jobs.jobs, at
-        assert not (tmp_path / str(at) / here.scope / "memory" / ".pending" / "dream.json").exists(), at
+        assert not await here.records.history.marks(here.scope, MarkKind.DREAM), at
 
 
 async def test_a_kill_behind_the_stored_answers_asks_for_none_of_them_again(tmp_path: Path) -> None:
@@ -458,9 +458,7 @@ async def test_switched_off_it_runs_when_somebody_asks(tmp_path: Path) -> None:
 async def test_a_damaged_state_costs_calls_and_nothing_else(tmp_path: Path, text: str) -> None:
     """What cannot be read is begun anew."""
     here = world(tmp_path, "study", edits(add("- fine")))
-    path = tmp_path / here.scope / "memory" / ".pending" / "dream.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+    await here.records.history.write(here.scope, marks={MarkKind.DREAM: {"run": text}})
     await here.dream()
     assert "- fine" in here.text()
     assert (await here.documents.read(here.scope, "MEMORY.md")).text == here.text()

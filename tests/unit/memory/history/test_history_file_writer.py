@@ -142,6 +142,8 @@ def earlier_home(home: Path) -> ScopeHistory:
     (folder / NOTE).write_text("We walked.\n")
     for name, record in ((".keys.json", {"abc": "tea"}), (".flushed.json", {"telegram:42": "c1"})):
         (folder / name).write_text(json.dumps(record))
+    (folder / ".imported").write_text(f"{'a' * 32} {'b' * 32}\n{'d' * 32}")  # the last line is torn
+    (folder / "bob.imported").write_text(f"{'c' * 32}\n")  # of a scope that was linked
     return read_files(folder, Disk())
 
 
@@ -151,7 +153,11 @@ async def test_files_of_an_earlier_release_are_taken_over_byte_for_byte(tmp_path
     before = {name: data for name, data in files_in(tmp_path).items() if name in LINES}
     assert await adopt_histories(tmp_path, records.history, []) == 1
     assert await records.history.load(SCOPE) == contents
-    assert contents.marks == {MarkKind.KEYS: {"abc": "tea"}, MarkKind.FLUSHED: {"telegram:42": "c1"}}
+    assert contents.marks == {
+        MarkKind.KEYS: {"abc": "tea"},
+        MarkKind.FLUSHED: {"telegram:42": "c1"},
+        MarkKind.IMPORTED: dict.fromkeys((32 * letter for letter in "abc"), ""),
+    }
     await writer(tmp_path, records).flush()
     assert files_in(tmp_path) == before
     (tmp_path / SCOPE / "memory" / "2026-11-22.md").write_text("later\n")
