@@ -15,9 +15,9 @@ _DIGEST_LENGTH = 32  # hex digits
 class ImportLedger:
     """Fingerprints of the items that were imported into one scope."""
 
-    def __init__(self, history: HistoryRowStore, scope: str, known: Iterable[str], *, is_dry: bool) -> None:
+    def __init__(self, history: HistoryRowStore, scope: str, digests: Iterable[str], *, is_dry: bool) -> None:
         self._history, self._scope, self._is_dry = history, scope, is_dry
-        self._known = set(known)
+        self._known = set(digests)
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._known
@@ -40,8 +40,8 @@ class ImportLedgers:
     async def of(self, scope: str) -> ImportLedger:
         """Return the scope's ledger."""
         if scope not in self._open:
-            known = await self._history.marks(scope, MarkKind.IMPORTED)
-            self._open[scope] = ImportLedger(self._history, scope, known, is_dry=self._is_dry)
+            digests = await self._history.marks(scope, MarkKind.IMPORTED)
+            self._open[scope] = ImportLedger(self._history, scope, digests, is_dry=self._is_dry)
         return self._open[scope]
 
     async def scopes(self) -> Sequence[str]:

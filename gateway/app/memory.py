@@ -309,16 +309,24 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
     return PrivacyService(context.home.path, facts, exports)
 
 
+def _home_of_copies(context: AppContext) -> Path | None:
+    return None if context.settings.store.shared else context.home.path
+
+
 def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClient) -> Dreamer:
     """Build Dream's jobs and their schedule over *model*."""
-    home, store, now = context.home.path, context.store, context.now
+    store, now = context.store, context.now
     dream = context.settings.agents.defaults.dream
     return Dreamer(
         history=store.history,
         jobs=store.jobs,
         model=model,
         applier=DreamApplier(
-            home=home, documents=memory.documents, history=store.history, staging=memory.staging, now=now
+            home=_home_of_copies(context),
+            documents=memory.documents,
+            history=store.history,
+            staging=memory.staging,
+            now=now,
         ),
         notifier=DreamNotifier(
             records=store.records, session=store.journal.session, now=now, sign=context.command_prefix
@@ -337,11 +345,11 @@ def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClien
 
 def build_raw_archives(context: AppContext, memory: MemoryServices, model: ModelClient) -> RawArchiveJobs:
     """Build the jobs that summarise raw archives with *model*."""
-    home, zone, now = context.home.path, context.locales.zone, context.now
+    zone, now = context.locales.zone, context.now
     return RawArchiveJobs(
         history=context.store.history,
         consolidator=Consolidator(
-            home=home,
+            home=_home_of_copies(context),
             documents=memory.documents,
             history=context.store.history,
             staging=memory.staging,

@@ -72,7 +72,7 @@ class StoredAnswer:
 class Consolidator:
     """Consolidates messages of any scope. *zone* gives a scope's time zone; *budget* is MEMORY.md's, in characters."""
 
-    home: Path
+    home: Path | None  # as `DocumentEditor` has it
     documents: DocumentStore
     history: HistoryStore
     staging: StagedChangeStore | None  # None = no question can be asked

@@ -54,7 +54,7 @@ class DreamReport:
 class DreamApplier:
     """Changes the documents of any scope. Doing it twice is doing it once."""
 
-    home: Path
+    home: Path | None  # as `DocumentEditor` has it
     documents: ScopeDocuments
     history: HistoryRowStore
     staging: StagedChangeStore
@@ -120,7 +120,7 @@ class DreamApplier:
             change = await self.documents.change(scope, merged, why=cause, after=earlier[0].number if earlier else None)
             if change is not None:
                 for name, each in conflicts.items():
-                    folder = scope_folder(self.home, scope) / "memory"
+                    folder = scope_folder(self.home, scope) / "memory" if self.home is not None else None
                     await asyncio.to_thread(save_conflicts, folder, self.disk, each, name)
                 return change
         log.warning("memory.write_contended", scope=scope, name=", ".join(texts))

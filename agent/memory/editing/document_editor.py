@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 class DocumentEditor:
     """Changes documents of any scope. Every method is idempotent."""
 
-    home: Path
+    home: Path | None  # where conflict copies are written; None = nowhere, since other gateways erase words, too
     documents: DocumentStore
     staging: StagedChangeStore | None  # None = no question can be asked
     disk: Disk = field(default_factory=Disk)
@@ -78,18 +78,21 @@ class DocumentEditor:
             elif added := "\n".join(new for each in operations if (new := changed_texts(each)[1])):
                 write_conflict_copy(self._folder(scope), self.disk, f"{added}\n", change.document)
 
-    def _folder(self, scope: str) -> Path:
-        return scope_folder(self.home, scope) / "memory"
+    def _folder(self, scope: str) -> Path | None:
+        return scope_folder(self.home, scope) / "memory" if self.home is not None else None
 
 
-def save_conflicts(folder: Path, disk: Disk, conflicts: Sequence[MergeConflict], name: str) -> None:
+def save_conflicts(folder: Path | None, disk: Disk, conflicts: Sequence[MergeConflict], name: str) -> None:
     """Write our side of the conflicts in the document *name* to a conflict copy in *folder*. Raises OSError."""
     if conflicts:
         write_conflict_copy(folder, disk, "\n\n".join(conflict.mine for conflict in conflicts) + "\n", name)
 
 
-def write_conflict_copy(folder: Path, disk: Disk, text: str, name: str) -> None:
+def write_conflict_copy(folder: Path | None, disk: Disk, text: str, name: str) -> None:
     """Write *text* beside the document *name* in *folder*, for a person to read. Raises OSError."""
+    if folder is None:
+        log.warning("memory.conflict_dropped", name=name)
+        return
     data = text.encode("utf-8", "replace")
     path = folder / f"{name.removesuffix('.md')}.conflict-{hashlib.sha256(data).hexdigest()[:8]}.md"
     disk.replace(path, data)

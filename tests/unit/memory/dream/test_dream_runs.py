@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,18 @@ async def test_a_line_that_somebody_changed_meanwhile_stays_theirs(tmp_path: Pat
     assert copy.name.startswith(f"{name.removesuffix('.md')}.conflict-")
     assert "PostgreSQL" in copy.read_text()
     assert kind_of(copy.relative_to(tmp_path).as_posix()) is DataKind.MEMORY
+
+
+async def test_no_copy_is_written_where_gateways_share_the_store(tmp_path: Path) -> None:
+    """An erasure by another gateway would not reach it."""
+    here = world(tmp_path, "study", edits(swap("- uses MySQL", "- uses PostgreSQL")))
+    theirs = KNOWN.replace("MySQL", "SQLite")
+    here.model.meanwhile = lambda n: here.write("MEMORY.md", theirs) if n == 2 else None
+    dreamer = here.dreamer()
+    await dreamer.expect(here.scope)
+    await here.run(replace(dreamer, applier=replace(dreamer.applier, home=None)))
+    assert here.text() == theirs
+    assert not list(tmp_path.rglob("*.conflict-*"))  # noqa: ASYNC240 - a test may look at a disk
 
 
 async def test_what_is_forgotten_meanwhile_makes_it_begin_anew(tmp_path: Path) -> None:
