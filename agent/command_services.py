@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.chat_profiles import ChatProfiles, EffectiveSetting
-from agent.files.workspaces import ScopeWorkspaces
+from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.consolidation.consolidation_jobs import archive_now
 from agent.memory.dream.dream_service import DreamService

@@ -62,7 +62,6 @@ KEY_FIELDS = {
     "erasure.everything_{}": {"own", "chat"},
     "erasure.erased_{}": {"own", "chat"},
     "erasure.remains_{}": {"own", "chat"},
-    "erasure.beyond_{}": {"files", "downloads"},
     "unknown_senders.{}": {"yes", "no"},
     "unknown_senders.decided_{}": {"let_in", "kept_out", "place_open", "place_shut"},
     "failures.{}": {failure.name for failure in FAILURES},

@@ -45,7 +45,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
     whose = "chat" if context.turn.is_shared else "own"
     if not is_confirmed:
         return context.private_reply(f"erasure.everything_{whose}")
-    untouched = await untouched_folders(context, is_all=True)
+    untouched = await describe_downloads(context)
     job = await context.services.memory.erasure.erase_scope(context.scope, turn=context.turn.id)
     lines = [
         context.translate(f"erasure.erased_{whose}"),
@@ -140,11 +140,11 @@ async def _remaining_lines(context: CommandContext, erasure: StagedErasure, *, m
     return [
         context.translate("erasure.purging" if erasure.may_all and may_all else "erasure.purging_own"),
         context.translate("erasure.remains_purged"),
-        *await untouched_folders(context),
+        *await describe_downloads(context),
     ]
 
 
-async def untouched_folders(context: CommandContext, *, is_all: bool = False) -> list[str]:
-    """Return a line for each folder that erasure leaves unchanged."""
-    names = await context.services.memory.erasure.untouched_folders(context.scope, context.key, is_all=is_all)
-    return [context.translate(f"erasure.beyond_{each}") for each in names]
+async def describe_downloads(context: CommandContext) -> list[str]:
+    """Return a line about the downloads folder, which erasure leaves unchanged, if the requester's files are there."""
+    has_downloads = await context.services.memory.erasure.has_downloads(context.scope, context.key)
+    return [context.translate("erasure.beyond_downloads")] if has_downloads else []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 
 import structlog
 
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
-from agent.files.file_workspace import DeletedFile, WorkspaceFile
+from gateway.errors import ToolFailed
 from gateway.events import Role
 from gateway.i18n.formats import format_file_size, format_moment
+from gateway.ports import ScopeFile
 
 log = structlog.get_logger(__name__)
 
@@ -26,36 +27,35 @@ async def files(context: CommandContext) -> CommandReply:
     word, rest = first_word(context.args), context.args.partition(" ")[2].strip()
     try:
         if word == "restore" and rest:
-            name = await asyncio.to_thread(workspace.restore, rest.strip("`").lower()[:_LONGEST_ID])
+            name = await workspace.restore(rest.strip("`").lower()[:_LONGEST_ID])
             if name is None:
                 return context.private_reply("files.unknown")
             return context.reply("files.restored", name=_as_code(name))
         if word == "empty" and not rest:
-            removed = await asyncio.to_thread(lambda: workspace.expire_trash(age=timedelta(0)))
-            return context.private_reply("files.emptied", files=removed)
+            return context.private_reply("files.emptied", files=await workspace.empty_trash())
         if word:
             return context.private_reply("files.usage")
-        current, deleted = await asyncio.to_thread(lambda: (workspace.list_files(), workspace.deleted_files()))
-    except OSError as error:
-        log.warning("workspace.failed", error=error.strerror)
+        current, deleted = await workspace.list_files(), await workspace.deleted_files()
+    except (OSError, ToolFailed) as error:
+        log.warning("workspace.failed", error=type(error).__name__)
         return context.private_reply("files.failed")
     return CommandReply(text="\n".join(_list(context, current, deleted)), is_private=True)
 
 
-def _list(context: CommandContext, current: list[WorkspaceFile], deleted: list[DeletedFile]) -> list[str]:
+def _list(context: CommandContext, current: Sequence[ScopeFile], deleted: Sequence[ScopeFile]) -> list[str]:
     if not current:
         lines = [context.translate("files.none")]
     else:
         size = format_file_size(sum(each.size for each in current), context.language)
         lines = [context.translate("files.title", files=len(current), size=size)]
-        lines += [f"- {_facts(context, each.name, each.size, each.changed_at)}" for each in current[:_MOST_FILES]]
+        lines += [f"- {_facts(context, each.name, each.size, each.at)}" for each in current[:_MOST_FILES]]
     if len(current) > _MOST_FILES:
         lines.append(context.translate("files.more", files=len(current) - _MOST_FILES))
     if deleted:
         lines += ["", context.translate("files.deleted")]
         for each in deleted[:_MOST_DELETED]:
-            restore = context.translate("files.restore", id=each.id)
-            lines.append(f"- {_facts(context, each.name, each.size, each.at)} · {restore}")
+            restore = context.translate("files.restore", id=each.name)
+            lines.append(f"- {_facts(context, each.original, each.size, each.at)} · {restore}")
     return lines
 
 

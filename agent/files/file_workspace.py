@@ -1,78 +1,46 @@
 """The workspace of one scope: its files, and for a week those that were replaced or deleted.
 
-A write is a temporary file, a flush to the disk and a rename, so a reader sees the old file or the new one, also after
-a crash. The temporary file, the deleted files and the records of appends are hidden in the workspace:
-
-    files/trips/rome.md                              a file; `%u` before the name: it holds untrusted text
-    files/.trash/<time>.<id>/trips/rome.md           what was at that name until then
-    files/.appends/<time>.<id>.<size>                an append, and the size before it
-    files/.new-…, files/.lock                        a file being written; the lock of writers
-
-Every change takes the key of the call that asked for it and has no effect the second time. Everything here blocks.
+Each file is a row of the store. One that is replaced or deleted becomes a row of another kind, with its bytes, and is
+restored by its id. Every change is one transaction that is made to the files as they were read, else it begins anew. It
+takes the key of the call that asked for it, is recorded under it, and has no effect the second time.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
+import asyncio
+import hashlib
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import structlog
 
 from agent.attachments.file_names import format_size
-from agent.files.path_resolution import FOLDER_FLAGS, open_folder, open_root
-from agent.files.workspace_disk import (
-    NEW,
-    DiskFile,
-    DiskPath,
-    FileTooLarge,
-    create_empty,
-    find_newest,
-    holds,
-    link_file,
-    list_names,
-    load_file,
-    move_into_place,
-    new_name,
-    remove_file,
-    remove_tree,
-    replace_in_place,
-    scan,
-    stat_file,
-    write_new,
-)
-from agent.files.workspace_names import RECEIVED, InvalidFileName, disk_files, is_marked, parse_name, shown_name
-from agent.memory.storage.disk import FILE_MODE
-from agent.memory.storage.written_files import note_writes
+from agent.files.workspace_names import InvalidFileName, parse_name, parse_own_name
+from gateway.errors import ToolFailed
 from gateway.events import short_id
+from gateway.ports import FileKind, FileLimit, FilesFull, FileStore, FileTotal, ScopeFile, ScopeFileChange
 
 log = structlog.get_logger(__name__)
 
 FILE_BYTES = 20_000_000
 MOST_FILES = 2_000  # and as many deleted ones
 KEPT_FOR = timedelta(days=7)  # deleted files
-TRASH, APPENDS = ".trash", ".appends"
-_LOCK = ".lock"
-_STAMP = "%Y%m%dt%H%M%Sz"
-_TRASHED = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})\Z")
-_APPENDED = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})\.(?P<size>\d{1,12})\Z")
-_IN_TRASH = 2  # parts of a path before those of a deleted file
+KINDS = (FileKind.WORKSPACE, FileKind.DELETED, FileKind.CALL)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceFile:
-    """A file as a listing names it."""
+class FileTooLarge(ToolFailed):
+    """A file is larger than the caller takes, or than a workspace file may be."""
 
-    name: str
-    size: int
-    changed_at: datetime
-    is_untrusted: bool  # a call wrote it that untrusted text may have caused
+
+class WorkspaceFull(Exception):
+    """A limit of the workspace is reached: *reason* names it; *trash* is the size of the deleted files in bytes."""
+
+    def __init__(self, reason: str, trash: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.trash = trash
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,267 +60,276 @@ class FileChange:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedFile:
-    """A file that was replaced or deleted and can be restored."""
-
-    id: str
-    name: str
-    size: int
-    at: datetime
-
-
-class WorkspaceFull(Exception):
-    """A limit of the workspace is reached: *reason* names it; *trash* is the size of the deleted files in bytes."""
-
-    def __init__(self, reason: str, trash: int = 0) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.trash = trash
-
-
 class FileWorkspace:
-    """The files beneath one folder, which need not exist yet. Safe to use from several threads and processes.
+    """The files of *scope*, with at most *most_bytes*, deleted ones included.
 
-    Methods raise InvalidFileName, FileTooLarge, and OSError where the disk fails.
+    Methods raise InvalidFileName, FileTooLarge, OSError where the disk fails, and StoreUnavailable.
     """
 
-    def __init__(self, root: Path, *, most_bytes: int, now: Callable[[], datetime]) -> None:
-        """Keep at most *most_bytes*, deleted files included."""
-        self._root = root
-        self._most_bytes = most_bytes
-        self._now = now
+    store: FileStore
+    scope: str
+    most_bytes: int
+    now: Callable[[], datetime]
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def list_files(self) -> list[WorkspaceFile]:
+    async def list_files(self) -> list[ScopeFile]:
         """Return the files, the last changed first."""
-        files: dict[str, WorkspaceFile] = {}
-        with self._open() as root:
-            for each in scan(root):
-                name, is_untrusted = shown_name(each.path), is_marked(each.path[-1])
-                # Of two versions that a crash left, the marked one counts, as in `find_file`.
-                if name.partition("/")[0] != RECEIVED and (is_untrusted or name not in files):
-                    files[name] = WorkspaceFile(name, each.size, each.changed_at, is_untrusted)
-        return sorted(files.values(), key=lambda each: (each.changed_at, each.name), reverse=True)
+        return _newest_first(await self.store.files(self.scope, FileKind.WORKSPACE))
 
-    def read(self, name: str, *, most: int = FILE_BYTES) -> FileContent | None:
+    async def deleted_files(self) -> list[ScopeFile]:
+        """Return the files that can be restored by their names, the last deleted first."""
+        return _newest_first(await self.store.files(self.scope, FileKind.DELETED))
+
+    async def read(self, name: str, *, most: int = FILE_BYTES) -> FileContent | None:
         """Return the file *name*, None if it does not exist. Raises FileTooLarge beyond *most* bytes."""
-        parts = parse_name(name)
-        if parts[0] == RECEIVED:
-            return None
-        with self._open() as root:
-            for path in (*disk_files(parts), *disk_files(parts)):  # again: the mark in its name may change meanwhile
-                with suppress(OSError):
-                    return FileContent(load_file(root, path, most), is_marked(path[-1]))
+        parsed = parse_name(name)
+        while (file := await self.store.find(self.scope, FileKind.WORKSPACE, parsed)) is not None:
+            if file.size > most:
+                raise FileTooLarge(f"{file.name} is larger than {format_size(most)}")
+            if (data := await self._load(file)) is not None:
+                return FileContent(data, file.is_untrusted)
         return None
-
-    def deleted_files(self) -> list[DeletedFile]:
-        """Return the files that can be restored, the last deleted first."""
-        with self._open() as root:
-            kept = {each.inode for each in scan(root)}  # a restored file is still in the trash
-            deleted = [
-                DeletedFile(entry["id"], shown_name(each.path), each.size, _time_of(entry))
-                for entry, each in _scan_trash(root)
-                if each.inode not in kept
-            ]
-        return sorted(deleted, key=lambda each: (each.at, each.id), reverse=True)
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def create(self, name: str, data: bytes, *, is_untrusted: bool) -> FileChange | None:
+    async def create(self, name: str, data: bytes, *, is_untrusted: bool) -> FileChange | None:
         """Write a new file; None if another one has its name. Raises WorkspaceFull."""
-        parts = _parse_own_name(name)
-        with self._open_for_change() as root:
-            path = find_newest(root, parts)
-            if path is not None:
-                return FileChange(len(data)) if holds(root, path, data) else None
-            self._reserve(root, len(data))
-            move_into_place(root, write_new(root, data), parts, None, is_untrusted=is_untrusted)
-        return FileChange(len(data))
+        parsed = parse_own_name(name)
+        while True:
+            old = await self._find_old(parsed)
+            if old is not None:
+                return FileChange(len(data)) if await _holds(old, data) else None
+            if await self._change(self._put(None, parsed, data, is_untrusted=is_untrusted), added=len(data)):
+                return FileChange(len(data))
 
-    def replace(self, name: str, data: bytes, *, key: str, is_untrusted: bool) -> FileChange:
-        """Write the file *name*; its older version is kept in the trash. Raises WorkspaceFull."""
-        parts, trash_id = _parse_own_name(name), _derive_id(key, name)
-        with self._open_for_change() as root:
-            path = find_newest(root, parts)
-            if path is None or is_marked(path[-1]) is not is_untrusted or not holds(root, path, data):
-                self._reserve(root, len(data))
-                new = write_new(root, data)
-                if path is not None:
-                    self._keep_in_trash(root, path, trash_id)
-                move_into_place(root, new, parts, path, is_untrusted=is_untrusted)
-            return FileChange(len(data), trash_id if _is_in_trash(root, trash_id) else "")
+    async def replace(self, name: str, data: bytes, *, key: str, is_untrusted: bool) -> FileChange:
+        """Write the file *name*; its older version can be restored. Raises WorkspaceFull."""
+        parsed, call = parse_own_name(name), _derive_id(key, name)
+        while True:
+            old = await self._find_old(parsed)
+            if (done := await self._find_done(call, old)) is not None:
+                return done
+            if old is not None and old.is_untrusted is is_untrusted and await _holds(old, data):
+                return FileChange(len(data))
+            kept = () if old is None else (self._keep(old, call),)
+            new = self._put(None, parsed, data, is_untrusted=is_untrusted)
+            if await self._change(*kept, new, self._record(call), added=len(data)):
+                return FileChange(len(data), call if kept else "")
 
-    def append(self, name: str, data: bytes, *, key: str, is_untrusted: bool) -> FileChange:
+    async def append(self, name: str, data: bytes, *, key: str, is_untrusted: bool) -> FileChange:
         """Add *data* to the end of the file *name*, or create it; a marked file stays marked. Raises WorkspaceFull."""
-        parts, append_id = _parse_own_name(name), _derive_id(key, name)
-        with self._open_for_change() as root:
-            path = find_newest(root, parts)
-            before = b"" if path is None else load_file(root, path, FILE_BYTES)
-            sizes = [int(entry["size"]) for entry in _entries(root, APPENDS, _APPENDED) if entry["id"] == append_id]
-            if any(before[size:].startswith(data) for size in sizes):
-                return FileChange(len(before))
-            self._reserve(root, len(before) + len(data), freed=len(before))
-            new = write_new(root, before + data)
-            create_empty(root, (APPENDS, f"{self._stamp()}.{append_id}.{len(before)}"))
-            is_untrusted = is_untrusted or (path is not None and is_marked(path[-1]))
-            move_into_place(root, new, parts, path, is_untrusted=is_untrusted)
-        return FileChange(len(before) + len(data))
+        parsed, call = parse_own_name(name), _derive_id(key, name)
+        while True:
+            old = await self._find_old(parsed)
+            if (done := await self._find_done(call, old)) is not None:
+                return done
+            if old is not None and old.size + len(data) > FILE_BYTES:
+                raise _too_large(old.size + len(data))
+            before = b"" if old is None else await self._load(old)
+            if before is None:
+                continue
+            marked = is_untrusted or (old is not None and old.is_untrusted)
+            new = self._put(old, parsed, before + data, is_untrusted=marked)
+            if await self._change(new, self._record(call), added=len(data)):
+                return FileChange(len(before) + len(data))
 
-    def delete(self, name: str, *, key: str) -> FileChange | None:
-        """Move the file *name* to the trash; None if it does not exist."""
-        parts, trash_id = _parse_own_name(name), _derive_id(key, name)
-        with self._open_for_change() as root:
-            path = find_newest(root, parts)
-            if path is not None:
-                self._keep_in_trash(root, path, trash_id)
-                remove_file(root, path)
-            return FileChange(0, trash_id) if _is_in_trash(root, trash_id) else None
+    async def delete(self, name: str, *, key: str) -> FileChange | None:
+        """Delete the file *name*, which can be restored; None if it does not exist."""
+        parsed, call = parse_own_name(name), _derive_id(key, name)
+        while True:
+            old = await self.store.find(self.scope, FileKind.WORKSPACE, parsed)
+            if (done := await self._find_done(call, None)) is not None:
+                return done
+            if old is None:
+                return None
+            if await self.store.change(self.scope, self._keep(old, call), self._record(call)):
+                return FileChange(0, call)
 
-    def restore(self, trash_id: str) -> str | None:
-        """Put a deleted file back and return its name, None for an unknown id. A file in its place is deleted."""
-        with self._open_for_change() as root:
-            for entry, deleted in _scan_trash(root):
-                if entry["id"] == trash_id:
-                    name = shown_name(deleted.path)
-                    path = find_newest(root, parse_name(name))
-                    if path is None or stat_file(root, path).st_ino != deleted.inode:
-                        if path is not None:
-                            self._keep_in_trash(root, path, _derive_id(f"{trash_id} {secrets.token_hex(8)}", name))
-                        new = link_file(root, (TRASH, entry[0], *deleted.path), (new_name(),))
-                        move_into_place(root, new, parse_name(name), path, is_untrusted=is_marked(deleted.path[-1]))
-                    return name
-        return None
+    async def restore(self, trash_id: str) -> str | None:
+        """Put a deleted file back and return its name, None for an unknown id. A file in its place is deleted.
 
-    def erase(self, clear: Callable[[str, bytes], bytes | None], *, is_preview: bool = False) -> list[str]:
+        Restoring it again has no effect while it is there.
+        """
+        while True:
+            deleted = await self.store.find(self.scope, FileKind.DELETED, trash_id)
+            done = await self.store.find(self.scope, FileKind.CALL, trash_id)
+            if deleted is None:
+                return await self._find_restored(done)
+            old, at = await self._find_old(deleted.original), self.now()
+            record = ScopeFile(kind=FileKind.CALL, name=trash_id, at=at, original=deleted.original)
+            kept = () if old is None else (self._keep(old, _derive_id(secrets.token_hex(8), old.name)),)
+            back = replace(deleted, kind=FileKind.WORKSPACE, name=deleted.original, original="", at=at)
+            changes = (
+                *kept,
+                ScopeFileChange(was=deleted, now=back),
+                ScopeFileChange(was=done, now=record, data=b""),
+            )
+            if await self.store.change(self.scope, *changes):
+                return deleted.original
+
+    async def empty_trash(self) -> int:
+        """Remove the deleted files for good; return their number."""
+        return await self.store.remove(self.scope, FileKind.DELETED)
+
+    async def erase(self, clear: Callable[[str, bytes], bytes | None], *, is_preview: bool = False) -> list[str]:
         """Pass the name and the bytes of each file to *clear*, and store its result; None removes the file for good.
 
-        A deleted file that would change is removed. Files beyond FILE_BYTES are not read. Return the names of the
-        files that changed, or with *is_preview* would change.
+        *clear* runs in a thread. A deleted file that would change is removed. Return the names of the files that
+        changed, or with *is_preview* would change.
         """
         changed: dict[str, None] = {}
-        if self._root.is_symlink() or not self._root.exists():
-            return []
-        with self._open_for_change() as root:
-            trash = [((TRASH, entry[0], *each.path), each) for entry, each in _scan_trash(root)]
-            for path, each in [*((each.path, each) for each in scan(root)), *trash]:
-                if each.size > FILE_BYTES:
+        is_done = False
+        while not is_done:
+            is_done = True
+            for file in await self.store.files(self.scope, *KINDS):
+                name = file.original or file.name
+                data = await self.store.load(self.scope, file)
+                if data is None:
+                    if await self._is_current(file):
+                        log.warning("workspace.not_read", scope=self.scope)
+                    else:
+                        is_done = False  # it may have another name now: look at all of them again
                     continue
-                name = shown_name(each.path)
-                try:
-                    before = load_file(root, path, FILE_BYTES)
-                except (FileNotFoundError, PermissionError) as error:  # an operator's
-                    log.warning("workspace.not_read", error=error.strerror)
+                after = await asyncio.to_thread(clear, name, data)
+                if after == data:
                     continue
-                after = clear(name, before)
-                if after != before:
+                if file.kind is not FileKind.CALL:
                     changed[name] = None
-                    if not is_preview:
-                        replace_in_place(root, path, None if path[0] == TRASH else after)
+                if not is_preview:
+                    is_kept = file.kind is FileKind.WORKSPACE and after is not None
+                    change = ScopeFileChange(was=file, now=file, data=after) if is_kept else ScopeFileChange(was=file)
+                    is_done = await self.store.change(self.scope, change) and is_done
         return list(changed)
 
-    def expire_trash(self, *, age: timedelta = KEPT_FOR) -> int:
-        """Remove for good what was deleted *age* ago or earlier; return the number of files."""
-        removed = 0
-        if not any((self._root / each).is_dir() for each in (TRASH, APPENDS)):
-            return 0
-        with self._open_for_change() as root:
-            limit = self._now().astimezone(UTC) - age
-            for entry, _ in _scan_trash(root):
-                removed += _time_of(entry) <= limit
-            for folder, pattern in ((TRASH, _TRASHED), (APPENDS, _APPENDED)):
-                for entry in _entries(root, folder, pattern):
-                    if _time_of(entry) <= limit:
-                        remove_tree(root, (folder, entry[0]))
-        return removed
+    # -- steps of a change -------------------------------------------------------------------------
 
-    # -- steps of a change, under the lock ---------------------------------------------------------
+    async def _find_old(self, name: str) -> ScopeFile | None:
+        """Return the file *name*. Raises InvalidFileName if it would be in a file, or in the place of a folder."""
+        files = {each.name: each for each in await self.store.files(self.scope, FileKind.WORKSPACE)}
+        if name in files:
+            return files[name]
+        parts = name.split("/")
+        is_inside = any("/".join(parts[:n]) in files for n in range(1, len(parts)))
+        if is_inside or any(each.startswith(f"{name}/") for each in files):
+            raise InvalidFileName("a part of that name is a folder where a file is needed, or the reverse")
+        return None
 
-    @contextmanager
-    def _open(self) -> Iterator[int]:
-        """Open the workspace for reading. One that does not exist is empty, and so is a link in its place."""
+    async def _find_done(self, call: str, file: ScopeFile | None) -> FileChange | None:
+        """Return what a call did in an earlier attempt to *file*, which is as it is now."""
+        if await self.store.find(self.scope, FileKind.CALL, call) is None:
+            return None
+        kept = await self.store.find(self.scope, FileKind.DELETED, call)
+        return FileChange(0 if file is None else file.size, "" if kept is None else call)
+
+    async def _find_restored(self, record: ScopeFile | None) -> str | None:
+        """Return the name of the file that *record* has restored, if it is there as it was then."""
+        if record is None or not record.original:
+            return None
+        file = await self.store.find(self.scope, FileKind.WORKSPACE, record.original)
+        return file.name if file is not None and file.at == record.at else None
+
+    async def _load(self, file: ScopeFile) -> bytes | None:
+        """Return the bytes of a file; None if it has changed since. Raises ToolFailed if they are lost."""
+        data = await self.store.load(self.scope, file)
+        if data is None and await self._is_current(file):
+            raise ToolFailed(f"{file.name} is not kept here any more")
+        return data
+
+    async def _is_current(self, file: ScopeFile) -> bool:
+        return await self.store.find(self.scope, file.kind, file.name) == file
+
+    def _put(self, old: ScopeFile | None, name: str, data: bytes, *, is_untrusted: bool) -> ScopeFileChange:
+        if len(data) > FILE_BYTES:
+            raise _too_large(len(data))
+        new = ScopeFile(kind=FileKind.WORKSPACE, name=name, at=self.now(), is_untrusted=is_untrusted)
+        return ScopeFileChange(was=old, now=new, data=data)
+
+    def _keep(self, old: ScopeFile, trash_id: str) -> ScopeFileChange:
+        """Return the change that makes a file one that can be restored by an id."""
+        kept = replace(old, kind=FileKind.DELETED, name=trash_id, original=old.name, at=self.now())
+        return ScopeFileChange(was=old, now=kept)
+
+    def _record(self, call: str) -> ScopeFileChange:
+        return ScopeFileChange(now=ScopeFile(kind=FileKind.CALL, name=call, at=self.now()), data=b"")
+
+    async def _change(self, *changes: ScopeFileChange, added: int) -> bool:
+        """Make changes that add bytes; False if they must begin anew. Raises WorkspaceFull."""
+        limit = FileLimit(kinds=(FileKind.WORKSPACE, FileKind.DELETED), count=MOST_FILES, size=self.most_bytes)
         try:
-            root = os.open(self._root, FOLDER_FLAGS)
-        except OSError:
-            root = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # beneath which nothing can be opened
-        try:
-            yield root
-        finally:
-            os.close(root)
+            return await self.store.change(self.scope, *changes, limit=limit)
+        except FilesFull as full:
+            raise await self._describe_full(full.totals, added) from None
 
-    @contextmanager
-    def _open_for_change(self) -> Iterator[int]:
-        with note_writes(self._root, is_tree=True), open_root(self._root) as root:
-            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=root)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                for name in list_names(root):
-                    if name.startswith(NEW):  # of a process that was killed: we hold the lock
-                        os.unlink(name, dir_fd=root)
-                yield root
-            finally:
-                os.close(lock)
-
-    def _stamp(self) -> str:
-        return f"{self._now().astimezone(UTC):{_STAMP}}"
-
-    def _reserve(self, root: int, size: int, *, freed: int = 0) -> None:
-        """Raise WorkspaceFull unless a file of *size* bytes fits when *freed* bytes of its older version go."""
-        if size > FILE_BYTES:
-            raise FileTooLarge(f"a file has at most {format_size(FILE_BYTES)}; this one would have {format_size(size)}")
-        kept, deleted = list(scan(root)), [each for _, each in _scan_trash(root)]
-        inodes = {each.inode for each in kept}
-        trash = sum({each.inode: each.size for each in deleted if each.inode not in inodes}.values())
-        if len(kept) >= MOST_FILES or len(deleted) >= MOST_FILES:
-            what = "files" if len(kept) >= MOST_FILES else "deleted files"
-            raise WorkspaceFull(f"the workspace is full ({MOST_FILES} {what})", trash)
-        if sum(each.size for each in kept) + trash - freed + size > self._most_bytes:
-            largest = max(kept, key=lambda each: each.size, default=None)
-            named = f"; the largest: {shown_name(largest.path)}, {format_size(largest.size)}" if largest else ""
-            raise WorkspaceFull(f"the workspace is full ({format_size(self._most_bytes)}){named}", trash)
-
-    def _keep_in_trash(self, root: int, path: DiskPath, trash_id: str) -> None:
-        """Link the file *path* into the trash; it stays in its place until it is replaced or removed."""
-        if not _is_in_trash(root, trash_id):  # else an earlier attempt of this call kept what was there before it
-            link_file(root, path, (TRASH, f"{self._stamp()}.{trash_id}", *path))
+    async def _describe_full(self, totals: Mapping[FileKind, FileTotal], added: int) -> WorkspaceFull:
+        kept, deleted = (totals.get(each, FileTotal()) for each in (FileKind.WORKSPACE, FileKind.DELETED))
+        if kept.size + deleted.size + added <= self.most_bytes:
+            what = "deleted files" if deleted.count >= MOST_FILES else "files"
+            return WorkspaceFull(f"the workspace is full ({MOST_FILES} {what})", deleted.size)
+        largest = max(await self.list_files(), key=lambda each: each.size, default=None)
+        named = f"; the largest: {largest.name}, {format_size(largest.size)}" if largest else ""
+        return WorkspaceFull(f"the workspace is full ({format_size(self.most_bytes)}){named}", deleted.size)
 
 
-def exported_name(path: DiskPath) -> str:
-    """Return the name in an export of the file at *path* beneath a workspace; "" for one without a person's data."""
-    if path[0] == TRASH and len(path) > _IN_TRASH:
-        return f"deleted files/{path[1]}/{shown_name(path[_IN_TRASH:])}"
-    return "" if path[0].startswith(".") else f"files/{shown_name(path)}"
+class ScopeWorkspaces:
+    """Gives each scope its own workspace, and expires deleted files in all of them."""
+
+    def __init__(self, store: FileStore, *, most_mb: int, now: Callable[[], datetime]) -> None:
+        """Keep at most *most_mb* megabytes in each scope."""
+        self._store = store
+        self._most_bytes = most_mb * 1_000_000
+        self._now = now
+
+    def of(self, scope: str) -> FileWorkspace:
+        """Return the workspace of *scope*, which need not exist yet."""
+        return FileWorkspace(self._store, scope, self._most_bytes, self._now)
+
+    async def expire_trash(self) -> int:
+        """Remove for good what was deleted more than a week ago; return the number of files."""
+        limit = self._now() - KEPT_FOR
+        await self._store.expire(FileKind.CALL, before=limit)
+        return await self._store.expire(FileKind.DELETED, before=limit)
 
 
-def _parse_own_name(name: str) -> DiskPath:
-    parts = parse_name(name)
-    if parts[0] == RECEIVED:
-        raise InvalidFileName(f"people sent the files in {RECEIVED}/, which cannot be changed; use another name")
-    return parts
+async def merge_workspaces(store: FileStore, source: str, target: str) -> None:
+    """Give the workspace of *source* to *target*. Idempotent; hold the exclusive locks of both scopes.
+
+    A file gets a number where *target* has another one of its name; equal files become one.
+    """
+    taken = {each.name: each for each in await store.files(target, FileKind.WORKSPACE)}
+    moved: dict[ScopeFile, str] = {}
+    for file in await store.files(source, *KINDS):
+        name, n = file.name, 2
+        while file.kind is FileKind.WORKSPACE and name in taken and not _is_equal(taken[name], file):
+            name, n = f"{file.name}.{n}", n + 1
+        if file.kind is FileKind.WORKSPACE:
+            taken[name] = file
+        moved[file] = name
+    await store.move(source, target, moved)
+
+
+def exported_name(file: ScopeFile) -> str:
+    """Return the name of a workspace's file in an export."""
+    if file.kind is FileKind.DELETED:
+        return f"deleted files/{file.at.astimezone(UTC):%Y%m%dt%H%M%Sz}.{file.name}/{file.original}"
+    return f"files/{file.name}"
+
+
+def _is_equal(file: ScopeFile, other: ScopeFile) -> bool:
+    return (file.digest, file.is_untrusted) == (other.digest, other.is_untrusted)
+
+
+async def _holds(file: ScopeFile, data: bytes) -> bool:
+    return file.size == len(data) and file.digest == (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+
+
+def _newest_first(files: Sequence[ScopeFile]) -> list[ScopeFile]:
+    return sorted(files, key=lambda each: (each.at, each.name), reverse=True)
+
+
+def _too_large(size: int) -> FileTooLarge:
+    return FileTooLarge(f"a file has at most {format_size(FILE_BYTES)}; this one would have {format_size(size)}")
 
 
 def _derive_id(key: str, name: str) -> str:
     return "f" + short_id(f"{key}\n{name}", 8)
-
-
-def _time_of(entry: re.Match[str]) -> datetime:
-    return datetime.strptime(entry["at"], _STAMP).replace(tzinfo=UTC)
-
-
-def _scan_trash(root: int) -> Iterator[tuple[re.Match[str], DiskFile]]:
-    for entry in _entries(root, TRASH, _TRASHED):
-        with suppress(OSError), open_folder(root, (TRASH, entry[0])) as folder:
-            yield from ((entry, each) for each in scan(folder))
-
-
-def _is_in_trash(root: int, trash_id: str) -> bool:
-    return any(entry["id"] == trash_id for entry, _ in _scan_trash(root))
-
-
-def _entries(root: int, folder: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-    try:
-        with open_folder(root, (folder,)) as opened:
-            names = sorted(list_names(opened))
-    except OSError:
-        return []
-    return [match for match in map(pattern.match, names) if match]

@@ -13,10 +13,9 @@ import regex
 
 from agent.attachments.file_facts import attachment_of
 from agent.attachments.file_names import extension, format_size, safe_name
+from agent.files.file_workspace import FileTooLarge, ScopeWorkspaces
 from agent.files.received_files import ReceivedFiles
-from agent.files.workspace_disk import FileTooLarge
 from agent.files.workspace_names import RECEIVED, InvalidFileName
-from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.scopes import rebase_reference
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey
@@ -161,7 +160,7 @@ class OutgoingFiles:
 
     async def _read_workspace(self, scope: str, name: str, limit: int) -> bytes | None:
         try:
-            content = await asyncio.to_thread(self._workspaces.of(scope).read, name, most=limit)
+            content = await self._workspaces.of(scope).read(name, most=limit)
         except InvalidFileName:
             return None
         except FileTooLarge:
@@ -171,7 +170,7 @@ class OutgoingFiles:
         return None if content is None else content.data
 
     async def _not_there(self, scope: str, name: str, lines: Iterable[Line]) -> str:
-        own = await asyncio.to_thread(self._workspaces.of(scope).list_files)
+        own = await self._workspaces.of(scope).list_files()
         received = await self._received.list_facts(scope, lines, most=_NAMED)
         names = [
             *(safe_name(str(each["name"])) for each in received),

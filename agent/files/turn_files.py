@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatch
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -18,17 +18,16 @@ from agent.attachments.document_reader import ExtractedText, SandboxedReader
 from agent.attachments.file_facts import Fact
 from agent.attachments.file_names import format_size
 from agent.attachments.file_types import detect_kind
-from agent.files.file_workspace import FileChange, FileWorkspace, WorkspaceFull
+from agent.files.file_workspace import FileChange, FileWorkspace, ScopeWorkspaces, WorkspaceFull
 from agent.files.received_files import ReceivedFiles
 from agent.files.workspace_names import RECEIVED
-from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.scopes import rebase_reference
-from gateway.errors import FileUnavailable, ToolFailed
+from gateway.errors import FileUnavailable, StoreUnavailable, ToolFailed
 from gateway.ports import BlobStore, Line
 
 log = structlog.get_logger(__name__)
 
-_Result = TypeVar("_Result")
+T = TypeVar("T")
 WriteMode = Literal["new", "replace", "append"]
 
 TEXT_CHARS = 1_000_000  # of one file that can be read, page by page
@@ -100,24 +99,24 @@ class TurnFiles:
 
     async def list_files(self, pattern: str) -> tuple[list[FileEntry], int]:
         """Return the files whose names match *pattern*, and the bytes of all files. Taints if one is marked."""
-        own = await self._on_disk(self.workspace.list_files)
+        own = await self.workspace.list_files()
         zone = ZoneInfo(self.zone)
         matching = [each for each in own if fnmatch(each.name, pattern)]
         if any(each.is_untrusted for each in matching):
             self.taint()  # a name may be an instruction too
-        entries = [FileEntry(each.name, each.size, each.changed_at.astimezone(zone)) for each in matching]
+        entries = [FileEntry(each.name, each.size, each.at.astimezone(zone)) for each in matching]
         received = await self.services.received.list_facts(self.scope, self.lines(), most=_MOST_RECEIVED)
         names = ((f"{RECEIVED}/{fact['name']}", fact) for fact in received)
         entries += [FileEntry(name, _size(fact)) for name, fact in names if fnmatch(name, pattern)]
         return entries, sum(each.size for each in own)
 
     async def read_text(self, name: str) -> ExtractedText:
-        """Return the text of a file. Taints unless the bot wrote it, or the operator put it there, as plain text."""
+        """Return the text of a file. Taints unless the bot wrote it as plain text."""
         if name.startswith(f"{RECEIVED}/"):
             data, kind = await self._read_received(name)
             self.taint()
         else:
-            content = await self._on_disk(lambda: self.workspace.read(name))
+            content = await self.workspace.read(name)
             if content is None:
                 raise ToolFailed(await self._not_there())
             data, kind = content.data, detect_kind(content.data, kind="document", name=name, media_type="")
@@ -133,38 +132,33 @@ class TurnFiles:
     async def write(self, name: str, text: str, mode: WriteMode) -> FileChange:
         """Write a file; one that a tainted call writes is marked."""
         data = text.encode("utf-8", "replace")
+        if mode == "append" and not data:
+            raise ToolFailed("there is nothing to append in an empty text")
+        workspace, mark = self.workspace, self.is_tainted
         if mode == "append":
-            if not data:
-                raise ToolFailed("there is nothing to append in an empty text")
-            return await self._on_disk(
-                lambda: self.workspace.append(name, data, key=self.key, is_untrusted=self.is_tainted)
-            )
+            return await self._explain_failure(workspace.append(name, data, key=self.key, is_untrusted=mark))
         if mode == "replace":
-            return await self._on_disk(
-                lambda: self.workspace.replace(name, data, key=self.key, is_untrusted=self.is_tainted)
-            )
-        change = await self._on_disk(lambda: self.workspace.create(name, data, is_untrusted=self.is_tainted))
+            return await self._explain_failure(workspace.replace(name, data, key=self.key, is_untrusted=mark))
+        change = await self._explain_failure(workspace.create(name, data, is_untrusted=mark))
         if change is None:
             raise ToolFailed(f"{name} exists; use mode replace or append, or another name")
         return change
 
     async def delete(self, name: str) -> FileChange:
         """Delete a file, which stays restorable for a week."""
-        change = await self._on_disk(lambda: self.workspace.delete(name, key=self.key))
+        change = await self._explain_failure(self.workspace.delete(name, key=self.key))
         if change is None:
             raise ToolFailed(await self._not_there())
         return change
 
-    async def _on_disk(self, work: Callable[[], _Result]) -> _Result:
+    async def _explain_failure(self, change: Awaitable[T]) -> T:
         try:
-            return await run_to_end(asyncio.to_thread(work))  # a thread that writes cannot be stopped
+            return await change
         except WorkspaceFull as full:
             deleted = f"; deleted files have {format_size(full.trash)}, and the person can remove them for good with"
             raise ToolFailed(full.reason + (f"{deleted} `{self.prefix}files empty`" if full.trash else "")) from None
-        except (NotADirectoryError, IsADirectoryError):
-            raise ToolFailed("a part of that name is a folder where a file is needed, or the reverse") from None
-        except OSError as error:
-            log.warning("workspace.failed", error=error.strerror)
+        except (OSError, StoreUnavailable) as error:
+            log.warning("workspace.failed", error=type(error).__name__)
             raise ToolFailed("the file could not be stored") from None
 
     async def _read_received(self, name: str) -> tuple[bytes, str]:
@@ -192,18 +186,3 @@ class TurnFiles:
 def _size(fact: Fact) -> int:
     size = fact.get("size")
     return size if isinstance(size, int) else 0
-
-
-T = TypeVar("T")
-
-
-async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of *work*. Cancelled, wait for its end first: what it began must not go on behind our back."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # retrieved: nobody else will
-        raise

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from agent.chat_profiles import ModelCatalog
 from agent.command_services import CommandServices
-from agent.files.workspaces import ScopeWorkspaces
+from agent.files.file_workspace import ScopeWorkspaces
 from agent.llm.model_client import ModelClient
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs

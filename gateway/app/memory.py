@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from agent.files.workspaces import ScopeWorkspaces
+from agent.files.file_workspace import ScopeWorkspaces
 from agent.llm.model_client import ModelClient
 from agent.locks import WorkerSlots
 from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
@@ -203,6 +203,7 @@ def build_memory(
         writing=writing,
         history=store.history,
         history_files=history_files,
+        files=store.files,
         merger=MemoryMerger(home=home, changes=store.documents, disk=Disk()),
         notice=documents.notice,
         hold_documents=document_files.hold,
@@ -212,12 +213,13 @@ def build_memory(
         now=now,
         disk=Disk(),
     )
-    workspaces = ScopeWorkspaces(home, most_mb=settings.files.workspace_mb, now=now)
+    workspaces = ScopeWorkspaces(store.files, most_mb=settings.files.workspace_mb, now=now)
     storage = ErasureStorage(
         home=home,
         documents=documents,
         transcripts=session_files,
         history=store.history,
+        files=store.files,
         settle_history=history_files.settle,
         records=store.records,
         jobs=store.jobs,
@@ -294,6 +296,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         transcripts=store.transcripts,
         documents=memory.documents,
         history=store.history,
+        files=store.files,
         staging=memory.staging,
         limit=lambda channel: min(file_limit(channel), longest),
         zone=context.locales.zone,

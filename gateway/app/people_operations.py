@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from agent.memory.erasure.erase_service import DOWNLOADS, untouched_folders
+from agent.memory.erasure.erase_service import has_downloads
 from agent.memory.erasure.scope_eraser import PEOPLE
 from agent.memory.scope_names import ScopeSelector
 from gateway.app.access_operations import operator
@@ -84,10 +84,8 @@ class PeopleOperations(OperationGroup):
             await self._note(account)
         kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in erased.scopes}
         saves_files = not self._app.commands.memory.erasure.saving_platforms.isdisjoint(kinds)
-        stays = await asyncio.to_thread(
-            untouched_folders, self._app.home.path, erased.scopes[0], saves_files=saves_files, is_all=True
-        )
-        remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
+        stays = saves_files and await asyncio.to_thread(has_downloads, self._app.home.path)
+        remains = [*REMAINS, DOWNLOADED] if stays else list(REMAINS)
         yield {"person": erased.person, "scopes": list(erased.scopes), "chats": list(erased.chats), "remains": remains}
 
     async def _is_known(self, account: PlatformAccount) -> bool:

@@ -36,7 +36,7 @@ class ScopeFile:
     name: str
     at: datetime  # of its last change, or of its last use for kinds that are named by their bytes
     is_untrusted: bool = False  # a call wrote it that untrusted text may have caused
-    original: str = ""  # what a DELETED file was called; a CALL may note something
+    original: str = ""  # what a DELETED file was called; a CALL may name a file
     digest: str = ""  # SHA-256, hexadecimal
     size: int = 0  # bytes
     place: str = ""  # of the bytes; another one whenever they are written

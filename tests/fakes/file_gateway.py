@@ -84,3 +84,8 @@ def pictures(content: Any) -> list[bytes]:
     parts = content if isinstance(content, list) else []
     addresses = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
     return [base64.b64decode(address.partition(";base64,")[2]) for address in addresses]
+
+
+def folders_with(folder: Path, data: bytes) -> set[Path]:
+    """Return the folders below *folder* where a file holds exactly *data*."""
+    return {path.parent for path in folder.rglob("*") if path.is_file() and path.read_bytes() == data}

@@ -21,6 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import (
     DocumentChangeStore,
+    FileStore,
     HistoryRowStore,
     InboxRow,
     Job,
@@ -39,6 +40,7 @@ from gateway.ports import (
 from gateway.store import turn_commits
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine
+from gateway.store.files import SqlFiles
 from gateway.store.history import SqlHistory
 from gateway.store.row_codec import quote, with_end, write_key
 from gateway.store.transcripts import FORGET_CHANGES, SqlTranscripts
@@ -76,6 +78,7 @@ class FakeRecords:
         self.transcripts: TranscriptStore = SqlTranscripts(engine)
         self.documents: DocumentChangeStore = SqlDocuments(engine)
         self.history: HistoryRowStore = SqlHistory(engine)
+        self.files: FileStore = SqlFiles(engine, None)
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []

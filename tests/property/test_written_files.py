@@ -7,14 +7,12 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.files.file_workspace import FileWorkspace
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.storage import scope_scan
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
@@ -37,7 +35,6 @@ from tests.property.test_scope_file_sync import (
     tree,
 )
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AREAS = ("sessions", "attachments", "blobs", "results", "files", "memory")
 
 
@@ -63,21 +60,13 @@ class ScopeWriters:
             await self._attachments.put(scope, text.encode())
 
     def _blocking(self, scope: str, text: str) -> Mapping[str, Callable[[], object]]:
-        folder, name = self._home / scope, f"{len(text)}.md"
-        files = FileWorkspace(folder / "files", most_bytes=1_000_000, now=lambda: NOW)
+        folder = self._home / scope
         return {
             "transcript": lambda: self._disk.write(self._transcript(scope), f"{text}\n".encode()),
             "cut": lambda: self._disk.truncate(self._transcript(scope), len(text)),
             "segment": lambda: self._roll(folder / "results/y.jsonl", len(text)),
             "text": lambda: put_blobs(self._disk, self._home, scope, {digest_of(text): text}),
             "result": lambda: self._results._keep(scope, text),
-            "create": lambda: files.create(f"new/{name}", text.encode(), is_untrusted=False),
-            "replace": lambda: files.replace(f"new/{name}", text.encode(), key=text, is_untrusted=bool(text)),
-            "append": lambda: files.append(f"new/{name}", text.encode(), key=text, is_untrusted=False),
-            "delete": lambda: files.delete(f"new/{name}", key=text),
-            "restore": lambda: [files.restore(each.id) for each in files.deleted_files()],
-            "erase": lambda: files.erase(lambda _, data: data.replace(b"a", b"") or None),
-            "expire": lambda: files.expire_trash(age=timedelta(0)),
             "remove area": lambda: self._remove(folder / AREAS[len(text) % len(AREAS)]),
         }
 

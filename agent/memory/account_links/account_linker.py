@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from agent.files.file_workspace import merge_workspaces
 from agent.memory.account_links.history_merge import HistorySplit, merge_histories, sessions_of
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
@@ -38,6 +39,7 @@ from gateway.errors import ScopeBehind
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import (
     AccountLinkStore,
+    FileStore,
     HistoryRowStore,
     Job,
     JobQueue,
@@ -72,6 +74,7 @@ class AccountLinker:
     session_files: SessionFileWriter
     scope_lock: ScopeLock
     writing: asyncio.Lock
+    files: FileStore
     merger: MemoryMerger
     history: HistoryRowStore
     history_files: HistoryFileWriter
@@ -280,6 +283,7 @@ class AccountLinker:
             merged = await asyncio.to_thread(merge)
             if await self.history.replace({move.target: merged, move.source: ScopeHistory()}, was=was):
                 break
+        await merge_workspaces(self.files, move.source, move.target)
         await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
 
         def move_files() -> None:

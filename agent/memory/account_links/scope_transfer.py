@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.files.workspace_names import other_version
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
@@ -127,8 +126,8 @@ def _move_file(disk: Disk, path: Path, target: Path) -> None:
     disk.make_folder(target.parent)
     n = 2
     free = target
-    while free.exists() or free.with_name(other_version(free.name)).exists():
-        if free.exists() and disk.load(free) == disk.load(path):
+    while free.exists():
+        if disk.load(free) == disk.load(path):
             disk.remove(path)
             return
         free = target.with_name(f"{target.name}.{n}")

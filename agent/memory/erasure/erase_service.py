@@ -8,17 +8,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.files.file_workspace import FILE_BYTES
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
-from agent.memory.erasure.scope_files import OWN_FILES, DerivedIndex
+from agent.memory.erasure.scope_files import DerivedIndex
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
@@ -176,31 +174,18 @@ class EraseService:
         """Clear the documents of *scope*; return the job for the command's commit that erases the rest."""
         return await self.scope_eraser.begin(scope, turn=turn)
 
-    async def untouched_folders(self, scope: str, key: SessionKey, *, is_all: bool = False) -> list[str]:
-        """Return the folders that erasing words of *scope*, or all of it, does not change.
+    async def has_downloads(self, scope: str, key: SessionKey) -> bool:
+        """Return True if the downloads folder, which no erasure changes, may have files of *scope*.
 
         *key* is the chat that the request came from.
         """
         accounts = self.scope_eraser.links.accounts(scope.removeprefix(PEOPLE)) if scope.startswith(PEOPLE) else ()
         kinds = {self.scope_eraser.kind(key.channel), *(each.account.kind for each in accounts)}
-        saves_files = not self.saving_platforms.isdisjoint(kinds)
-        return await asyncio.to_thread(
-            untouched_folders, self.scope_eraser.storage.home, scope, saves_files=saves_files, is_all=is_all
-        )
+        if self.saving_platforms.isdisjoint(kinds):
+            return False
+        return await asyncio.to_thread(has_downloads, self.scope_eraser.storage.home)
 
 
-def untouched_folders(home: Path, scope: str, *, saves_files: bool, is_all: bool = False) -> list[str]:
-    """Return the folders that erasing words of *scope*, or all of it, does not change. Blocks.
-
-    *saves_files*: the scope has a chat on a platform that saves files in the downloads folder.
-    """
-    folders = []
-    if not is_all and _has_files(scope_folder(home, scope) / OWN_FILES, above=FILE_BYTES):  # too large to be searched
-        folders.append(OWN_FILES)
-    if saves_files and _has_files(home / DOWNLOADS):
-        folders.append(DOWNLOADS)
-    return folders
-
-
-def _has_files(folder: Path, *, above: int = -1) -> bool:
-    return any(path.is_file() and path.stat().st_size > above for path in folder.rglob("*"))
+def has_downloads(home: Path) -> bool:
+    """Return True if there are files in the downloads folder. Blocks."""
+    return any(path.is_file() for path in (home / DOWNLOADS).rglob("*"))

@@ -117,6 +117,7 @@ class ScopeEraser:
         await self.storage.index.close_index(scope)
         await self.storage.transcripts.remove_turns(scope)
         await self.storage.history.remove(scope)
+        await self.storage.files.remove(scope)
         await self.storage.settle_history(scope)
         await self.storage.staging.discard_all(scope)
         await self._remove_documents(scope)

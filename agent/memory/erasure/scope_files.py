@@ -23,13 +23,14 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, HistoryRowStore, JobQueue, Line, TurnRecordStore
+from gateway.ports import HISTORY_JSONL, RAW_JSONL, FileStore, HistoryRowStore, JobQueue, Line, TurnRecordStore
 from gateway.ports.erasure import ErasureStore, UnscopedData
 
 if TYPE_CHECKING:
     from agent.memory.editing.staged_change_store import StagedChangeStore
 
 BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS, RESULTS = "blobs", "attachments", "files", "sessions", "results"
+BYTES = "bytes"  # of the files that are rows
 _AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS, RESULTS)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
 LAPSED = ".lapsed.json"  # in memory/, of earlier releases
@@ -67,6 +68,7 @@ class ErasureStorage:
     documents: ScopeDocuments
     transcripts: SessionFileWriter
     history: HistoryRowStore
+    files: FileStore
     settle_history: Callable[[str], Awaitable[None]]  # write the files of a scope's history, edited ones set aside
     records: TurnRecordStore
     jobs: JobQueue
@@ -136,7 +138,7 @@ def _files(home: Path, scope: str) -> Iterator[Path]:
         if path == folder:
             continue
         inside = path.relative_to(folder).parts
-        is_excluded = inside[0] == OWN_FILES or inside[:2] in _MIRRORED or path.name in _EXCLUDED
+        is_excluded = inside[0] in (OWN_FILES, BYTES) or inside[:2] in _MIRRORED or path.name in _EXCLUDED
         # Their rows are cleared.
         is_printed = (inside[0] == SESSIONS and path.suffix == ".jsonl") or (
             inside[0] == "memory" and is_history_file("/".join(inside[1:]))

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from agent.files.workspaces import ScopeWorkspaces
+from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.documents.file_documents import DocumentBusy
 from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
@@ -127,7 +127,7 @@ class WordEraser:
                 planned += await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
                 summaries = await self._clear_notes(scope, pattern)
-                files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
+                files = len(await self._clear_workspace(scope, pattern, whole=whole))
             planned += await self._storage.staging.erase(
                 scope,
                 pattern.deep.in_text,
@@ -160,7 +160,7 @@ class WordEraser:
         files: list[str] = []
         if requester.may_all:
             summaries = await self._matching_notes(scope, pattern)
-            files = await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole, is_preview=True)
+            files = await self._clear_workspace(scope, pattern, whole=whole, is_preview=True)
         messages: list[str] = []
         count = 0
         is_allowed = _message_filter(requester, turn)
@@ -207,13 +207,13 @@ class WordEraser:
 
         return await asyncio.to_thread(find)
 
-    def _clear_workspace(
+    async def _clear_workspace(
         self, scope: str, pattern: ErasurePattern, *, whole: bool, is_preview: bool = False
     ) -> list[str]:
         def clear(name: str, data: bytes) -> bytes | None:
             return clear_workspace_file(name, data, pattern, whole=whole)
 
-        return self._workspaces.of(scope).erase(clear, is_preview=is_preview)
+        return await self._workspaces.of(scope).erase(clear, is_preview=is_preview)
 
     async def _matching_notes(self, scope: str, pattern: ErasurePattern) -> list[str]:
         contents = await self._storage.history.load(scope)

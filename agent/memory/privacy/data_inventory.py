@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from agent.files.file_workspace import exported_name
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from gateway.ports import FileKind, FileTotal
 
 _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
 _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
@@ -41,6 +42,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.TRANSCRIPTS, _SCOPE + r"blobs/[0-9a-f]{64}"),  # texts of prompt snapshots
     (DataKind.FILES, _SCOPE + r"attachments/[0-9a-f]{64}"),
     (DataKind.FILES, _SCOPE + r"files/.+"),
+    (DataKind.FILES, _SCOPE + r"bytes/[0-9a-f]{64}-[0-9a-f]{8}"),  # of rows
     (DataKind.FILES, _SCOPE + r"results/[0-9a-f]{64}"),  # long results of tools, for a week
     (DataKind.FILES, _SCOPE + r"exports/[^/]+"),
     (DataKind.INDEX, _SCOPE + r"index\.db(?:-wal|-shm|-journal)?"),
@@ -107,12 +109,12 @@ def count_scope(
     staged_changes: int = 0,
     conversations: int = 0,
     since: datetime | None = None,
+    workspace: Collection[FileTotal] = (),
 ) -> ScopeInventory:
     """Count the files of a scope, beside what the store counts. Blocks."""
     disk = Disk()
     folder = scope_folder(home, scope)
     files = [path for path in (folder / "attachments").glob("*") if path.is_file()]
-    files += [path for path in (folder / "files").rglob("*") if _is_own_file(path, folder / "files")]
     return ScopeInventory(
         remembered=remembered,
         summaries=summaries,
@@ -120,13 +122,9 @@ def count_scope(
         waiting=staged_changes,
         conversations=conversations,
         since=since,
-        files=len(files),
-        file_bytes=sum(disk.size(path) or 0 for path in files),
+        files=len(files) + sum(each.count for each in workspace),
+        file_bytes=sum(disk.size(path) or 0 for path in files) + sum(each.size for each in workspace),
     )
-
-
-def _is_own_file(path: Path, root: Path) -> bool:
-    return bool(exported_name(path.relative_to(root).parts)) and path.is_file() and not path.is_symlink()
 
 
 def _count_lines(text: str) -> int:
@@ -160,6 +158,7 @@ class PrivacyService:
         staged_changes = len(await self.exports.staging.records(scope))
         conversations, since = await self.exports.transcripts.count(scope)
         texts = await self.exports.documents.changes.texts(scope)
+        totals = await self.exports.files.totals(scope)
         count = partial(
             count_scope,
             remembered=sum(_count_lines(texts.get(name, "")) for name in ("USER.md", "MEMORY.md")),
@@ -168,5 +167,6 @@ class PrivacyService:
             staged_changes=staged_changes,
             conversations=conversations,
             since=since,
+            workspace=[each for kind, each in totals.items() if kind in (FileKind.WORKSPACE, FileKind.DELETED)],
         )
         return await asyncio.to_thread(count, self._home, scope)

@@ -22,7 +22,6 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.attachments.file_names import safe_name
-from agent.files.file_workspace import exported_name
 from agent.memory.displayed_messages import visible_lines
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.messages.message_range import moment
@@ -67,14 +66,15 @@ def members(
     *,
     documents: Mapping[str, bytes] | None = None,
     conversations: Sequence[ArchiveMember] = (),
+    workspace: Sequence[ArchiveMember] = (),
     rows: Mapping[str, Sequence[Line]] | None = None,
     zone: str,
     disk: Disk,
 ) -> Iterator[ArchiveMember]:
     """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
 
-    *documents* are its documents, history and notes by name, *conversations* the files of its transcripts, and *rows*
-    the content of further JSON Lines files by name.
+    *documents* are its documents, history and notes by name, *conversations* the files of its transcripts, *workspace*
+    those of its workspace, and *rows* the content of further JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
@@ -96,10 +96,7 @@ def members(
         # Attachments that no conversation refers to are unused, or exports.
         if _DIGEST.match(path.name) and path.name in names:
             yield from _plain(disk, path, f"files/{path.name[:8]} {names[path.name]}")
-    for path in sorted((folder / "files").rglob("*")):
-        name = exported_name(path.relative_to(folder / "files").parts)
-        if name and path.is_file() and not path.is_symlink():
-            yield from _plain(disk, path, name)
+    yield from workspace
 
 
 def write_archives(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from agent.files.file_workspace import exported_name
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.history.history_files import printed_files
@@ -39,11 +40,14 @@ from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
 from gateway.ports import (
+    FileKind,
+    FileStore,
     HistoryRowStore,
     Job,
     JobQueue,
     Line,
     Outbox,
+    ScopeFile,
     SessionRow,
     TranscriptStore,
     TurnRecordStore,
@@ -76,6 +80,7 @@ class ExportJobs:
     transcripts: TranscriptStore
     documents: ScopeDocuments
     history: HistoryRowStore
+    files: FileStore
     staging: StagedChangeStore
     limit: Callable[[str], int]
     zone: Callable[[str], str]
@@ -167,6 +172,7 @@ class ExportJobs:
             usage,
             documents=await self._documents(scope),
             conversations=await self._conversations(scope),
+            workspace=await self._workspace(scope),
             rows=rows,
             zone=self.zone(scope),
             disk=self.disk,
@@ -181,6 +187,16 @@ class ExportJobs:
 
         files = await list_session_files(self.home, scope, self.transcripts)
         return [ArchiveMember(file.name, file.size, partial(read, file)) for file in files]
+
+    async def _workspace(self, scope: str) -> Sequence[ArchiveMember]:
+        """Return the files of the workspace, each of which a thread loads from the store when it is packed."""
+        loop = asyncio.get_running_loop()
+
+        def read(file: ScopeFile) -> bytes | None:
+            return asyncio.run_coroutine_threadsafe(self.files.load(scope, file), loop).result()
+
+        files = await self.files.files(scope, FileKind.WORKSPACE, FileKind.DELETED)
+        return [ArchiveMember(exported_name(file), file.size, partial(read, file)) for file in files]
 
     def _pack(
         self, scope: str, files: Iterator[ArchiveMember], limit: int, language: str

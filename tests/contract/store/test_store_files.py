@@ -193,6 +193,8 @@ async def test_limits_are_exceeded_by_no_change(files: SqlFiles, backend: StoreB
     tight = FileLimit(kinds=(WORKSPACE, DELETED), count=1, size=1)
     kept = replace(b, kind=DELETED, name="f1", original="b")
     assert await files.change(ANN, ScopeFileChange(was=b, now=kept), limit=tight)
+    with pytest.raises(FilesFull):  # `deleted` was filled by changes without a limit
+        await files.change(ANN, new(backend.wall, "c", b""), limit=FileLimit(kinds=(DELETED,), count=0, size=12))
 
 
 async def test_files_move_to_another_scope(

@@ -230,7 +230,7 @@ async def test_the_retention_waits_for_lines_that_another_gateway_has_not_writte
     store, unused = homes[0].store, cast("Any", None)
     storage = ErasureStorage(
         home=homes[0].path, documents=ScopeDocuments(store.documents), transcripts=homes[0].mirror,
-        history=store.history,
+        history=store.history, files=store.files,
         settle_history=HistoryFileWriter(homes[0].path, store.history, store.documents).settle, records=store.records,
         jobs=store.jobs, store=store.erasing, unscoped_data=unused, index=NoIndex(), staging=unused,
         writing=asyncio.Lock(), settle_documents=unused,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.files.file_workspace import FILE_BYTES
 from gateway.app.people_operations import PeopleOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
@@ -16,7 +15,7 @@ from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
-OWN, SAVED = "`files/`", "`downloads/`"
+SAVED = "`downloads/`"
 
 
 def put(parlour: InProcessGateway, name: str) -> Path:
@@ -25,18 +24,6 @@ def put(parlour: InProcessGateway, name: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("a zeppelin")
     return path
-
-
-async def test_own_files_are_named_where_there_are_some() -> None:
-    """Forgetting for good clears them; those that are too large to be searched are named, and go with everything."""
-    async with gateway() as parlour:
-        path = put(parlour, "people/pocket%3aann/files/plan.txt")
-        assert OWN not in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
-        assert path.read_bytes() == b""
-        path.write_bytes(bytes(FILE_BYTES + 1))
-        assert OWN in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
-        assert path.exists()
-        assert OWN not in await parlour.channel.ask("ann", "/forget everything yes")
 
 
 async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None:
@@ -48,14 +35,13 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
             "people/console%3ame",
         )
         people = PeopleOperations(parlour.app).forget
-        assert await service.untouched_folders(scope, terminal) == []
+        assert not await service.has_downloads(scope, terminal)
         for person in ("console%3ame", "pocket%3aann"):
             put(parlour, f"people/{person}/USER.md")
         [line] = [each async for each in people({"person": "console:me"})]
         assert not any("downloads/" in each for each in line["remains"])
         put(parlour, "downloads/plan.pdf")
-        for is_all in (False, True):
-            assert await service.untouched_folders(scope, terminal, is_all=is_all) == ["downloads"]
+        assert await service.has_downloads(scope, terminal)
         [line] = [each async for each in people({"person": "console:me"})]
         assert any("downloads/" in each for each in line["remains"])
         [line] = [each async for each in people({"person": "pocket:ann"})]

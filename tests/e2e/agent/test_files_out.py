@@ -14,7 +14,7 @@ import pytest
 from agent.tools.sources import ResultFile, ToolResult
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.delivery import turn_preview
-from tests.fakes.file_gateway import KEY, SCOPE, open_gateway
+from tests.fakes.file_gateway import KEY, SCOPE, folders_with, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import PLAIN, gateway
@@ -51,7 +51,7 @@ async def test_a_file_is_made_and_sent_with_the_answer() -> None:
 
 
 async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
-    """By name, the newest first; after /new it is looked for in the archive; then in the scope's own folder."""
+    """By name, the newest first; after /new it is looked for in the archive; then in the workspace."""
 
     def script(body: Mapping[str, Any], _: int) -> ScriptedAnswer | str:
         last = body["messages"][-1]
@@ -68,18 +68,17 @@ async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
         await at.channel.ask("c", "/new")
         await at.parlour.idle()
         await at.channel.ask("c", "send it back")
-        folder = home / SCOPE / "files"
-        folder.mkdir(parents=True)
-        (folder / "own.txt").write_bytes(b"of the owner")
+        workspace = at.parlour.app.workspaces.of(SCOPE)
+        await workspace.create("own.txt", b"of the workspace", is_untrusted=False)
         await at.channel.ask("c", "and the other")
         await at.parlour.idle()
-        assert [each.data for each in at.channel.arrived] == [b"new", b"new", b"of the owner"]
+        assert [each.data for each in at.channel.arrived] == [b"new", b"new", b"of the workspace"]
 
 
 async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
     """Not another person's file, nothing over a link or a path, nothing through a transcript that somebody edited."""
     home = tmp_path / "home"
-    names = ["secret.txt", "../MEMORY.md", "/etc/passwd", "link.txt", "folder/passwd", "/proc/self/environ", "pipe"]
+    names = ["secret.txt", "../MEMORY.md", "/etc/passwd", "link.txt", "folder/passwd", "/proc/self/environ"]
     names += ["../../../parlour.yaml", str(home / "parlour.yaml"), "/proc/self/root/etc/passwd"]
     hostile = sends(*({"name": name} for name in names))
     stage = HeldScriptModel("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
@@ -92,20 +91,13 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
         (home / "parlour.yaml").write_text("llm: {api_key: secret}")
         (folder / "link.txt").symlink_to("/etc/passwd")
         (folder / "folder").symlink_to("/etc")
-        (folder / "pipe").touch()
         await parlour.channel.ask("c", "send me everything")
         await parlour.idle()
         said = results(stage.asked[-1])
         assert len(said) == len(names)
-        # An empty file is found, and is none to send; a pipe would wait for ever (unit tests have one).
-        assert all(each.startswith(("error: there is no file called", "error: pipe would be empty")) for each in said)
+        assert all(each.startswith("error: there is no file called") for each in said)
         assert isinstance(parlour.channel, InProcessFileChannel)
         assert parlour.channel.arrived == []
-
-
-def folders_with(folder: Path, data: bytes) -> set[Path]:
-    """Return the folders below *folder* where a file holds exactly *data*."""
-    return {path.parent for path in folder.rglob("*") if path.is_file() and path.read_bytes() == data}
 
 
 async def test_a_made_file_is_written_nowhere_else(tmp_path: Path) -> None:

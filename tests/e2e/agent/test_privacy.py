@@ -152,9 +152,8 @@ async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> No
     platform = kind(replace(WITH_FILES, file_limit=100_000))
     async with gateway(model=SummaryModel(), kind=platform) as parlour:
         for n, size in enumerate((60_000, 60_000, 60_000, 200_000)):
-            folder = parlour.home / SCOPE / "files"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"own-{n}.bin").write_bytes(_noise(n, size))
+            workspace = parlour.app.workspaces.of(SCOPE)
+            await workspace.create(f"own-{n}.bin", _noise(n, size), is_untrusted=False)
         await talk(parlour, 1)
         await parlour.channel.ask("ann", "/export")
         await wait_for_files(parlour, 3)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.llm.scripted_model import ScriptEntry
-from tests.fakes.file_gateway import SCOPE
+from tests.fakes.file_gateway import SCOPE, folders_with
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
@@ -71,12 +71,12 @@ async def test_a_file_is_written_read_changed_and_sent(tmp_path: Path) -> None:
         assert shown.count("Trips/Rome.csv") == 2  # the replaced one and the deleted one
         assert await parlour.channel.ask("c", command) == "`Trips/Rome.csv` is back."
         workspace = parlour.app.workspaces.of(SCOPE)
-        content = workspace.read("Trips/Rome.csv")
+        content = await workspace.read("Trips/Rome.csv")
         assert content is not None
         assert content.data == b"day,place\n1,Forum\n"
         assert "No deleted file" in await parlour.channel.ask("c", "/files restore fabcdefgh")
         assert "gone for good" in await parlour.channel.ask("c", "/files empty")
-        assert not workspace.deleted_files()
+        assert not await workspace.deleted_files()
         assert unknown_files(home) == []
 
 
@@ -155,7 +155,8 @@ async def test_a_tainted_call_marks_its_file_and_the_file_taints_its_reader(tmp_
         await parlour.channel.ask("e", "and now your own")
         await parlour.idle()
         assert results(model.asked[-1])[-1] == "will be remembered when this answer is sent"
-    assert sorted(path.name for path in (home / SCOPE / "files").glob("*.md")) == ["%unotes.md", "own.md"]
+        listed = await parlour.app.workspaces.of(SCOPE).list_files()
+        assert {each.name: each.is_untrusted for each in listed} == {"notes.md": True, "own.md": False}
 
 
 async def test_words_are_forgotten_in_files_too(tmp_path: Path) -> None:
@@ -163,20 +164,26 @@ async def test_words_are_forgotten_in_files_too(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with gateway(home=home) as parlour:
         workspace = parlour.app.workspaces.of(SCOPE)
-        workspace.create("list.csv", b"tea,3\nzeppelin,1\n", is_untrusted=False)
-        workspace.create("old.txt", b"a zeppelin", is_untrusted=False)
-        workspace.delete("old.txt", key="k")
+        await workspace.create("list.csv", b"tea,3\nzeppelin,1\n", is_untrusted=False)
+        await workspace.create("old.txt", b"a zeppelin", is_untrusted=False)
+        await workspace.delete("old.txt", key="k")
         with zipfile.ZipFile(packed := BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("a.txt", "the zeppelin is mine")
-        workspace.create("packed.zip", packed.getvalue(), is_untrusted=False)
+        await workspace.create("packed.zip", packed.getvalue(), is_untrusted=False)
         await erase(parlour.channel.ask, "c", "/forget zeppelin")
-        content = workspace.read("list.csv")
+        content = await workspace.read("list.csv")
         assert content is not None
         assert content.data == b"tea,3\n"
-        assert workspace.deleted_files() == []
-        assert workspace.read("packed.zip") is not None
+        assert await workspace.deleted_files() == []
+        assert await workspace.read("packed.zip") is not None
+        await workspace.create("long.txt", b"a zeppelin\n" + b"tea\n" * 50_000, is_untrusted=False)
         await erase(parlour.channel.ask, "c", "/forget zeppelin --purge")
-        assert workspace.read("packed.zip") is None
+        assert await workspace.read("packed.zip") is None
+        content = await workspace.read("long.txt")
+        assert content is not None
+        assert content.data == b"tea\n" * 50_000
+        assert not [path for path in home.glob("*/*/bytes/*") if b"zeppelin" in path.read_bytes()]
+        assert unknown_files(home) == []
 
 
 async def test_an_export_contains_files_by_their_names(tmp_path: Path) -> None:
@@ -184,10 +191,10 @@ async def test_an_export_contains_files_by_their_names(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with gateway(kind=InProcessFilePlugin(PlatformFiles()), home=home) as parlour:
         workspace = parlour.app.workspaces.of(SCOPE)
-        workspace.create("Trips/Rome.md", b"Forum", is_untrusted=True)
-        workspace.append("Trips/Rome.md", b", Ostia", key="a", is_untrusted=False)
-        workspace.create("old.txt", b"old", is_untrusted=False)
-        change = workspace.delete("old.txt", key="k")
+        await workspace.create("Trips/Rome.md", b"Forum", is_untrusted=True)
+        await workspace.append("Trips/Rome.md", b", Ostia", key="a", is_untrusted=False)
+        await workspace.create("old.txt", b"old", is_untrusted=False)
+        change = await workspace.delete("old.txt", key="k")
         assert change is not None
         await parlour.channel.ask("c", "hello")
         await parlour.channel.ask("c", "/export")
@@ -267,8 +274,7 @@ async def test_a_hijacked_model_reaches_nothing_outside(tmp_path: Path, where: s
     assert len(said) == len(asks)
     assert not any("root:" in each or "a fact" in each or "secret" in each.replace("secret.txt", "") for each in said)
     assert {path: path.read_text() for path in ours} == ours
-    planted = {path for path in home.rglob("*") if path.is_file() and path.read_bytes()[:7] == b"planted"}
-    assert all(folder in path.parents for path in planted)
+    assert not folders_with(tmp_path, b"planted")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("python_calamine") is None, reason="the extra `sheets`")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.files.workspaces import ScopeWorkspaces
+from agent.files.file_workspace import ScopeWorkspaces
 from gateway.app.context import utc_now
 from gateway.backup import MANIFEST, backup
 from gateway.errors import HomeInUse, SchemaTooNew, UserError
@@ -23,6 +23,7 @@ from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.restore import restore
 from gateway.settings.setting_types import LEFT_OUT
+from tests.fakes.store import open_inline_store
 
 CANARY = "canary-secret-value"
 
@@ -133,21 +134,26 @@ async def test_transcripts_end_at_a_whole_line(tmp_path: Path) -> None:
 
 
 async def test_a_workspace_comes_back_whole(tmp_path: Path) -> None:
-    """Its files, their marks, and what was deleted; also files whose names are those of ours."""
-    names = {"data.jsonl": b'{"no":"end"}', "index.db": b"a table", "Trips/Rome.md": b"Forum"}
+    """Its files, small and large, their marks, and what was deleted; also files whose names are those of ours."""
+    scope = "people/telegram%3a42"
+    contents = {"data.jsonl": b'{"no":"end"}', "index.db": b"a table", "Trips/Rome.md": b"Forum" * 40_000}
     with open_home(tmp_path / "home") as home:
-        at = ScopeWorkspaces(home.path, most_mb=1, now=utc_now).of("people/telegram%3a42")
-        for name, data in names.items():
-            at.create(name, data, is_untrusted=name == "Trips/Rome.md")
-        at.replace("data.jsonl", b"new", key="1", is_untrusted=False)
-        (deleted,) = at.deleted_files()
-        await backup(home, None, tmp_path / "b.tar.gz")
+        store = await open_inline_store(home.journal)
+        at = ScopeWorkspaces(store.files, most_mb=1, now=utc_now).of(scope)
+        for name, data in contents.items():
+            await at.create(name, data, is_untrusted=name == "Trips/Rome.md")
+        change = await at.replace("data.jsonl", b"new", key="1", is_untrusted=False)
+        await backup(home, store.backup, tmp_path / "b.tar.gz")
+        await store.close()
     restore(tmp_path / "b.tar.gz", tmp_path / "other")
-    back = ScopeWorkspaces(tmp_path / "other", most_mb=1, now=utc_now).of("people/telegram%3a42")
-    assert back.restore(deleted.id) == "data.jsonl"
-    found = {each.name: back.read(each.name) for each in back.list_files()}
-    assert {name: content.data for name, content in found.items() if content} == names
-    assert [each.name for each in back.list_files() if each.is_untrusted] == ["Trips/Rome.md"]
+    store = await open_inline_store(tmp_path / "other" / "journal.db")
+    back = ScopeWorkspaces(store.files, most_mb=1, now=utc_now).of(scope)
+    assert await back.restore(change.trash_id) == "data.jsonl"
+    files = await back.list_files()
+    found = {each.name: await back.read(each.name) for each in files}
+    assert {name: content.data for name, content in found.items() if content} == contents
+    assert [each.name for each in files if each.is_untrusted] == ["Trips/Rome.md"]
+    await store.close()
 
 
 async def test_files_and_journal_are_of_one_instant(tmp_path: Path) -> None:

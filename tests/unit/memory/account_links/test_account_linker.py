@@ -49,6 +49,7 @@ def linker_of(
         scope_lock=ScopeLock(),
         writing=asyncio.Lock(),
         history=records.history,
+        files=records.files,
         history_files=HistoryFileWriter(home, records.history, records.documents),
         merger=MemoryMerger(home=home, changes=records.documents, disk=Disk()),
         notice=files.notice,

@@ -84,6 +84,7 @@ class LinkedPeople:
             scope_lock=ScopeLock(),
             writing=asyncio.Lock(),
             history=history,
+            files=self.records.files,
             history_files=HistoryFileWriter(self.home, history, self.records.documents, disk=disk),
             merger=MemoryMerger(home=self.home, changes=self.records.documents, disk=disk),
             notice=files.notice,

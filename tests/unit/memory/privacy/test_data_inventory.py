@@ -22,6 +22,7 @@ DIGEST = "a" * 64
         (f"chats/slack%3ac1/attachments/{DIGEST}", DataKind.FILES),
         (f"chats/slack%3ac1/attachments/.{DIGEST}.0a1b2c3d-4e5f6071.tmp", DataKind.FILES),
         ("people/a/files/deep/own.txt", DataKind.FILES),
+        (f"people/a/bytes/{DIGEST}-0a1b2c3d", DataKind.FILES),
         ("people/a/exports/export-1.zip", DataKind.FILES),
         ("people/a/index.db-wal", DataKind.INDEX),
         ("shared/memory/MEMORY.md", DataKind.MEMORY),
