@@ -46,6 +46,7 @@ class CommandTurnRunner:
             _outbound(turn, reply),
             ends=(*reply.ends, *(_ended_by_new(turn) if reply.new_transcript else ())),
             jobs=reply.jobs,
+            advances=reply.advances,
             audit=self._audit(turn, reply.audit, reply.outcome, reply.whom),
             new_transcript=new_transcript() if reply.new_transcript else "",
         )
@@ -100,7 +101,12 @@ class CommandTurnRunner:
         draft.add(self._command_line(turn, reply))
         record = draft.record(outcome, self._services.now(), scope=turn.scope, failure=failure)
         commit = TurnCommit(
-            record=record, outbound=_outbound(turn, reply), ends=reply.ends, jobs=reply.jobs, audit=audit
+            record=record,
+            outbound=_outbound(turn, reply),
+            ends=reply.ends,
+            jobs=reply.jobs,
+            advances=reply.advances,
+            audit=audit,
         )
         await self._services.journal.settle(turn.row, commit)
 

@@ -251,9 +251,6 @@ class TurnServices:
             *jobs,
             *due_jobs(conversation, record),
         )
-        commits = self.commands.memory.erasure.purge_jobs.commits
-        if commits.has_words(turn.scope):
-            record, all_jobs = await commits.apply(turn.scope, record, all_jobs)
         stored = await self.journal.commit(
             turn.lease,
             TurnCommit(

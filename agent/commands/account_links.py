@@ -189,4 +189,4 @@ async def _decide_unshare(context: CommandContext, word: str, name: str) -> Comm
         return CommandReply(text=context.translate("approvals.settled"), is_private=True, settles=True)
     _, result, job = done
     text = context.translate("account_links.unshared", lines=result.remembered)
-    return CommandReply(text=text, is_private=True, settles=True, jobs=(job,))
+    return CommandReply(text=text, is_private=True, settles=True, advances=(job,))

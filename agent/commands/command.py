@@ -13,7 +13,7 @@ from agent.command_services import CommandServices
 from agent.turn import Turn
 from gateway.events import InboundMessage, MessageButton, OutboundMessage, PlatformAccount, Role, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job
+from gateway.ports import Job, JobAdvance
 from gateway.ports.access import DecisionActor
 
 ANY = "..."  # in place of a word: any arguments at all
@@ -28,6 +28,7 @@ class CommandReply:
     new_transcript: bool = False  # archive the transcript and start another
     ends: tuple[str, ...] = ()  # jobs whose id starts with one of these are removed
     jobs: tuple[Job, ...] = ()
+    advances: tuple[JobAdvance, ...] = ()
     choices: tuple[MessageButton, ...] = ()  # buttons below the text
     settles: bool = False  # the pressed button has done its work: its message loses its buttons
     transcript_text: str = ""  # what the transcript shows instead of the command as typed

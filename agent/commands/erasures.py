@@ -90,7 +90,7 @@ async def approve(context: CommandContext, name: str) -> CommandReply | None:
         return await _approve_for_group(context, name)
     erasure, result, job = done
     lines = [*_result_lines(context, result), *await _remaining_lines(context, erasure, may_all=may_all)]
-    return CommandReply(text="\n".join(lines), is_private=True, settles=True, jobs=(job,))
+    return CommandReply(text="\n".join(lines), is_private=True, settles=True, advances=(job,))
 
 
 async def _approve_for_group(context: CommandContext, name: str) -> CommandReply | None:
@@ -115,7 +115,7 @@ async def _approve_for_group(context: CommandContext, name: str) -> CommandReply
     if done is None:
         return None
     text = context.translate("erasure.started_in_group")
-    return CommandReply(text=text, is_private=True, settles=True, jobs=done[2:])
+    return CommandReply(text=text, is_private=True, settles=True, advances=done[2:])
 
 
 def _result_lines(context: CommandContext, result: WordErasureResult) -> list[str]:

@@ -266,7 +266,8 @@ def _build_erasure(
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
-    purge = PurgeJobs(storage=storage, word_eraser=words, commits=CommitFilter(storage.jobs, storage.now))
+    purge = PurgeJobs(storage=storage, word_eraser=words)
+    storage.store.use(CommitFilter())
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,

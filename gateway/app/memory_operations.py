@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from agent.commands.memory_lists import first_change
-from agent.memory.erasure.purge_jobs import PURGE, SCRUB
+from agent.memory.erasure.purge_jobs import SCRUB
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.scope_names import ScopeNames, ScopeSelector, find_scopes, measure
@@ -22,6 +22,7 @@ from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n.languages import FALLBACK
 from gateway.ports import MEMORY, DocumentChange, Job, SearchOptions
 from gateway.ports.access import ACTING
+from gateway.ports.erasure import PURGE
 
 OPERATOR = "operator"  # access to the control socket means ownership of the home
 _OPERATOR = ErasureRequester(account=PlatformAccount(kind="", id=OPERATOR), sender="", may_all=True)
@@ -123,7 +124,7 @@ class MemoryOperations(OperationGroup):
             removed, job = await forgetter.purge(
                 scope, pattern, _OPERATOR, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
             )
-            await self._app.store.jobs.put(job)
+            await self._app.store.jobs.advance(job.job, job.next)
             line["purge"] = "under way" if self._app.channels else await self._finish(scope)
         else:
             removed = await forgetter.forget(scope, pattern, _OPERATOR, turn=turn)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import SessionKey
+from gateway.ports.history import HistoryEntry
+from gateway.ports.journal import Job, TurnCommit
+from gateway.ports.proposals import MemoryProposal
+
+FORGET, PURGE = "forget", "purge"  # kinds of the jobs whose payload has the words that are erased from their scope
 
 Redaction: TypeAlias = Callable[[Any], Any]  # maps a JSON value to its redacted form, or to itself
 
@@ -24,8 +29,46 @@ class ErasureFilter:
     is_over: bool = False  # only ended rows with written transcripts; waiting and running ones stay
 
 
+class ErasedWords(Protocol):
+    """Takes the words of erasures that are not done out of what is about to be stored in their scope.
+
+    *erasures* are their jobs. Each method is a pure function and runs in a thread; what has none of the words is
+    returned as it is.
+    """
+
+    def clear_commit(self, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:
+        """Return a commit without the words in its lines, messages and jobs."""
+
+    def clear_job(self, erasures: Sequence[Job], job: Job) -> Job | None:
+        """Return a job without the words; None if it is not to be queued."""
+
+    def clear_texts(
+        self, erasures: Sequence[Job], texts: Mapping[str, str], before: Mapping[str, str], by: str
+    ) -> Mapping[str, str]:
+        """Return new texts of documents without the words; *before* are the stored ones, *by* is who changes them."""
+
+    def clear_entry(self, erasures: Sequence[Job], entry: HistoryEntry) -> HistoryEntry:
+        """Return a history entry without the words."""
+
+    def clear_messages(self, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
+        """Return messages that no model could summarise without the words."""
+
+    def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
+        """Return a proposal without the words; None if it is not to be stored."""
+
+
 class ErasureStore(Protocol):
     """Takes texts and people out of the journal, beside running turns. Doing it twice is doing it once."""
+
+    def use(self, words: ErasedWords) -> None:
+        """Have every commit pass *words* from here on, while erasures of its scope are not done."""
+
+    async def begin(self, job: Job) -> None:
+        """Queue the job of an erasure, and return when no transaction runs that began before it.
+
+        From here on, until the job is finished, no transaction stores a record, job, document, history entry or
+        proposal of its scope that did not pass its words, whichever gateway it is of.
+        """
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
         """Return the ids of running turns and jobs within *reach*: they may still write erased data."""

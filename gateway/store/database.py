@@ -8,7 +8,7 @@ by its own spelling, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -136,6 +136,10 @@ class StoreConnection(SharedDatabase, Protocol):
 
     def is_conflict(self, error: Exception) -> bool:
         """Return True if the batch failed because of another worker's transaction, and may be run again as it is."""
+        ...
+
+    def running_transactions(self) -> Collection[str]:
+        """Return the names of the transactions that other workers have begun and not ended."""
         ...
 
     def scrub_parts(self) -> Sequence[str]:

@@ -26,6 +26,8 @@ from gateway.ports.documents import (
     document_file,
     rev_of,
 )
+from gateway.ports.erasure import ErasedWords
+from gateway.ports.journal import Job
 from gateway.store.database import LISTED, SET_META, Database
 from gateway.store.document_lines import (
     DocumentLine,
@@ -36,6 +38,7 @@ from gateway.store.document_lines import (
     revived_lines,
 )
 from gateway.store.engine import StoreEngine
+from gateway.store.erased_words import ErasureRunning, check_erasures, clear_texts, erasure_ids_of
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
 _ADOPTED = "adopted_documents"
@@ -132,10 +135,8 @@ class SqlDocuments:
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
     ) -> ScopeDocument | None:
         """Replace the text if its rev is still *was*."""
-        text = _encodable(text)
-        if await self.change(scope, {name: TextChange(was, text)}, why=why, by=by) is None:
-            return None
-        return ScopeDocument(name=name, text=text, rev=rev_of(text))
+        done = await self._change(scope, {name: TextChange(was, text)}, why=why, by=by)
+        return ScopeDocument(name=name, text=done[1][name], rev=rev_of(done[1][name])) if done is not None else None
 
     async def epoch(self, scope: str) -> str:
         """Return the epoch."""
@@ -155,29 +156,57 @@ class SqlDocuments:
         at: datetime | None = None,
     ) -> DocumentChange | None:
         """Replace several documents by one change."""
-        wanted = {name: TextChange(each.was, _encodable(each.text)) for name, each in texts.items()}
+        done = await self._change(scope, texts, why=why, by=by, undoes=undoes, after=after, at=at)
+        return done[0] if done is not None else None
+
+    async def _change(
+        self,
+        scope: str,
+        texts: Mapping[str, TextChange],
+        *,
+        why: str,
+        by: str = "",
+        undoes: str = "",
+        after: int | None = None,
+        at: datetime | None = None,
+    ) -> tuple[DocumentChange, Mapping[str, str]] | None:
+        """Return the change and the texts that it has stored, without words that are being erased."""
+        wanted, erasure_ids = {name: _encodable(each.text) for name, each in texts.items()}, "[]"
         change = DocumentChange(id="", number=0, at=at or self._engine.clock(), why=why, by=by, undoes=undoes)
         while True:
             before, undone = await self._engine.writer.submit(
-                lambda database: _read_documents(database, quote(scope), wanted, undoes)
+                lambda database: _read_documents(database, quote(scope), texts, undoes)
             )
-            if any(before[name].rev != each.was for name, each in wanted.items()):
+            if any(before[name].rev != each.was for name, each in texts.items()):
                 return None
-            differing = {name: each.text for name, each in wanted.items() if rev_of(each.text) != each.was}
+            differing = {name: text for name, text in wanted.items() if rev_of(text) != texts[name].was}
             if not differing:
-                return change
+                return change, wanted
             edits = await asyncio.to_thread(_compare, before, differing, undone)
             change = replace(change, id=secrets.token_hex(_ID_BYTES), names=tuple(differing))
             revs = {name: rev_of(text) for name, text in differing.items()}
             self._engine.path_changes += 1
             store = partial(
-                _store, scope=quote(scope), change=change, before=before, edits=edits, revs=revs, after=after
+                _store,
+                scope=quote(scope),
+                change=change,
+                before=before,
+                edits=edits,
+                revs=revs,
+                after=after,
+                erasure_ids=erasure_ids,
             )
-            number = await self._engine.writer.submit(store)
+            try:
+                number = await self._engine.writer.submit(store)
+            except ErasureRunning as refusal:
+                lines = {name: join_lines(each.lines) for name, each in before.items()}
+                wanted = await clear_texts(self._engine, refusal, wanted, partial(_clear, before=lines, by=by))
+                erasure_ids = erasure_ids_of(refusal.erasures)
+                continue
             if number is None:
                 return None
             if number:
-                return replace(change, number=number)
+                return replace(change, number=number), wanted
 
     async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
         """Return the heads of scopes."""
@@ -371,6 +400,12 @@ def _read_documents(
     return documents, undone
 
 
+def _clear(
+    words: ErasedWords, erasures: Sequence[Job], texts: dict[str, str], *, before: Mapping[str, str], by: str
+) -> dict[str, str]:
+    return dict(words.clear_texts(erasures, texts, before, by))
+
+
 def _compare(
     before: Mapping[str, _StoredDocument], texts: Mapping[str, str], undone: int | None
 ) -> dict[str, LineDiff]:
@@ -392,8 +427,10 @@ def _store(
     edits: Mapping[str, LineDiff],
     revs: Mapping[str, str],
     after: int | None,
+    erasure_ids: str,
 ) -> int | None:
     """Store a change if its documents are as they were read; return its number, otherwise 0, or None behind *after*."""
+    check_erasures(database, scope, erasure_ids)
     number = _lock(database, scope) + 1
     if after is not None and number != after + 1:
         return None

@@ -11,11 +11,14 @@ from typing import Any
 import structlog
 
 from gateway.events import SessionKey
-from gateway.ports.erasure import ErasureFilter, Redaction
+from gateway.ports.erasure import ErasedWords, ErasureFilter, Redaction
+from gateway.ports.journal import Job
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
+    encode_job,
     micros,
+    put_job,
     quote,
     read_json,
     read_key,
@@ -31,6 +34,7 @@ from gateway.text.json_lines import decode_lines, encode_lines
 
 log = structlog.get_logger(__name__)
 
+_MOMENT = 0.005  # seconds; a transaction of a gateway takes a few milliseconds
 _AT_ONCE = 500  # rows in one operation: turns' writes come between two of them
 _IN_KEYS = sql("key", LISTED)
 _TURNS = sql("SELECT DISTINCT turn FROM inbox WHERE", _IN_KEYS, "AND sender = ? AND turn != ''")
@@ -66,6 +70,20 @@ class SqlErasure:
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
+
+    def use(self, words: ErasedWords) -> None:
+        """Have commits pass *words*."""
+        self._engine.erased_words = words
+
+    async def begin(self, job: Job) -> None:
+        """Queue the job of an erasure, and wait for older transactions."""
+        columns, writer = encode_job(job), self._engine.writer
+        await writer.submit(lambda database: put_job(database, columns))
+        look = partial(writer.submit_exclusive, lambda connection: frozenset(connection.running_transactions()))
+        running = await look()
+        while running:
+            await asyncio.sleep(_MOMENT)
+            running &= await look()
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
         """Return the ids of running turns and jobs."""

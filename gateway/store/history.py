@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from gateway.ports.erasure import ErasedWords
 from gateway.ports.history import (
     HISTORY_JSONL,
     RAW_JSONL,
@@ -25,9 +26,10 @@ from gateway.ports.history import (
     ScopeHistory,
     StoredNote,
 )
-from gateway.ports.journal import Line
+from gateway.ports.journal import Job, Line
 from gateway.store.database import SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
+from gateway.store.erased_words import store_cleared
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
 from gateway.text.history_lines import encode_entry, encode_raw, read_entry
@@ -102,20 +104,23 @@ class SqlHistory:
 
     async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
         """Store the entries."""
-        return await self._change(partial(_append, scope=quote(scope), entries=entries))
+        self._engine.path_changes += 1
+        put: Callable[[Database, Sequence[HistoryEntry]], Sequence[HistoryEntry]] = partial(_append, scope=quote(scope))
+        return await store_cleared(self._engine, scope, entries, _clear, put)
 
     async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
         """Store messages that no model could summarise."""
-        column, bodies = quote(scope), encode_raw(entry, messages)
+        column = quote(scope)
 
-        def keep(database: Database) -> HistoryEntry:
-            (stored,) = _append(database, column, (replace(entry, raw=RAW_JSONL),))
+        def keep(database: Database, lines: Sequence[Any]) -> HistoryEntry:
+            (stored,) = _append(database, (replace(entry, raw=RAW_JSONL),), scope=column)
             if stored.raw and database.execute(_RAWS, (column, quote(entry.entry))).fetchone() is None:
-                _put_raws(database, column, bodies)
+                _put_raws(database, column, encode_raw(entry, lines))
                 _make_stale(database, column, (RAW_JSONL,))
             return stored
 
-        return await self._change(keep)
+        self._engine.path_changes += 1
+        return await store_cleared(self._engine, scope, messages, _clear_messages, keep)
 
     async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
         """Return the entries after a cursor."""
@@ -263,10 +268,18 @@ class SqlHistory:
         return await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
 
 
+def _clear(words: ErasedWords, erasures: Sequence[Job], entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
+    return tuple(words.clear_entry(erasures, each) for each in entries)
+
+
+def _clear_messages(words: ErasedWords, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
+    return words.clear_messages(erasures, messages)
+
+
 # -- in a transaction ----------------------------------------------------------------------------------
 
 
-def _append(database: Database, scope: str, entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+def _append(database: Database, entries: Sequence[HistoryEntry], *, scope: str) -> list[HistoryEntry]:
     cursor, _ = database.execute(_LOCK, (scope,)).fetchone()
     first = cursor
     stored: list[HistoryEntry] = []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import Job, JobAdvance, JobQueueStats
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
+from gateway.store.erased_words import store_cleared
 from gateway.store.row_codec import (
+    JOB_COLUMNS,
     advance_job,
     encode_advance,
     encode_job,
@@ -19,22 +22,20 @@ from gateway.store.row_codec import (
     moment,
     put_job,
     quote,
-    read_json,
+    read_job,
     sql,
-    unquote,
     write_json,
 )
 from gateway.store.suspects import KILLED
 
-_JOB = "id, kind, scope, payload, due_at, attempts"
 _DUE = sql(
     "SELECT seq, reason FROM job WHERE leased = 0 AND due_at <= ? AND kind",
     LISTED,
     "ORDER BY due_at, seq LIMIT ?",
 )
-_LEASE = sql("UPDATE job SET leased = 1, worker = ? WHERE seq = ? AND leased = 0 RETURNING", _JOB)
-_PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
-_PENDING_OF = sql("SELECT", _JOB, "FROM job WHERE kind = ? ORDER BY due_at, seq")
+_LEASE = sql("UPDATE job SET leased = 1, worker = ? WHERE seq = ? AND leased = 0 RETURNING", JOB_COLUMNS)
+_PENDING = sql("SELECT", JOB_COLUMNS, "FROM job WHERE scope = ? ORDER BY seq")
+_PENDING_OF = sql("SELECT", JOB_COLUMNS, "FROM job WHERE kind = ? ORDER BY due_at, seq")
 _NEXT_DUE = sql("SELECT min(due_at) FROM job WHERE leased = 0 AND due_at > ? AND kind", LISTED)
 _COUNT = (
     "SELECT kind, count(*) FILTER (WHERE leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
@@ -47,19 +48,12 @@ def _lease_jobs(database: Database, worker: str, now: int, kinds: str, limit: in
     # A job that was leased at a crash may have caused it: it is leased by itself, so the next crash charges no other.
     killed = next((place for place, (_, reason) in enumerate(due) if reason == KILLED), len(due))
     leased = [database.execute(_LEASE, (worker, seq)).fetchone() for seq, _ in due[: max(killed, 1)]]
-    return tuple(_read_job(columns) for columns in leased if columns is not None)
+    return tuple(read_job(columns) for columns in leased if columns is not None)
 
 
-def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
-    id_, kind, scope, payload, due_at, attempts = columns
-    return Job(
-        id=unquote(id_),
-        kind=kind,
-        scope=unquote(scope),
-        payload=read_json(payload),
-        due_at=moment(due_at),
-        attempts=attempts,
-    )
+def _clear(words: ErasedWords, erasures: Sequence[Job], jobs: list[Job]) -> list[Job]:
+    cleared = (words.clear_job(erasures, each) for each in jobs)
+    return [each for each in cleared if each is not None]
 
 
 class SqlJobs:
@@ -70,10 +64,20 @@ class SqlJobs:
 
     async def put(self, job: Job) -> None:
         """Queue *job*, once."""
-        columns = encode_job(job)
         await self._engine.save_files((job.scope,))
-        await self._engine.writer.submit(
-            lambda database: put_job(database, columns), lambda _: self._engine.queued_job.set(), group=job.scope
+
+        def put(database: Database, queued: list[Job]) -> None:
+            for each in queued:
+                put_job(database, encode_job(each))
+
+        await store_cleared(
+            self._engine,
+            job.scope,
+            [job],
+            _clear,
+            put,
+            then=lambda _: self._engine.queued_job.set(),
+            group=job.scope,
         )
 
     async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
@@ -93,14 +97,14 @@ class SqlJobs:
     async def pending_of(self, kind: str) -> tuple[Job, ...]:
         """Return the unfinished jobs of *kind*, the earliest first."""
         found = await self._engine.writer.submit(lambda database: database.execute(_PENDING_OF, (kind,)).fetchall())
-        return tuple(_read_job(columns) for columns in found)
+        return tuple(read_job(columns) for columns in found)
 
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's unfinished jobs in the order they were queued."""
         found = await self._engine.writer.submit(
             lambda database: database.execute(_PENDING, (quote(scope),)).fetchall(), group=scope
         )
-        return tuple(_read_job(columns) for columns in found)
+        return tuple(read_job(columns) for columns in found)
 
     async def finish(self, job: Job) -> None:
         """Remove *job*."""
@@ -112,10 +116,18 @@ class SqlJobs:
 
     async def advance(self, job: Job, next_: Job | None) -> bool:
         """Replace *job* with *next_*, or remove it; False, and no effect, if it was removed."""
-        encoded = encode_advance(JobAdvance(job, next_))
         await self._engine.save_files((job.scope,))
-        return await self._engine.writer.submit(
-            lambda database: advance_job(database, encoded), lambda _: self._engine.queued_job.set()
+
+        def advance(database: Database, queued: list[Job]) -> bool:
+            return advance_job(database, encode_advance(JobAdvance(job, *queued)))
+
+        return await store_cleared(
+            self._engine,
+            job.scope,
+            [] if next_ is None else [next_],
+            _clear,
+            advance,
+            then=lambda _: self._engine.queued_job.set(),
         )
 
     async def put_off(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -15,10 +15,12 @@ import structlog
 
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
+from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import (
     CALL_NOTED_AFTER,
     AcceptResult,
     InboxRow,
+    Job,
     SessionRow,
     Suspect,
     TurnCommit,
@@ -32,6 +34,7 @@ from gateway.ports.journal import (
 )
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.erased_words import ErasureRunning, clear_texts, erasure_ids_of
 from gateway.store.message_deletion import find_more
 from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
@@ -54,6 +57,10 @@ def _group_of(commit: TurnCommit) -> SessionKey | None:
     """Return the chat of *commit*; None if it has more than rows of a chat, which must not be changed side by side."""
     is_more = commit.jobs or commit.advances or commit.ends or commit.audit or commit.cap_notices
     return None if is_more else commit.record.key.parent
+
+
+def _clear(words: ErasedWords, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:
+    return words.clear_commit(erasures, commit)
 
 
 class SqlJournal:
@@ -240,20 +247,32 @@ class SqlJournal:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
         await engine.save_files((commit.record.scope,))
-        new = await self._encode(commit)
-        committed: CommitEffect = await engine.writer.submit(
-            lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
-            partial(self._committed, lease, new),
-            group=_group_of(commit),
-            within=_COMMIT_WITHIN if len(engine.held) >= _MANY_TURNS else 0.0,
+        committed: CommitEffect = await self._store(
+            commit,
+            lambda new: engine.writer.submit(
+                lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
+                partial(self._committed, lease, new),
+                group=_group_of(commit),
+                within=_COMMIT_WITHIN if len(engine.held) >= _MANY_TURNS else 0.0,
+            ),
         )
         if committed.fault:
             raise LeaseLost(committed.fault)
         return committed.record
 
-    async def _encode(self, commit: TurnCommit) -> EncodedCommit:
+    async def _store(self, commit: TurnCommit, store: Callable[[EncodedCommit], Awaitable[T]]) -> T:
+        """Call *store* with *commit*, without the words of every erasure that its scope has in the transaction."""
+        erasure_ids = "[]"
+        while True:
+            try:
+                return await store(await self._encode(commit, erasure_ids))
+            except ErasureRunning as refusal:
+                commit = await clear_texts(self._engine, refusal, commit, _clear)
+                erasure_ids = erasure_ids_of(refusal.erasures)
+
+    async def _encode(self, commit: TurnCommit, erasure_ids: str) -> EncodedCommit:
         """Encode *commit*, and find the messages that it deletes."""
-        new = turn_commits.encode(commit, self._engine.now())
+        new = turn_commits.encode(commit, self._engine.now(), erasure_ids)
         deletion = new.deletion
         while deletion is not None:
             new = replace(new, deletion=deletion)
@@ -284,11 +303,13 @@ class SqlJournal:
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane."""
         await self._engine.save_files((commit.record.scope,))
-        new = await self._encode(commit)
-        committed: CommitEffect = await self._engine.writer.submit(
-            lambda database: turn_commits.settle_row(database, new, row.seq),
-            partial(self._recorded, new),
-            group=_group_of(commit),
+        committed: CommitEffect = await self._store(
+            commit,
+            lambda new: self._engine.writer.submit(
+                lambda database: turn_commits.settle_row(database, new, row.seq),
+                partial(self._recorded, new),
+                group=_group_of(commit),
+            ),
         )
         self._engine.offered_controls.discard(row.seq)
         return committed.record
@@ -296,18 +317,22 @@ class SqlJournal:
     async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
         await self._engine.save_files((record.scope,))
-        new = await self._encode(TurnCommit(record=record, outbound=tuple(outbound)))
-        await self._engine.writer.submit(
-            lambda database: turn_commits.settle_row(database, new), partial(self._recorded, new)
+        await self._store(
+            TurnCommit(record=record, outbound=tuple(outbound)),
+            lambda new: self._engine.writer.submit(
+                lambda database: turn_commits.settle_row(database, new), partial(self._recorded, new)
+            ),
         )
 
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines that end a note which no turn has taken up (the Records port's)."""
         await self._engine.save_files((record.scope,))
-        new = await self._encode(TurnCommit(record=record))
-        committed = await self._engine.writer.submit(
-            lambda database: turn_commits.settle_note(database, new, note),
-            lambda done: self._recorded(new, done) if done is not None else None,
+        committed = await self._store(
+            TurnCommit(record=record),
+            lambda new: self._engine.writer.submit(
+                lambda database: turn_commits.settle_note(database, new, note),
+                lambda done: self._recorded(new, done) if done is not None else None,
+            ),
         )
         return committed is not None
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from gateway.ports.erasure import ErasedWords
+from gateway.ports.journal import Job
 from gateway.ports.proposals import MemoryProposal
 from gateway.store.database import LOCKED, SET_META, Database
 from gateway.store.engine import StoreEngine
+from gateway.store.erased_words import store_cleared
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
 _COLUMNS = "name, at, expires_at, body"
@@ -33,11 +36,15 @@ class SqlProposals:
 
     async def put(self, scope: str, proposals: Sequence[MemoryProposal]) -> None:
         """Store new proposals."""
-        rows = [
-            (quote(scope), quote(each.name), micros(each.at), micros(each.expires_at), write_json(each.body))
-            for each in proposals
-        ]
-        await self._engine.writer.submit(lambda database: database.executemany(_PUT, rows).close())
+
+        def put(database: Database, changes: Sequence[MemoryProposal]) -> None:
+            rows = [
+                (quote(scope), quote(each.name), micros(each.at), micros(each.expires_at), write_json(each.body))
+                for each in changes
+            ]
+            database.executemany(_PUT, rows).close()
+
+        await store_cleared(self._engine, scope, proposals, _clear, put)
 
     async def pending(self, scope: str, at: datetime) -> Sequence[MemoryProposal]:
         """Return those that wait."""
@@ -92,6 +99,13 @@ class SqlProposals:
     async def mark_adopted(self) -> None:
         """Note that the files are stored."""
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+
+
+def _clear(
+    words: ErasedWords, erasures: Sequence[Job], proposals: Sequence[MemoryProposal]
+) -> Sequence[MemoryProposal]:
+    cleared = (words.clear_proposal(erasures, each) for each in proposals)
+    return [each for each in cleared if each is not None]
 
 
 def _read(row: Sequence[Any]) -> MemoryProposal:

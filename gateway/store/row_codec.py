@@ -364,6 +364,22 @@ def read_step(n: int, kind: str, call: str, body: str) -> TurnStep:
     return TurnStep(n=n, kind=kind, call=call, lines=lines, blobs=blobs)
 
 
+JOB_COLUMNS = "id, kind, scope, payload, due_at, attempts"
+
+
+def read_job(columns: Sequence[Any]) -> Job:
+    """Read the columns `JOB_COLUMNS`."""
+    id_, kind, scope, payload, due_at, attempts = columns
+    return Job(
+        id=unquote(id_),
+        kind=kind,
+        scope=unquote(scope),
+        payload=read_json(payload),
+        due_at=moment(due_at),
+        attempts=attempts,
+    )
+
+
 def encode_job(job: Job) -> tuple[Any, ...]:
     """Return a job's columns."""
     return (quote(job.id), job.kind, quote(job.scope), write_json(job.payload), micros(job.due_at), job.attempts)

@@ -11,6 +11,7 @@ from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database
+from gateway.store.erased_words import NO_OTHER_ERASURE, check_erasures
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.message_deletion import MessageDeletion, store_deletion
 from gateway.store.row_codec import (
@@ -59,12 +60,14 @@ _FREE_REST = (
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 )
 
-_END_LEASE = (
-    "UPDATE lane SET owner = '', turn = '' WHERE key = ?1 AND owner = ?2 AND epoch = ?3 AND turn = ?4 RETURNING "
-    "(SELECT transcript FROM session WHERE key = ?1), (SELECT next_index FROM session WHERE key = ?1), "
-    "EXISTS (SELECT 1 FROM step WHERE turn = ?4), "
-    "(SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'claimed' AND ended_at IS NULL), "
-    "EXISTS (SELECT 1 FROM inbox WHERE key = ?1 AND state = 'waiting' AND ended_at IS NULL)"
+_END_LEASE = sql(
+    "UPDATE lane SET owner = '', turn = '' WHERE key = ? AND owner = ? AND epoch = ? AND turn = ? AND",
+    NO_OTHER_ERASURE,
+    "RETURNING (SELECT transcript FROM session WHERE session.key = lane.key),",
+    "(SELECT next_index FROM session WHERE session.key = lane.key),",
+    "EXISTS (SELECT 1 FROM step WHERE step.turn = ?),",
+    "(SELECT count(*) FROM inbox WHERE inbox.key = lane.key AND state = 'claimed' AND ended_at IS NULL),",
+    "EXISTS (SELECT 1 FROM inbox WHERE inbox.key = lane.key AND state = 'waiting' AND ended_at IS NULL)",
 )
 
 # Doing /new twice is doing it once, and a late one never takes a later transcript away.
@@ -91,6 +94,7 @@ class EncodedCommit:
     key: str
     columns: tuple[Any, ...]
     blobs: str  # as JSON
+    erasure_ids: str  # ids of the erasures whose words it has passed, as JSON
     jobs: tuple[tuple[Any, ...], ...]
     advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
     at: int
@@ -107,8 +111,8 @@ class CommitEffect:
     fault: str = ""  # reason of a refused commit; the lease was released
 
 
-def encode(commit: TurnCommit, at: int) -> EncodedCommit:
-    """Prepare *commit* for storing."""
+def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]") -> EncodedCommit:
+    """Prepare *commit*, which has passed the words of the erasures *erasure_ids*, for storing."""
     record = commit.record
     key = write_key(record.key)
     mids = deleted_ids(record.lines) if record.transcript else ()
@@ -141,6 +145,7 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
             ),
         ),
         blobs=write_json(record.blobs),
+        erasure_ids=erasure_ids,
         jobs=tuple(encode_job(job) for job in commit.jobs),
         advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
@@ -184,8 +189,11 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     released with one more crash, a suspect's with an attempt: a turn that can never commit must not run for ever.
     """
     record = new.commit.record
-    found = database.execute(_END_LEASE, (new.key, owner, lease.epoch, record.turn)).fetchone()
+    scope = quote(record.scope)
+    columns = (new.key, owner, lease.epoch, record.turn, scope, new.erasure_ids, record.turn)
+    found = database.execute(_END_LEASE, columns).fetchone()
     if found is None:
+        check_erasures(database, scope, new.erasure_ids)
         stored = find_record(database, lease.turn)  # by a commit whose result was lost
         if stored is None:
             raise LeaseLost(f"turn {record.turn} is no longer ours")
@@ -217,6 +225,7 @@ def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -
     stored = find_record(database, record.turn)
     if stored is not None:
         return CommitEffect(stored, is_new=False)
+    check_erasures(database, quote(record.scope), new.erasure_ids)
     # As a turn's commit has it, before the number is taken: those who follow a session by number would miss one that
     # is committed behind a higher one.
     database.execute("UPDATE lane SET epoch = epoch WHERE key = ?", (new.key,)).close()

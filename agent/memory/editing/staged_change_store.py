@@ -197,19 +197,10 @@ class StagedChangeStore:
         """
 
         def erase(proposal: MemoryProposal) -> MemoryProposal | None:
-            change = read_staged(proposal.body)
-            if change is None:  # of a newer version
-                return None
-            if change.name == spare or (account is not None and change.account != account):
+            if proposal.name == spare:
                 return proposal
-            if since is not None and change.erasure is not None and change.at > since:
-                return proposal
-            if not any(map(matches, change.texts)):
-                return proposal
-            if change.erasure is None or matches(change.erasure.words):
-                return None
-            left = tuple(each for each in change.erasure.examples if not matches(each))
-            return with_erasure(proposal, replace(change.erasure, examples=left))
+            is_later = since is not None and proposal.at > since
+            return clear_proposal(proposal, matches, account=account, spares_erasures=is_later)
 
         return await self._proposals.rewrite(scope, erase)
 
@@ -249,6 +240,31 @@ class StagedChangeStore:
         """Return every change that can be read, with its proposal."""
         found = [(read_staged(each.body), each) for each in await self._proposals.pending(scope, self._now())]
         return [(change, proposal) for change, proposal in found if change is not None]
+
+
+def clear_proposal(
+    proposal: MemoryProposal,
+    matches: Callable[[str], bool],
+    *,
+    account: PlatformAccount | None = None,
+    spares_erasures: bool = False,
+) -> MemoryProposal | None:
+    """Return a proposal without the texts that *matches* returns True for; None if it has them in what it changes.
+
+    A question about the erasure of other words loses only its examples; with *spares_erasures*, one about the same
+    words stays. With *account*, what another account would be asked stays.
+    """
+    change = read_staged(proposal.body)
+    if change is None:  # of a newer version
+        return None
+    if account is not None and change.account != account:
+        return proposal
+    if (spares_erasures and change.erasure is not None) or not any(map(matches, change.texts)):
+        return proposal
+    if change.erasure is None or matches(change.erasure.words):
+        return None
+    left = tuple(each for each in change.erasure.examples if not matches(each))
+    return with_erasure(proposal, replace(change.erasure, examples=left))
 
 
 def _owner(scope: str, change: StagedChange, moves: Sequence[ScopeMove]) -> str:

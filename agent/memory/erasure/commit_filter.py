@@ -1,73 +1,158 @@
-"""Words that are being erased, which the commits of turns must not bring back.
+"""Words that are being erased, taken out of what is about to be stored.
 
-A turn that began before its scope was erased may write the words that it has read. If it committed them, the next turn
-of its chat would read them, and so on: in a chat where messages wait, an erasure would run after them for ever. So the
-lines of a turn pass the words of every erasure that is not done. An erasure's own passes find the rest: the commits of
-another gateway that did not know of it, and those of jobs.
+A turn that began before its scope was erased may write the words that it has read. If they were stored, the next turn
+of its chat would read them, and so on: in a chat where messages wait, an erasure would run after them for ever. So
+whatever is stored passes the words of every erasure that is not done (gateway/store/erased_words.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, TypeVar
 
-from agent.memory.erasure.word_eraser import PLANNED_KINDS, ErasureRequester, may_clear
-from agent.memory.erasure.word_match import ErasurePattern, clear_line
-from gateway.ports import Job, JobQueue, TurnRecord
+from agent.memory.editing.staged_change_store import clear_proposal
+from agent.memory.erasure.word_eraser import ErasureRequester, clear_job, may_clear
+from agent.memory.erasure.word_match import (
+    ErasurePattern,
+    clear_line,
+    clear_value,
+    without_entries,
+    without_sentences,
+)
+from gateway.events import OutboundMessage, PlatformAccount
+from gateway.ports import HistoryEntry, Job, TurnCommit
+from gateway.ports.erasure import PURGE
+from gateway.ports.proposals import MemoryProposal
 
-_LONGEST_COMMAND = timedelta(minutes=10)  # from the beginning of an erasure to the commit of its job
+V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasedWords:
-    """The words of an erasure that is not done."""
+@dataclass(frozen=True, slots=True)
+class ErasureRequest:
+    """What the job of an erasure asks for."""
 
     pattern: ErasurePattern
     requester: ErasureRequester
     is_purge: bool
-    begun_at: datetime
+    turn: str  # in which it was asked for or approved
+    change: str  # name of the staged change that asked for it, or ""
+
+    @classmethod
+    def of(cls, job: Job) -> ErasureRequest:
+        """Read a job's payload."""
+        payload: Mapping[str, Any] = job.payload
+        pattern, is_purge = ErasurePattern(str(payload["words"]), str(payload.get("language", ""))), job.kind == PURGE
+        requester = ErasureRequester(
+            account=PlatformAccount.from_name(str(payload["person"])),
+            sender=str(payload["sender"]),
+            may_all=bool(payload["may_all"]),
+        )
+        return cls(
+            pattern=pattern.deep if is_purge else pattern,
+            requester=requester,
+            is_purge=is_purge,
+            turn=str(payload["turn"]),
+            change=str(payload.get("staged", "")),
+        )
 
 
-@dataclass(slots=True)
 class CommitFilter:
-    """The erasures of this process that are not done, by scope and job."""
+    """See the ErasedWords port."""
 
-    jobs: JobQueue
-    now: Callable[[], datetime]
-    _begun: dict[str, dict[str, ErasedWords]] = field(default_factory=dict)
+    def clear_commit(self, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:
+        """Return a commit without the words; that of an erasure's own turn is about none of them."""
+        return _apply(erasures, _clear_commit, commit)
 
-    def begin(self, scope: str, job_id: str, words: ErasedWords) -> None:
-        """Let commits of *scope* pass these words until `end`. Idempotent."""
-        self._begun.setdefault(scope, {})[job_id] = words
+    def clear_job(self, erasures: Sequence[Job], job: Job) -> Job | None:
+        """Return a job without the words."""
+        cleared: Job | None = job
+        for request in map(ErasureRequest.of, erasures):
+            cleared = _clear_job(request, cleared)
+        return cleared
 
-    def end(self, scope: str, job_id: str) -> None:
-        """Let the words pass again: no turn knows them from before."""
-        words = self._begun.get(scope, {})
-        words.pop(job_id, None)
-        if not words:
-            self._begun.pop(scope, None)
+    def clear_texts(
+        self, erasures: Sequence[Job], texts: Mapping[str, str], before: Mapping[str, str], by: str
+    ) -> Mapping[str, str]:
+        """Return texts of documents without the lines that the requester may erase."""
 
-    def has_words(self, scope: str) -> bool:
-        """Return True if words of *scope* are being erased."""
-        return scope in self._begun
+        def clear(request: ErasureRequest, texts: Mapping[str, str]) -> Mapping[str, str]:
+            if not request.requester.may_all and request.requester.account.name != by:
+                return texts
+            return {name: _clear_text(request, text, before.get(name, "")) for name, text in texts.items()}
 
-    async def apply(self, scope: str, record: TurnRecord, jobs: Sequence[Job]) -> tuple[TurnRecord, Sequence[Job]]:
-        """Return a commit of *scope* without the words: its lines cleared, and its jobs with the words left out."""
-        pending = {each.id for each in await self.jobs.pending_in(scope)}
-        for job_id, words in list(self._begun.get(scope, {}).items()):
-            if job_id not in pending and self.now() - words.begun_at > _LONGEST_COMMAND:  # its command failed
-                self.end(scope, job_id)
-            else:
-                record, jobs = await asyncio.to_thread(_apply, words, record, jobs)
-        return record, jobs
+        return _apply(erasures, clear, texts)
+
+    def clear_entry(self, erasures: Sequence[Job], entry: HistoryEntry) -> HistoryEntry:
+        """Return a history entry without the words."""
+
+        def clear(request: ErasureRequest, entry: HistoryEntry) -> HistoryEntry:
+            if not request.requester.may_all:
+                return entry
+            return replace(entry, content=without_sentences(entry.content, request.pattern))
+
+        return _apply(erasures, clear, entry)
+
+    def clear_messages(self, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
+        """Return messages without the words."""
+        return _apply(erasures, _clear_lines, messages)
+
+    def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
+        """Return a proposal without the words; a question about another erasure stays."""
+        cleared: MemoryProposal | None = proposal
+        for request in map(ErasureRequest.of, erasures):
+            account = None if request.requester.may_all else request.requester.account
+            if cleared is not None and cleared.name != request.change:
+                matches = request.pattern.deep.in_text
+                cleared = clear_proposal(cleared, matches, account=account, spares_erasures=True)
+        return cleared
 
 
-def _apply(words: ErasedWords, record: TurnRecord, jobs: Sequence[Job]) -> tuple[TurnRecord, Sequence[Job]]:
-    is_allowed = may_clear(words.requester)
-    pattern = words.pattern.deep if words.is_purge else words.pattern
-    lines = tuple(clear_line(each, pattern, is_allowed, whole=words.is_purge) for each in record.lines)
-    if words.requester.may_all:
-        jobs = [each for each in jobs if each.kind not in PLANNED_KINDS or not pattern.in_any(each.payload)]
-    return replace(record, lines=lines), jobs
+def _apply(erasures: Sequence[Job], clear: Callable[[ErasureRequest, V], V], value: V) -> V:
+    return reduce(lambda value, request: clear(request, value), map(ErasureRequest.of, erasures), value)
+
+
+def _clear_commit(request: ErasureRequest, commit: TurnCommit) -> TurnCommit:
+    record = commit.record
+    if record.turn == request.turn:
+        return commit
+    cleared = [_clear_job(request, each) for each in commit.jobs]
+    advances = [replace(each, next=_clear_job(request, each.next)) for each in commit.advances]
+    outbound = commit.outbound
+    if request.requester.may_all:
+        outbound = tuple(_clear_message(request, each) for each in outbound)
+    return replace(
+        commit,
+        record=replace(record, lines=tuple(_clear_lines(request, record.lines))),
+        outbound=outbound,
+        jobs=tuple(each for each in cleared if each is not None),
+        advances=tuple(advances),
+    )
+
+
+def _clear_lines(request: ErasureRequest, lines: Sequence[Any]) -> Sequence[Any]:
+    is_allowed = may_clear(request.requester)
+    return [clear_line(each, request.pattern, is_allowed, whole=request.is_purge) for each in lines]
+
+
+def _clear_job(request: ErasureRequest, job: Job | None) -> Job | None:
+    return clear_job(job, request.pattern, request.requester) if job is not None else None
+
+
+def _clear_message(request: ErasureRequest, message: OutboundMessage) -> OutboundMessage:
+    pattern = request.pattern
+    return replace(
+        message,
+        text=clear_value(message.text, pattern),
+        attachments=tuple(
+            each for each in message.attachments if not pattern.in_any([each.name, each.caption, each.question])
+        ),
+        sources=tuple(each for each in message.sources if not pattern.in_any([each.title, each.url])),
+        links=None if message.links is None else tuple(each for each in message.links if not pattern.in_text(each)),
+    )
+
+
+def _clear_text(request: ErasureRequest, text: str, before: str) -> str:
+    old = frozenset(before.splitlines())
+    return without_entries(text, request.pattern, lambda line: request.requester.may_all or line not in old)[0]

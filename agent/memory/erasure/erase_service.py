@@ -19,7 +19,7 @@ from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job
+from gateway.ports import Job, JobAdvance
 
 DOWNLOADS = "downloads"  # a folder of the home with files that the console chat saved
 
@@ -62,7 +62,7 @@ class EraseService:
 
     async def purge(
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, key: SessionKey, upto: int, turn: str
-    ) -> tuple[WordErasureResult, Job]:
+    ) -> tuple[WordErasureResult, JobAdvance]:
         """Erase words at once; return the result, and the job for the command's commit that purges every byte."""
         result = await self.purge_jobs.begin(scope, pattern, requester, key=key, upto=upto, turn=turn)
         await self.index.purge_stale(scope)
@@ -127,7 +127,7 @@ class EraseService:
         upto: int,
         turn: str,
         is_deferred: bool = False,
-    ) -> tuple[StagedErasure, WordErasureResult, Job] | None:
+    ) -> tuple[StagedErasure, WordErasureResult, JobAdvance] | None:
         """Erase what the staged erasure *name* asks for, as it matches now; return None if it was decided or expired.
 
         The job belongs into the commit of *turn*; *may_all* is whether that turn may erase other people's messages.

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from agent.memory.documents.document_changes import rewrite_history
-from agent.memory.erasure.commit_filter import CommitFilter, ErasedWords
+from agent.memory.erasure.commit_filter import ErasureRequest
 from agent.memory.erasure.scope_files import (
     BLOBS,
     RESULTS,
@@ -38,20 +38,20 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import format_time, parse_time
-from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job
-from gateway.ports.erasure import ErasureFilter
+from gateway.events import SessionKey
+from gateway.ports import Job, JobAdvance
+from gateway.ports.erasure import FORGET, PURGE, ErasureFilter
 
 log = structlog.get_logger(__name__)
 
-FORGET, PURGE, SCRUB = "forget", "purge", "scrub"
+SCRUB = "scrub"
 _UPLOAD = "upload:"
 _ERASURES = tuple(f"{kind}:" for kind in (FORGET, PURGE, SCRUB))  # their jobs write no words
-_MOST_PASSES = 8
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 100  # seconds; most running turns end in this time
 _RETRY_DELAY = timedelta(seconds=1)  # for the turns that do not
 _REST_FACTOR = 20  # pause between scrubs, as a multiple of the duration of the last one
 _SHORT_WAIT = timedelta(seconds=2)
+_LONGEST_COMMAND = timedelta(minutes=10)  # after which the job of an erasure begins without its command
 _BUSY_DELAY = timedelta(seconds=10)  # while a reader blocks the scrub of the journal
 
 
@@ -84,7 +84,6 @@ class PurgeJobs:
 
     storage: ErasureStorage
     word_eraser: WordEraser
-    commits: CommitFilter
     throttle: ScrubThrottle = field(default_factory=ScrubThrottle)
     progress: dict[str, _ErasureProgress] = field(default_factory=dict)  # of the jobs that have begun, by id
 
@@ -106,32 +105,15 @@ class PurgeJobs:
         request_turn: str = "",
         change_name: str = "",
         is_deferred: bool = False,
-    ) -> tuple[WordErasureResult, Job]:
-        """Erase words at once; return the result, and the job that does the rest.
+    ) -> tuple[WordErasureResult, JobAdvance]:
+        """Erase words at once; return the result, and what makes the job that does the rest due.
+
+        From the beginning, nothing with the words is stored in *scope* until the job is done.
 
         *upto* is the command's own inbox row. *change_name* is the staged change that asked for this
         erasure, in *request_turn*. If *is_deferred*, the job does all of it: a turn of another scope does not hold the
         lock of *scope*. Safe to retry.
         """
-        now = self.storage.now()
-        job_id = f"{PURGE if is_purge else FORGET}:{turn}"
-        words = ErasedWords(pattern=pattern, requester=requester, is_purge=is_purge, begun_at=now)
-        await owe_mirror(self.storage.home, scope, self.storage.disk)
-        self.commits.begin(scope, job_id, words)  # before the first pass
-        running, ends = await self._running(scope, key), await self._ends(scope)
-        if is_deferred:
-            result = WordErasureResult()
-        elif is_purge:
-            result = await self._clear_messages(scope, pattern.deep, requester, page=turn, spare=change_name)
-        else:
-            result = await self.word_eraser.forget(
-                scope, pattern, requester, turn=request_turn, page=turn, spare=change_name
-            )
-        running = (running | await self._running(scope, key)) - {turn}
-        if is_deferred or await self._ends(scope) != ends:  # a turn began and ended meanwhile
-            running |= {turn}
-        if not is_purge and not running:  # it is done: what is said from here on stays
-            self.commits.end(scope, job_id)
         payload = {
             "words": pattern.request,
             "language": pattern.language,
@@ -143,11 +125,29 @@ class PurgeJobs:
             "turn": turn,
             "requested": request_turn,
             "staged": change_name,
-            "awaited": sorted(running),
-            "at": format_time(now),
+            "awaited": [turn],
+            "at": format_time(self.storage.now()),
         }
         kind = PURGE if is_purge else FORGET
-        return result, Job(id=job_id, kind=kind, scope=scope, payload=payload, due_at=now)
+        due = self.storage.now() + _LONGEST_COMMAND
+        job = Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=due)
+        await owe_mirror(self.storage.home, scope, self.storage.disk)
+        await self.storage.store.begin(job)
+        try:
+            if is_deferred:
+                result = WordErasureResult()
+            elif is_purge:
+                result = await self._clear_messages(scope, pattern.deep, requester, page=turn, spare=change_name)
+            else:
+                result = await self.word_eraser.forget(
+                    scope, pattern, requester, turn=request_turn, page=turn, spare=change_name
+                )
+        except OSError:
+            await self.storage.jobs.finish(job)
+            raise
+        if not is_deferred:
+            payload["awaited"] = sorted(await self._running(scope, key) - {turn})
+        return result, JobAdvance(job, replace(job, payload=payload, due_at=self.storage.now()))
 
     async def forget(self, job: Job) -> RetryJobLater | None:
         """Erase the words again until no turn knows them; then delete the staged change.
@@ -159,7 +159,8 @@ class PurgeJobs:
             await self.storage.staging.discard(job.scope, str(payload["staged"]))
             await pay_mirror(self.storage.home, job.scope, self.storage.disk)
             return None
-        pattern, requester = _request(payload)
+        request = ErasureRequest.of(job)
+        pattern, requester = request.pattern, request.requester
 
         async def erase(page: str) -> int:
             result = await self.word_eraser.forget(
@@ -179,8 +180,8 @@ class PurgeJobs:
     async def purge(self, job: Job) -> RetryJobLater | None:
         """Erase the words everywhere until no turn knows them; then enqueue the scrub of the journal."""
         payload: Mapping[str, Any] = job.payload
-        pattern, requester = _request(payload)
-        pattern, since = pattern.deep, parse_time(payload.get("at"))
+        request, since = ErasureRequest.of(job), parse_time(payload.get("at"))
+        pattern, requester = request.pattern, request.requester
 
         async def erase(page: str) -> int:
             result = await self._clear_messages(job.scope, pattern, requester, page=page, since=since)
@@ -200,16 +201,11 @@ class PurgeJobs:
     async def _repeat(self, job: Job, erase: Callable[[str], Awaitable[int]]) -> RetryJobLater | None:
         """Call *erase*, which returns the number of matches, until no turn can bring the words back; end the question.
 
-        A turn that began before a pass was over may commit the words after it, and until the next pass other turns read
-        them there. So a pass that found something is followed by another one, once the turns and jobs have ended that
-        ran until then. The first pass does not wait: by then the words are out of every query.
+        A turn that began before a pass was over has read the words, and until the job is done its commits leave them
+        out. So a pass that found something is followed by another one, once the turns and jobs have ended that ran
+        until then. The first pass does not wait: by then the words are out of every query.
         """
         key = SessionKey.parse(str(job.payload["key"]))
-        pattern, requester = _request(job.payload)
-        words = ErasedWords(
-            pattern=pattern, requester=requester, is_purge=job.kind == PURGE, begun_at=self.storage.now()
-        )
-        self.commits.begin(job.scope, job.id, words)  # after a restart, or of another gateway
         progress = self.progress.get(job.id)
         if progress is None:  # nothing is known after a restart, nor of turns since a yes in another chat
             awaited = frozenset(job.payload["awaited"]) | await self._running(job.scope, key)
@@ -222,14 +218,9 @@ class PurgeJobs:
             progress.passes += 1
             if not is_known and not found and not await self._settle_documents(job.scope):
                 break
-            if progress.passes >= _MOST_PASSES and not is_known:  # people write the words again and again
-                log.warning("memory.erasure_repeated", scope=job.scope, passes=progress.passes)
-                await self.storage.settle_documents(job.scope)
-                break
             if found:
                 progress.awaited |= await self._running(job.scope, key)
         del self.progress[job.id]
-        self.commits.end(job.scope, job.id)
         await pay_mirror(self.storage.home, job.scope, self.storage.disk)
         if job.payload.get("staged"):
             await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
@@ -356,23 +347,8 @@ class PurgeJobs:
             keys=frozenset({key, *(each.key for each in sessions if each.scope in ("", scope))}), scope=scope
         )
 
-    async def _ends(self, scope: str) -> frozenset[tuple[SessionKey, str, int]]:
-        """Return the transcript of each conversation of *scope*, with its length."""
-        sessions = await self.storage.records.sessions()
-        return frozenset((each.key, each.transcript, each.next_index) for each in sessions if each.scope == scope)
-
     async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
         return frozenset({key, *(each.key for each in await self.storage.records.sessions() if each.scope == scope)})
-
-
-def _request(payload: Mapping[str, Any]) -> tuple[ErasurePattern, ErasureRequester]:
-    """Return the words and the requester of a job."""
-    requester = ErasureRequester(
-        account=PlatformAccount.from_name(str(payload["person"])),
-        sender=str(payload["sender"]),
-        may_all=bool(payload["may_all"]),
-    )
-    return ErasurePattern(str(payload["words"]), str(payload.get("language", ""))), requester
 
 
 def scrub_job(scope: str, now: datetime) -> Job:

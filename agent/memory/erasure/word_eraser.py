@@ -33,7 +33,7 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports import REMEMBER, Line, MarkKind
+from gateway.ports import REMEMBER, Job, Line, MarkKind
 
 log = structlog.get_logger(__name__)
 
@@ -121,10 +121,9 @@ class WordEraser:
         async with self._storage.writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
             summaries = files = 0
-            planned = await self._clear_reminders(scope, pattern, requester)
+            # Jobs before files: a pending job must not write the words again.
+            planned = await self._clear_jobs(scope, pattern, requester)
             if requester.may_all:
-                # Jobs before files: a pending job must not write the words again.
-                planned += await self._clear_jobs(scope, pattern)
                 await self._forget_titles(scope, pattern)
                 summaries = await self._clear_notes(scope, pattern)
                 files = len(await self._clear_workspace(scope, pattern, whole=whole))
@@ -269,26 +268,13 @@ class WordEraser:
         author = requester.account.name
         return frozenset(line for line, source in sources if source is not None and source.by == author)
 
-    async def _clear_reminders(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> int:
-        """Remove the reminders whose text matches, and return their number.
-
-        An admin removes all, another person those that they have set.
-        """
+    async def _clear_jobs(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> int:
+        """Clear the jobs of *scope*, and return the number of changed ones."""
         count = 0
         for job in await self._storage.jobs.pending_in(scope):
-            is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
-            if job.kind == REMIND and is_allowed and pattern.in_text(str(job.payload.get("text", ""))):
-                await self._storage.jobs.finish(job)
-                count += 1
-        return count
-
-    async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> int:
-        count = 0
-        for job in await self._storage.jobs.pending_in(scope):
-            if job.kind in PLANNED_KINDS and pattern.in_any(job.payload):
-                await self._storage.jobs.finish(job)
-                if job.kind == APPLY:
-                    await self._storage.jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
+            cleared = clear_job(job, pattern, requester)
+            if cleared != job:
+                await self._storage.jobs.advance(job, cleared)
                 count += 1
         return count
 
@@ -377,6 +363,19 @@ def may_clear(requester: ErasureRequester) -> Callable[[Line], bool]:
         return kind_of(line) == "message" and line.get("role") != "user" and line.get("turn") in turns
 
     return is_allowed
+
+
+def clear_job(job: Job, pattern: ErasurePattern, requester: ErasureRequester) -> Job | None:
+    """Return a job without the words; None if nothing of it is left to do.
+
+    An admin clears all jobs, another person the reminders that they have set.
+    """
+    if job.kind == REMIND:
+        is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
+        return None if is_allowed and pattern.in_text(str(job.payload.get("text", ""))) else job
+    if not requester.may_all or job.kind not in PLANNED_KINDS or not pattern.in_any(job.payload):
+        return job
+    return replace(job, payload=_clear_payload(job.payload, pattern)) if job.kind == APPLY else None
 
 
 def _clear_payload(payload: Mapping[str, Any], pattern: ErasurePattern) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from psycopg.types.string import BytesBinaryDumper, StrDumper
 
 from gateway.store.database import LISTED, LOCKED, BatchedOperation, CachedRows, Database, QueryResult, run_operation
 from gateway.store.postgres.pipeline import StatementPipeline
-from gateway.store.postgres.worker_locks import give_lock, take_dead
+from gateway.store.postgres.worker_locks import RUNNING, give_lock, take_dead
 from gateway.store.row_codec import sql
 from gateway.store.scope_files import TABLES
 from gateway.store.shared_caches import EDITIONS, parse_editions, write_edition
@@ -240,6 +240,10 @@ class PostgresConnection:
     def is_conflict(self, error: Exception) -> bool:
         """Return True if *error* says that another worker's transaction came first: ours may be run again."""
         return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICT_CODES
+
+    def running_transactions(self) -> Collection[str]:
+        """Return the transactions of the sessions in which other workers write."""
+        return [name for (name,) in self.execute(RUNNING)]
 
     def scrub_parts(self) -> Sequence[str]:
         """Return the tables that hold texts and files; of a partitioned one its partitions."""

@@ -24,6 +24,10 @@ _HELD = sql(
     "FROM worker JOIN pg_locks ON", LOCK_HERE, "AND objsubid = 1",
     "AND ((classid::bigint << 32) | objid::bigint) =", _OF_WORKER.format("name"),
 )  # fmt: skip
+RUNNING = sql(  # a transaction has this lock before it has a snapshot, and until it has ended
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'virtualxid' AND granted AND pid != pg_backend_pid()",
+    "AND pid IN (SELECT pid", _HELD, ")",
+)  # fmt: skip
 _END_SESSIONS = sql(  # our broken one, and those of workers that hang
     "SELECT pg_terminate_backend(pid, 1000)", _HELD,
     "WHERE CASE WHEN name = ?1 THEN pid = ?2 ELSE beat_at < ?3 END",

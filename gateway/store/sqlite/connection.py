@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -78,6 +78,10 @@ class SqliteConnection(sqlite3.Connection):
     def is_conflict(self, error: Exception) -> bool:  # noqa: ARG002 - the port's
         """Return False: a transaction locks out all others."""
         return False
+
+    def running_transactions(self) -> Collection[str]:
+        """Return nothing: this worker is the only one."""
+        return ()
 
     def scrub_parts(self) -> Sequence[str]:
         """Return the file's one part."""

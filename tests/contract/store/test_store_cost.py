@@ -185,7 +185,7 @@ def _scans(path: Path, statements: Iterable[str]) -> list[str]:
     return scans
 
 
-_PARAMETERS = ("SCAN CONSTANT ROW", "SCAN k")  # one row: the key that is asked for
+_PARAMETERS = ("SCAN CONSTANT ROW", "SCAN k", "SCAN json_each VIRTUAL TABLE INDEX 1:")  # what is asked for
 _WHOLE = (
     "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL",
     # At close.

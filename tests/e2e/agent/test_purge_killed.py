@@ -93,8 +93,9 @@ async def start_purge(home: Path) -> Job:
         wanted = ErasurePattern.of(CYRILLIC)
         assert wanted is not None
         _, job = await app.commands.memory.erasure.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
-        await app.store.jobs.put(job)
-        return job
+        assert job.next is not None
+        await app.store.jobs.advance(job.job, job.next)
+        return job.next
 
 
 async def purge(home: Path, job: Job, fate: KillCountdown) -> None:

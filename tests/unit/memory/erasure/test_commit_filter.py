@@ -1,38 +1,33 @@
-"""Commits of turns leave out the words that are being erased, within the rights of the person who erases them."""
+"""Commits leave out the words that are being erased, within the rights of the person who erases them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from agent.memory.erasure.commit_filter import CommitFilter, ErasedWords
-from agent.memory.erasure.word_eraser import ErasureRequester
-from agent.memory.erasure.word_match import ErasurePattern
-from gateway.events import PlatformAccount
-from gateway.ports import REMEMBER, Job, TurnRecord
-from tests.fakes.memory import SCOPE, START, FakeJobs, exchange
+from agent.memory.erasure.commit_filter import CommitFilter
+from agent.reminders.reminder import REMIND
+from gateway.events import Attachment, OutboundMessage
+from gateway.ports import REMEMBER, HistoryEntry, Job, JobAdvance, TurnCommit, TurnRecord
+from tests.fakes.memory import SCOPE, START, exchange
 
 WORD = "zeppelin"
-ANN = ErasureRequester(account=PlatformAccount(kind="telegram", id="42"), sender="42", may_all=True)
+FILTER = CommitFilter()
 
 
-def words(*, requester: ErasureRequester = ANN, is_purge: bool = False) -> ErasedWords:
-    """Return an erasure that has just begun."""
-    return ErasedWords(pattern=ErasurePattern(WORD), requester=requester, is_purge=is_purge, begun_at=START)
+def erasure(kind: str = "forget", *, may_all: bool = True, sender: str = "42", turn: str = "t1") -> Job:
+    """Return the job of an erasure that has just begun."""
+    payload = {"words": WORD, "person": f"telegram:{sender}", "sender": sender, "may_all": may_all, "turn": turn}
+    return Job(id=f"{kind}:{turn}", kind=kind, scope=SCOPE, payload=payload, due_at=START)
 
 
 def job(n: int, kind: str, text: str) -> Job:
     """Return a job of a commit."""
-    return Job(id=f"{kind}:{n}", kind=kind, scope=SCOPE, payload={"fact": text}, due_at=START)
-
-
-def said_in(record: TurnRecord) -> list[Mapping[str, Any]]:
-    """Return its messages."""
-    return [line for line in record.lines if line.get("role")]
+    payload = {"fact": text, "text": text, "person": "telegram:43"}
+    return Job(id=f"{kind}:{n}", kind=kind, scope=SCOPE, payload=payload, due_at=START)
 
 
 def record(text: str) -> TurnRecord:
@@ -40,55 +35,62 @@ def record(text: str) -> TurnRecord:
     return exchange(0, 0, said=text)
 
 
-async def test_the_words_are_left_out_and_everything_else_stays() -> None:
+def said_in(record: TurnRecord) -> list[Mapping[str, Any]]:
+    """Return its messages."""
+    return [line for line in record.lines if line.get("role")]
+
+
+def test_the_words_are_left_out_and_everything_else_stays() -> None:
     """Lines keep their number, order and ids; a job with the words is dropped, and an erasure's own job is not."""
-    commits = CommitFilter(FakeJobs(), lambda: START)
-    commits.begin(SCOPE, "forget:t1", words())
     before = record(f"my {WORD} leaks")
-    jobs = [job(1, REMEMBER, f"a {WORD}"), job(2, REMEMBER, "a boat"), job(3, "forget", WORD)]
-    after, left = await commits.apply(SCOPE, before, jobs)
-    assert WORD not in str(after.lines)
-    assert [(each.get("i"), each.get("role")) for each in after.lines] == [
+    jobs = (job(1, REMEMBER, f"a {WORD}"), job(2, REMEMBER, "a boat"), job(3, REMIND, f"the {WORD}"), erasure())
+    picture = Attachment(kind="image", name=f"{WORD}.png", size=1)
+    message = OutboundMessage(id="t2.1", key=before.key, text=f"your {WORD}", attachments=(picture,))
+    moved = JobAdvance(job(4, REMIND, "a boat"), job(5, REMIND, f"a {WORD}"))
+    commit = TurnCommit(record=before, outbound=(message,), jobs=jobs, advances=(moved,))
+    cleared = FILTER.clear_commit([erasure()], commit)
+    assert WORD not in str((cleared.record.lines, cleared.outbound))
+    assert [(each.get("i"), each.get("role")) for each in cleared.record.lines] == [
         (each.get("i"), each.get("role")) for each in before.lines
     ]
-    assert replace(after, lines=before.lines) == before
-    assert [each.id for each in left] == [f"{REMEMBER}:2", "forget:3"]
-    clean = record("my boat leaks")
-    assert (await commits.apply(SCOPE, clean, ()))[0] == clean
+    assert replace(cleared.record, lines=before.lines) == before
+    assert [each.id for each in cleared.jobs] == [f"{REMEMBER}:2", "forget:t1"]
+    assert cleared.advances == (replace(moved, next=None),)
+    assert replace(cleared.outbound[0], text=message.text, attachments=(picture,)) == message
+    clean = TurnCommit(record=record("my boat leaks"), jobs=jobs[1:2])
+    assert FILTER.clear_commit([erasure(), erasure("purge", turn="t2")], clean) == clean
 
 
-async def test_only_its_scope_passes_and_only_until_the_end() -> None:
-    """Of two erasures the other one goes on."""
-    commits = CommitFilter(FakeJobs(), lambda: START)
-    commits.begin(SCOPE, "forget:t1", words())
-    commits.begin(SCOPE, "purge:t2", words(is_purge=True))
-    assert not commits.has_words("people/bob")
-    commits.end(SCOPE, "forget:t1")
-    commits.end(SCOPE, "forget:t1")
-    assert commits.has_words(SCOPE)
-    commits.end(SCOPE, "purge:t2")
-    assert not commits.has_words(SCOPE)
+def test_the_turn_that_erases_is_stored_as_it_is() -> None:
+    """Its answer is about the erasure, and its messages were chosen by it already."""
+    commit = TurnCommit(record=record(f"forget my {WORD}"))
+    assert FILTER.clear_commit([erasure(turn=commit.record.turn)], commit) == commit
 
 
-async def test_a_member_leaves_other_peoples_turns_alone() -> None:
-    """In a group only the member's own messages and their answers lose the words."""
-    member = replace(ANN, sender="43", may_all=False)
-    commits = CommitFilter(FakeJobs(), lambda: START)
-    commits.begin(SCOPE, "forget:t1", words(requester=member))
-    before = record(f"my {WORD} leaks")
-    jobs = [job(1, REMEMBER, f"a {WORD}")]
-    assert await commits.apply(SCOPE, before, jobs) == (before, jobs)
+@pytest.mark.parametrize("sender", ["43", "44"])
+def test_a_member_leaves_other_peoples_turns_alone(sender: str) -> None:
+    """In a group only the member's own messages and their answers lose the words, and only their own reminders."""
+    member = erasure(may_all=False, sender=sender)
+    commit = TurnCommit(record=record(f"my {WORD} leaks"), jobs=(job(1, REMEMBER, f"a {WORD}"),))
+    assert FILTER.clear_commit([member], commit) == commit
+    reminder = job(2, REMIND, f"a {WORD}")
+    assert FILTER.clear_job([member], reminder) == (None if sender == "43" else reminder)
 
 
-@pytest.mark.parametrize(("minutes", "has_job", "stays"), [(9, False, True), (11, False, False), (11, True, True)])
-async def test_an_erasure_whose_command_failed_ends(minutes: int, has_job: bool, stays: bool) -> None:
-    """Without its job it ends after ten minutes; with it, an erasure may wait for turns as long as it has to."""
-    now, queue = START, FakeJobs()
-    commits = CommitFilter(queue, lambda: now)
-    commits.begin(SCOPE, "forget:1", words())
-    if has_job:
-        await queue.put(job(1, "forget", WORD))
-    now = START + timedelta(minutes=minutes)
-    after, _ = await commits.apply(SCOPE, record(WORD), ())
-    assert (WORD not in str(said_in(after))) is stays
-    assert commits.has_words(SCOPE) is stays
+def test_documents_lose_lines_that_the_requester_may_erase() -> None:
+    """An admin erases every line with the words, a member those that they add themselves."""
+    before = {"MEMORY.md": f"- a {WORD}\n"}
+    texts = {"MEMORY.md": f"- a {WORD}\n- a boat\n- one more {WORD}\n"}
+    member = erasure(may_all=False, sender="43")
+    assert FILTER.clear_texts([erasure()], texts, before, "") == {"MEMORY.md": "- a boat\n"}
+    assert FILTER.clear_texts([member], texts, before, "telegram:42") == texts
+    assert FILTER.clear_texts([member], texts, before, "telegram:43") == {"MEMORY.md": f"- a {WORD}\n- a boat\n"}
+
+
+def test_summaries_and_messages_without_one_lose_the_words() -> None:
+    """Only an admin's erasure takes them out of summaries, which are about everybody."""
+    entry = HistoryEntry(timestamp="2026-11-20 10:00", content=f"She sails.\nThe {WORD} leaks.", entry="e1")
+    assert FILTER.clear_entry([erasure()], entry).content == "She sails."
+    assert FILTER.clear_entry([erasure(may_all=False)], entry) == entry
+    messages = said_in(record(f"my {WORD} leaks"))
+    assert WORD not in str(FILTER.clear_messages([erasure()], messages))
