@@ -113,6 +113,11 @@ def _prepare(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> bool
                 f"an erasure has not reached the files of {', '.join(owed)}, and its words would come back: start"
                 " Parlour, which goes on with it, and try again"
             )
+        if url and news.turns.turns and news.turns.has_newer:
+            raise UserError(
+                "the database has newer turns than the files of this home, too, and one transcript cannot have both:"
+                " `parlour accept-loss` goes on with those of the database and keeps these files in backups/"
+            )
         typer.echo("\n".join(["the files of this home have what the store lacks:", *news.lines()]))
         _ask("Take it over? What the store has stays.", is_sure=is_sure)
         typer.echo(_mark(home, url, choice).describe(choice))

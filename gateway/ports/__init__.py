@@ -55,6 +55,7 @@ from gateway.ports.files import FileTotal as FileTotal
 from gateway.ports.files import ScopeFile as ScopeFile
 from gateway.ports.files import ScopeFileChange as ScopeFileChange
 from gateway.ports.history import HISTORY_JSONL as HISTORY_JSONL
+from gateway.ports.history import PRINTED_MARKS as PRINTED_MARKS
 from gateway.ports.history import RAW_JSONL as RAW_JSONL
 from gateway.ports.history import HistoryEntry as HistoryEntry
 from gateway.ports.history import HistoryRevs as HistoryRevs
@@ -64,6 +65,7 @@ from gateway.ports.history import MarkKind as MarkKind
 from gateway.ports.history import NoteChange as NoteChange
 from gateway.ports.history import ScopeHistory as ScopeHistory
 from gateway.ports.history import StoredNote as StoredNote
+from gateway.ports.history import mark_file as mark_file
 from gateway.ports.journal import REMEMBER as REMEMBER
 from gateway.ports.journal import STOP_WANTED as STOP_WANTED
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome

@@ -39,6 +39,14 @@ class MarkKind(StrEnum):
     IMPORTED = "imported"  # fingerprints of what was imported
 
 
+PRINTED_MARKS = (MarkKind.KEYS, MarkKind.USED, MarkKind.FLUSHED, MarkKind.IMPORTED)  # each kind is a file
+
+
+def mark_file(kind: str) -> str:
+    """Return the name of the file that marks of a kind are printed to."""
+    return f".{kind}.json"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNote:
     """A dated note, or an archive of MEMORY.md."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from gateway.ports.erasure import ErasedWords
 from gateway.ports.history import (
     HISTORY_JSONL,
+    PRINTED_MARKS,
     RAW_JSONL,
     HistoryEntry,
     HistoryRevs,
@@ -25,6 +26,7 @@ from gateway.ports.history import (
     NoteChange,
     ScopeHistory,
     StoredNote,
+    mark_file,
 )
 from gateway.ports.journal import Job, Line
 from gateway.store.database import SET_META, Database, upsert_sql
@@ -320,7 +322,7 @@ def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], mark
                 "UPDATE note_file SET rev = ?, body = ? WHERE scope = ? AND name = ?",
                 (_rev(change.body), change.body, scope, quote(name)),
             )
-    _make_stale(database, scope, notes)
+    _make_stale(database, scope, [*notes, *(mark_file(kind) for kind in marks if kind in PRINTED_MARKS)])
     for kind, changes in marks.items():
         gone = [(scope, kind, quote(name)) for name, value in changes.items() if value is None]
         kept = [(scope, kind, quote(name), quote(value)) for name, value in changes.items() if value is not None]
@@ -382,7 +384,9 @@ def _put(database: Database, scope: str, contents: ScopeHistory) -> None:
     )
     files = [HISTORY_JSONL] if entries else []
     files += [DREAM_CURSOR] if contents.dream_cursor else []
-    _make_stale(database, scope, [*files, *([RAW_JSONL] if contents.raws else ()), *contents.notes])
+    files += [*([RAW_JSONL] if contents.raws else ()), *contents.notes]
+    files += [mark_file(kind) for kind in contents.marks if kind in PRINTED_MARKS]
+    _make_stale(database, scope, files)
 
 
 def _put_raws(database: Database, scope: str, bodies: Sequence[bytes]) -> None:
@@ -395,6 +399,8 @@ def _put_raws(database: Database, scope: str, bodies: Sequence[bytes]) -> None:
 
 def _remove(database: Database, scope: str) -> None:
     names = database.execute("SELECT name FROM note_file WHERE scope = ?", (scope,)).fetchall()
+    kinds = database.execute("SELECT DISTINCT kind FROM memory_mark WHERE scope = ?", (scope,)).fetchall()
+    names += [(mark_file(kind),) for (kind,) in kinds if kind in PRINTED_MARKS]
     known = database.execute("SELECT 1 FROM history WHERE scope = ?", (scope,)).fetchone()
     if known is not None:
         _make_stale(database, scope, [HISTORY_JSONL, RAW_JSONL, DREAM_CURSOR, *(unquote(name) for (name,) in names)])

@@ -72,7 +72,8 @@ def printed(home: Path) -> Mapping[str, bytes]:
     for scope in (SCOPE, ROOM):
         for path in sorted((home / scope).rglob("*")):
             name = path.relative_to(home)
-            if path.is_file() and not {".git", ".mirror"} & set(name.parts) and path.suffix in (".jsonl", ".md", ""):
+            is_inside = {".git", ".mirror"} & set(name.parts)
+            if path.is_file() and not is_inside and not path.name.startswith("index.db"):
                 found[str(name)] = path.read_bytes()
         with open_repo(home / scope / "memory" / ".git", make=False) as repo:
             found[f"{scope}/.git"] = repo.head()
@@ -123,7 +124,7 @@ async def stored(parlour: InProcessGateway) -> Mapping[str, Any]:
         found[scope] = (
             [replace(turn, seq=0) for turn in turns],
             [(replace(each.change, number=0, at=each.change.at.replace(microsecond=0)), each.texts) for each in states],
-            replace(await store.history.load(scope), marks={}),
+            await store.history.load(scope),
         )
     return found
 

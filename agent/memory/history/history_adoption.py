@@ -103,5 +103,5 @@ def _is_merged(home: Path, disk: Disk, move: ScopeMove) -> bool:
 
 
 def _remove_replaced(folder: Path, disk: Disk) -> None:
-    for path in [path for name in REPLACED for path in folder.glob(name)]:
+    for path in sorted(folder.glob(REPLACED)):
         disk.remove(path)

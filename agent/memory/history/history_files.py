@@ -11,7 +11,6 @@ from agent.memory.history.history_log import (
     CURSOR,
     DREAM_CURSOR,
     HISTORY_JSONL,
-    KEYS,
     RAW_JSONL,
     HistoryLog,
     read_cursor,
@@ -20,15 +19,14 @@ from agent.memory.history.history_markdown import HISTORY_MD, format_entry
 from agent.memory.history.plain_files import NOTE_NAME as NOTE_NAME
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import MarkKind, ScopeHistory, StoredNote
+from gateway.ports import PRINTED_MARKS, MarkKind, ScopeHistory, StoredNote, mark_file
 from gateway.text.history_lines import read_entry
 
 OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
-MARK_FILES = {MarkKind.KEYS: KEYS, MarkKind.USED: ".used.json", MarkKind.FLUSHED: ".flushed.json"}
-_FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR})
-_IMPORTED = ".imported"  # ends the names of files with fingerprints: merged scopes have several
-# Files that go when they were taken over; the others are printed again.
-REPLACED = (*MARK_FILES.values(), f"*{_IMPORTED}")
+MARK_FILES = {kind: mark_file(kind) for kind in PRINTED_MARKS}
+_FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR, *MARK_FILES.values()})
+_IMPORTED = ".imported"  # ends the names of files with fingerprints of earlier releases: merged scopes have several
+REPLACED = f"*{_IMPORTED}"  # goes when it was taken over; the other files are printed again
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -48,6 +46,7 @@ def printed_files(history: ScopeHistory) -> dict[str, bytes]:
         CURSOR: b"%d\n" % history.cursor if history.cursor else b"",
         DREAM_CURSOR: b"%d\n" % history.dream_cursor if history.dream_cursor else b"",
         **{name: note.body for name, note in history.notes.items()},
+        **{MARK_FILES[kind]: encode(marks) for kind, marks in history.marks.items() if kind in MARK_FILES},
     }
     return {name: data for name, data in files.items() if data}
 
@@ -66,7 +65,7 @@ def read_files(folder: Path, disk: Disk) -> ScopeHistory:
         if NOTE_NAME.match(path.name)
     }
     marks = {kind: _record(disk, folder / name) for kind, name in MARK_FILES.items()}
-    marks[MarkKind.IMPORTED] = {
+    marks[MarkKind.IMPORTED] |= {
         word: ""
         for path in sorted(folder.glob(f"*{_IMPORTED}"))
         for line in _lines(disk, path)  # a torn one is left out

@@ -25,7 +25,6 @@ log = structlog.get_logger(__name__)
 CURSOR = ".cursor"
 DREAM_CURSOR = ".dream_cursor"
 LOCK = ".lock"  # the scope's, which guards its documents too
-KEYS = ".keys.json"  # of lines that no summary added; those of the others are in their history entries
 _LARGEST = 2**53
 
 

@@ -275,7 +275,7 @@ async def test_a_scope_is_replaced_and_removed_as_a_whole(backend: StoreBackend)
     store = await backend.reopen()
     assert await store.history.load(OTHER) == owned
     assert await store.history.load(SCOPE) == ScopeHistory(cursor=301)
-    files = [".dream_cursor", HISTORY_JSONL, RAW_JSONL]
+    files = [".dream_cursor", ".keys.json", HISTORY_JSONL, RAW_JSONL]
     assert await stale(store) == sorted(f"memory/{name}" for name in [*files, NOTE])
     assert await stale(store, OTHER) == sorted(f"memory/{name}" for name in [*files, ARCHIVE])
     await store.history.remove(OTHER)
@@ -308,8 +308,10 @@ async def test_a_change_during_printing_is_printed_again(store: Store) -> None:
     assert await stale(store, OTHER) == []
     await print_all(store)
     await store.history.append(SCOPE, entry(2))
-    await store.history.write(SCOPE, marks={MarkKind.USED: {"abc": "2026-11-28T12:00"}})
     assert await stale(store) == []
+    await store.history.write(SCOPE, marks={MarkKind.USED: {"abc": "2026-11-28T12:00"}})
+    assert await stale(store) == ["memory/.used.json"]
+    await print_all(store)
     await store.history.advance_dream(SCOPE, 1)
     assert await stale(store) == ["memory/.dream_cursor"]
     assert not await store.transcripts.stale_files()  # which are not these
