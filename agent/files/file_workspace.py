@@ -183,6 +183,8 @@ class FileWorkspace:
         while not is_done:
             is_done = True
             for file in await self.store.files(self.scope, *KINDS):
+                if file.kind is FileKind.CALL and not file.original:
+                    continue
                 name = file.original or file.name
                 data = await self.store.load(self.scope, file)
                 if data is None:

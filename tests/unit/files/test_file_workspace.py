@@ -336,7 +336,7 @@ async def test_erasing_reaches_files_and_deleted_copies(workspace: FileWorkspace
     assert await marked(workspace) == {"a.txt"}
     assert await workspace.deleted_files() == []
     assert await workspace.erase(lambda *_: None) == ["a.txt", "b.txt"]
-    assert await files.files(ANN) == []
+    assert await workspace.list_files() == []
 
 
 async def test_erasing_reaches_the_name_of_a_restored_file(workspace: FileWorkspace, files: FileStore) -> None:
