@@ -13,6 +13,7 @@ from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.outbox import blank_delivered
 from gateway.store.proposals import move_proposals
 from gateway.store.row_codec import (
     encode_job,
@@ -145,9 +146,13 @@ class SqlAccountLinks:
     async def mark_moved(self, move: ScopeMove) -> None:
         """Say that the files stand where they belong."""
         await self._engine.save_files(None)
-        await self._engine.writer.submit(
-            lambda database: database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()
-        )
+
+        def mark(database: Database) -> None:
+            if move.kind == "unlink":  # what was being delivered when it began
+                _blank_answers(database, move)
+            database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()
+
+        await self._engine.writer.submit(mark)
 
     async def _begin(self, move: ScopeMove, change: Callable[[Database, ScopeMove], ScopeMove]) -> None:
         def begin(database: SharedDatabase) -> LinkSnapshot:
@@ -205,6 +210,7 @@ def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
     (since,) = database.execute("SELECT at FROM account WHERE identity = ?", (identity,)).fetchone()
     keys = [key for (key,) in database.execute("SELECT key FROM account_chat WHERE identity = ?", (identity,))]
     ended = _end_conversations(database, move.source, move.at)
+    _blank_answers(database, move)
     for key in keys:
         database.execute("UPDATE session SET scope = ? WHERE key = ?", (quote(move.target), key))
     move_newest(database, quote(move.source), quote(move.target), keys=keys)
@@ -257,6 +263,13 @@ def _end_conversations(database: Database, scope: str, at: datetime) -> list[tup
             (key,),
         )
     return [(str(read_key(key)), transcript) for key, transcript, next_index in found if next_index]
+
+
+def _blank_answers(database: Database, move: ScopeMove) -> None:
+    """Blank the delivered answers of every chat: those of one person's are out of the other's reach from here on."""
+    scopes = (quote(move.source), quote(move.target))
+    found = database.execute("SELECT key FROM session WHERE scope IN (?, ?)", scopes).fetchall()
+    blank_delivered(database, [key for (key,) in found])
 
 
 def _split_jobs(database: Database, move: ScopeMove, keys: frozenset[str]) -> None:

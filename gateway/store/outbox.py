@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
 from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.claims import IS_HELD, claim_name
-from gateway.store.database import BURY, LOCKED, Database
+from gateway.store.database import BURY, LISTED, LOCKED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
     micros,
@@ -243,6 +243,8 @@ _END = sql(  # the message and its turn's preview
 )
 _RECOVER = "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending'"
 RECOVER_PARTS = sql(_RECOVER, "AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)")
+_DELIVERED = sql("SELECT payload, seq FROM outbox WHERE open IS NULL AND key", LISTED)
+_OTHER_TEXTS = frozenset({"attachments", "sources", "links"})  # that a message may have beside its text
 _SHOWN = frozenset({"sending", "sent", "unknown"})
 
 
@@ -531,8 +533,22 @@ def dead_groups(database: Database) -> tuple[DeadLetterGroup, ...]:
 
 
 def _blank(payload: str) -> str:
-    fields = {name: value for name, value in read_json(payload).items() if name != "attachments"}
+    fields = {name: value for name, value in read_json(payload).items() if name not in _OTHER_TEXTS}
     return write_json({**fields, "text": ""})
+
+
+def blank_delivered(database: Database, keys: Iterable[str]) -> None:
+    """Blank the texts of all messages of *keys*, as column values, that are delivered or given up."""
+    found = database.execute(_DELIVERED, (write_json(list(keys)),)).fetchall()
+    _blank_rows(database, found)
+
+
+def _blank_rows(database: Database, rows: Iterable[tuple[str, int]]) -> int:
+    blanked = [(_blank(payload), seq) for payload, seq in rows]
+    database.executemany("UPDATE outbox SET payload = ? WHERE seq = ?", blanked)
+    nothing = write_json({"text": ""})
+    database.executemany("UPDATE part SET payload = ? WHERE message = ?", [(nothing, seq) for _, seq in blanked])
+    return len(blanked)
 
 
 def purge(database: Database, blank: tuple[int, int], forget_before: int, rows: tuple[int, int]) -> int:
@@ -543,14 +559,11 @@ def purge(database: Database, blank: tuple[int, int], forget_before: int, rows: 
     found = database.execute(
         "SELECT payload, seq FROM outbox WHERE seq >= ? AND seq < ? AND ended_at >= ? AND ended_at < ?", (*rows, *blank)
     )
-    blanked = [(_blank(payload), seq) for payload, seq in found]
-    database.executemany("UPDATE outbox SET payload = ? WHERE seq = ?", blanked)
-    nothing = write_json({"text": ""})
-    database.executemany("UPDATE part SET payload = ? WHERE message = ?", [(nothing, seq) for _, seq in blanked])
+    blanked = _blank_rows(database, found)
     gone = database.execute(
         "DELETE FROM outbox WHERE seq >= ? AND seq < ? AND ended_at IS NOT NULL AND ended_at < ? "
         "AND seq < (SELECT max(seq) FROM outbox) RETURNING seq",
         (*rows, forget_before),
     ).fetchall()
     database.executemany("DELETE FROM part WHERE message = ?", gone)
-    return len(blanked) + len(gone)
+    return blanked + len(gone)

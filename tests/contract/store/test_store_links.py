@@ -9,7 +9,7 @@ from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, MessageOutcome, ScopeMove, TurnRecord
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.turns import START
+from tests.fakes.turns import START, accept, answered, claim, parts_of, receipt, said
 
 ANN, BOB = "telegram%3a42", "slack%3at1%3au7"
 CHATS = {ANN: SessionKey("telegram", "42"), BOB: SessionKey("slack", "D1")}
@@ -45,6 +45,13 @@ async def talked(store: Store, account: str) -> None:
     job = Job(id=f"note:{account}", kind="note", scope=f"people/{account}", payload=payload, due_at=START)
     await store.jobs.put(job)
     await store.people.prefer(f"people/{account}", "language", account[:2])
+
+
+async def answer_as_ann(store: Store, key: SessionKey, message_id: str, text: str) -> None:
+    """Answer a message of a chat of Ann's, linked ones included."""
+    await accept(store, said(key=key, id=message_id))
+    lease = await claim(store, key)
+    await store.journal.commit(lease, answered(lease, text, scope=f"people/{ANN}"))
 
 
 async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(backend: StoreBackend) -> None:
@@ -94,6 +101,36 @@ async def test_unlinked_each_has_their_own_and_begins_anew(backend: StoreBackend
     assert move.since == START
     assert move.keys == (str(CHATS[BOB]),)
     assert dict(move.ended) == {str(key): transcript for key, transcript in before.items()}
+
+
+async def test_unlinked_answers_that_were_delivered_are_blank(store: Store) -> None:
+    """One chat may show the other's memory: no later erasure of its owner reaches it. What is not sent yet stays."""
+    for account in (ANN, BOB):
+        await talked(store, account)
+    await store.links.link(LINK)
+    await store.links.mark_moved(LINK)
+    for n, key in enumerate(CHATS.values()):
+        await answer_as_ann(store, key, f"1{n}", "my zeppelin leaks")
+        delivery = await store.outbox.next(key)
+        assert delivery is not None
+        (part,) = parts_of(delivery.message, 1)
+        await store.outbox.freeze(delivery.message, [part])
+        await store.outbox.mark_sent(receipt(part, f"90{n}"))
+    bob = CHATS[BOB]
+    await answer_as_ann(store, bob, "2", "a late zeppelin")
+    await store.links.unlink(UNLINK)
+    delivered = [await store.outbox.sent_message(key, f"90{n}") for n, key in enumerate(CHATS.values())]
+    assert [each and each.text for each in delivered] == ["", ""]
+    late = await store.outbox.next(bob)
+    assert late is not None
+    assert late.message.text == "a late zeppelin"
+    (part,) = parts_of(late.message, 1)
+    await store.outbox.freeze(late.message, [part])
+    await store.outbox.mark_sent(receipt(part, "905"))
+    (move,) = await store.links.moves()
+    await store.links.mark_moved(move)
+    left = await store.outbox.messages_of(late.message.turn)
+    assert "zeppelin" not in str(left)
 
 
 async def test_a_note_is_replaced_by_who_knows_what_it_was(store: Store) -> None:
