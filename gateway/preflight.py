@@ -1,13 +1,12 @@
 """Checks before a gateway starts, shared by `parlour run` and `parlour doctor`.
 
-The checks change nothing. Each returns the error line that the start itself would end with.
+The checks change nothing. One that fails has the error line that the start itself would end with.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
@@ -24,38 +23,33 @@ from gateway.home import (
 )
 from gateway.journal_file import files_of, lost_journal, misplaced_journal, stamp_of
 from gateway.net.addresses import cannot_listen
+from gateway.ports.findings import Finding, FindingLevel, fail, ok
 from gateway.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightCheck:
-    """The result of one check; `mistake` is its error line, or ""."""
-
-    name: str
-    mistake: str
-    well: str = ""  # the line of a check that passed
-
-
-def before_start(settings: Settings) -> Iterator[PreflightCheck]:
+def before_start(settings: Settings) -> Iterator[Finding]:
     """Yield the checks in the order in which a start meets them."""
     home = Home(settings.home)
-    yield PreflightCheck("home", home_mistake(settings.home), f"{settings.home} is writable")
-    yield PreflightCheck("owner", owner_mistake(home), "its files are readable and writable")
-    yield PreflightCheck("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
-    yield PreflightCheck("schema", schema_mistake(home), "this version supports the schema of the data")
+    yield _judge("home", home_mistake(settings.home), f"{settings.home} is writable")
+    yield _judge("owner", owner_mistake(home), "its files are readable and writable")
+    yield _judge("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
+    yield _judge("schema", schema_mistake(home), "this version supports the schema of the data")
     store = misplaced_journal(home.journal, has_database=bool(settings.store.address))
-    yield PreflightCheck("message store", store, "the messages of this home are in no other store")
-    yield PreflightCheck("journal", lost_journal(home.journal), "is the journal of the last start")
-    yield PreflightCheck(
-        "port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free"
-    )
+    yield _judge("message store", store, "the messages of this home are in no other store")
+    yield _judge("journal", lost_journal(home.journal), "is the journal of the last start")
+    port = port_mistake(settings.web.host, settings.web.port)
+    yield _judge("port", port, f"port {settings.web.port} is free")
+
+
+def _judge(name: str, mistake: str, well: str) -> Finding:
+    return fail(mistake, name) if mistake else ok(well, name)
 
 
 def require_startable(settings: Settings) -> None:
     """Raise UserError with the first failed check."""
-    for check in before_start(settings):
-        if check.mistake:
-            raise UserError(check.mistake)
+    for finding in before_start(settings):
+        if finding.level is FindingLevel.FAIL:
+            raise UserError(finding.text)
 
 
 def home_mistake(folder: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from channels.discord import setup
 from channels.discord.settings import DiscordSettings
-from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
+from gateway.ports import Channel, ChannelContext, Finding, SetupQuestion
 
 # Below this level the library logs addresses, headers or bodies, which hold the token.
 logging.getLogger("discord").setLevel(logging.WARNING)
@@ -42,7 +42,7 @@ class DiscordPlugin:
         """Return the questions of `parlour init`, in order."""
         return setup.questions()
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         """Return findings on token, intent, sessions and guilds, by real calls."""
         return await setup.verify(settings, proxy=environment.get("PARLOUR_PROXY", ""))
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from channels.kit.setup import failed, good, warning
-from gateway.ports import SetupFinding, SetupQuestion
+from gateway.ports import Finding, SetupQuestion, fail, ok, warn
 
 if TYPE_CHECKING:
     import aiohttp
@@ -74,14 +73,14 @@ def not_discord(api_url: str) -> str:
     return f"the server at {api_url} is not Discord; correct `api_url`, or remove it"
 
 
-async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
+async def verify(settings: Any, *, proxy: str = "") -> Sequence[Finding]:
     """Return the findings of real calls. Never raises for an answer of Discord."""
     import aiohttp
 
     from gateway.net.aiohttp_proxy import connector
 
     if settings.token is None:
-        return [failed(f"no token is set; {STEPS[1]}")]
+        return [fail(f"no token is set; {STEPS[1]}")]
     headers = {"Authorization": f"Bot {settings.token.get_secret_value()}", "User-Agent": "DiscordBot (parlour, 0)"}
     try:
         async with (
@@ -91,9 +90,9 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
             return await _SetupCheck(session, settings.api_url.rstrip("/"), settings.shards).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__})"
-        return [failed(f"{text}; check the network, or set PARLOUR_PROXY")]
+        return [fail(f"{text}; check the network, or set PARLOUR_PROXY")]
     except (KeyError, TypeError, ValueError, AttributeError):
-        return [failed(not_discord(settings.api_url))]
+        return [fail(not_discord(settings.api_url))]
 
 
 class _SetupCallFailed(Exception):
@@ -110,13 +109,13 @@ class _SetupCheck:
         self._shards = shards
         self._base = base
 
-    async def run(self) -> list[SetupFinding]:
+    async def run(self) -> list[Finding]:
         try:
             bot = await self._get("/users/@me")
         except _SetupCallFailed as error:
             is_other = not error.is_from_discord and not is_discord(self._base)
-            return [failed(not_discord(self._base) if is_other else _explain(str(error)))]
-        findings = [good(f"the token belongs to {bot['username']}")]
+            return [fail(not_discord(self._base) if is_other else _explain(str(error)))]
+        findings = [ok(f"the token belongs to {bot['username']}")]
         try:
             application = await self._get("/applications/@me")
             findings.append(_intent(int(application.get("flags") or 0)))
@@ -127,7 +126,7 @@ class _SetupCheck:
             findings += _shards(int(gateway["shards"]), self._shards)
             findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
         except _SetupCallFailed as error:
-            findings.append(warning(f"Discord answered HTTP {error}; try again in a minute"))
+            findings.append(warn(f"Discord answered HTTP {error}; try again in a minute"))
         return findings
 
     async def _get(self, path: str) -> Any:
@@ -137,7 +136,7 @@ class _SetupCheck:
             return await response.json(content_type=None)
 
 
-_ELSEWHERE = warning(
+_ELSEWHERE = warn(
     "commands and buttons are sent to another server; clear the field Interactions Endpoint URL:"
     f" {PORTAL}, your application, General Information, Save Changes"
 )
@@ -159,37 +158,37 @@ def _explain(status: str) -> str:
     return f"Discord answered HTTP {status}; if that continues, see https://discordstatus.com"
 
 
-def _intent(flags: int) -> SetupFinding:
+def _intent(flags: int) -> Finding:
     if flags & _CONTENT_INTENT:
-        return good("Message Content Intent is on")
+        return ok("Message Content Intent is on")
     text = (
         f"Message Content Intent is off, so Discord would close the connection; switch it on: {PORTAL},"
         " your application, Bot, Privileged Gateway Intents, Save Changes"
     )
-    return failed(text)
+    return fail(text)
 
 
-def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
+def _sessions(limit: Mapping[str, Any]) -> Finding:
     left, minutes = int(limit["remaining"]), int(limit["reset_after"]) // 60_000
     if left > _FEW_LEFT:
-        return good(f"{left} of {limit['total']} sessions are left today")
+        return ok(f"{left} of {limit['total']} sessions are left today")
     text = f"only {left} of {limit['total']} sessions are left for {minutes} minutes; find out why the bot reconnects"
-    return warning(text) if left else failed(text)
+    return warn(text) if left else fail(text)
 
 
-def _shards(recommended: int, configured: int) -> list[SetupFinding]:
+def _shards(recommended: int, configured: int) -> list[Finding]:
     """Return nothing for the one shard that nearly every bot has."""
     if configured and configured < recommended:
         text = f"Discord recommends {recommended} shards, and {configured} is set; set `shards` to auto"
-        return [warning(f"{text}, for it refuses bots with more than 2,500 servers on a shard")]
+        return [warn(f"{text}, for it refuses bots with more than 2,500 servers on a shard")]
     total = configured or recommended
-    return [good(f"Discord is connected over shards 0 to {total - 1}")] if total > 1 else []
+    return [ok(f"Discord is connected over shards 0 to {total - 1}")] if total > 1 else []
 
 
-def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> SetupFinding:
+def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> Finding:
     link = invite_url(application)
     if not guilds:
-        return warning(f"the bot is in no server; add it to yours with this link: {link}")
+        return warn(f"the bot is in no server; add it to yours with this link: {link}")
     names = ", ".join(str(guild["name"]) for guild in guilds[:5])
     more = f" and {len(guilds) - 5} more" if len(guilds) > 5 else ""
-    return good(f"the bot is in {names}{more}; add it to another server: {link}")
+    return ok(f"the bot is in {names}{more}; add it to another server: {link}")

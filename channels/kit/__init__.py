@@ -2,6 +2,5 @@
 
 `lookups` expiring look-ups, `reactions` acknowledging reactions with a durable record, `followed_threads` threads that
 need no mention, `pending_responses` presses and commands, `slots` limits for each person or chat, `background` tasks,
-typing indicators and token buckets, `parts` files and receipts, `settings` validators, `setup` findings of
-`parlour doctor`, `webhook` request bodies.
+typing indicators and token buckets, `parts` files and receipts, `settings` validators, `webhook` request bodies.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from channels.slack.oauth_scopes import manifest
 from channels.slack.settings import SlackSettings
 from gateway.events import SessionKey
-from gateway.ports import Channel, ChannelContext, SetupFinding, SetupLevel, SetupQuestion
+from gateway.ports import Channel, ChannelContext, Finding, SetupQuestion, fail
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 _DIRECT = "D"  # the first letter of a direct message's id
@@ -87,10 +87,10 @@ class SlackPlugin:
             ),
         )
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         """Return findings on tokens, scopes, Socket Mode and workspace, by real calls."""
         if not _has_library():
-            return (SetupFinding(level=SetupLevel.WRONG, text=_NO_LIBRARY),)
+            return (fail(_NO_LIBRARY),)
         from channels.slack.setup import verify
 
         return await verify(settings, environment)

@@ -12,22 +12,21 @@ from typing import Any
 import aiohttp
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from channels.kit.setup import failed, good, warning
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.oauth_scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
 from gateway.net.aiohttp_proxy import connector
-from gateway.ports import SetupFinding
+from gateway.ports import Finding, fail, ok, warn
 
 _TIMEOUT = 14.0  # seconds for everything
 _HELLO_TIMEOUT = 5.0
 _APP = re.compile(r"xapp-\d+-(A[A-Z0-9]+)-")
 
 
-async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
     """Return the findings of real calls; see `SupportsSetup`."""
-    collected: list[SetupFinding] = []
+    collected: list[Finding] = []
     token = settings.bot_token.get_secret_value() if settings.bot_token else ""
     api = SlackApi(token, settings.base_url, proxy=environment.get("PARLOUR_PROXY", ""))
     try:
@@ -36,7 +35,7 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
                 collected += [finding]  # one by one: findings before the timeout count
     except TimeoutError:
         collected.append(
-            failed(f"Slack did not answer in time at {settings.base_url}; check the network, or set PARLOUR_PROXY")
+            fail(f"Slack did not answer in time at {settings.base_url}; check the network, or set PARLOUR_PROXY")
         )
     finally:
         await api.close()
@@ -45,18 +44,18 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
 
 async def _findings(
     api: SlackApi, settings: SlackSettings, environment: Mapping[str, str]
-) -> AsyncGenerator[SetupFinding, None]:
+) -> AsyncGenerator[Finding, None]:
     try:
         account = await api.post("auth.test")
     except SendFailed as error:
         yield _bot_refused(error, settings.base_url)
         return
-    yield good(f"the bot is @{account.get('user')} in the workspace {account.get('team')} ({account['team_id']})")
+    yield ok(f"the bot is @{account.get('user')} in the workspace {account.get('team')} ({account['team_id']})")
     for finding in _scopes(account):
         yield finding
     for entry in getattr(settings, "allow_from", ()):
         if entry.startswith("team:") and entry != f"team:{account['team_id']}":
-            yield warning(
+            yield warn(
                 f"allow_from names {entry}, but the bot token belongs to another workspace, {account['team_id']}"
             )
     if settings.by_http:
@@ -66,30 +65,27 @@ async def _findings(
         yield finding
 
 
-def _scopes(account: AsyncSlackResponse) -> Sequence[SetupFinding]:
+def _scopes(account: AsyncSlackResponse) -> Sequence[Finding]:
     granted = scopes_of(account)
     if not granted:
-        return [warning("Slack did not report the scopes of the token")]
+        return [warn("Slack did not report the scopes of the token")]
     lacks = missing(granted)
     mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
     return [
-        (failed if scope.is_needed else warning)(f"without the scope {scope.name}, {scope.lost}; {mend}")
-        for scope in lacks
-    ] or [good("the bot token has all scopes that Parlour uses")]
+        (fail if scope.is_needed else warn)(f"without the scope {scope.name}, {scope.lost}; {mend}") for scope in lacks
+    ] or [ok("the bot token has all scopes that Parlour uses")]
 
 
-def _by_http(environment: Mapping[str, str]) -> SetupFinding:
+def _by_http(environment: Mapping[str, str]) -> Finding:
     public = environment.get("PARLOUR_WEB__PUBLIC_URL", "").rstrip("/")
     where = f"{public or 'https://<your web.public_url>'}/hooks/<the block's name>"
-    return good(
+    return ok(
         f"events arrive over HTTP: set the request URL under Event Subscriptions, Slash Commands and Interactivity to"
         f" {where}, and switch Socket Mode off; Slack checks there whether it reaches the URL"
     )
 
 
-async def _socket(
-    api: SlackApi, settings: SlackSettings, account: AsyncSlackResponse
-) -> AsyncGenerator[SetupFinding, None]:
+async def _socket(api: SlackApi, settings: SlackSettings, account: AsyncSlackResponse) -> AsyncGenerator[Finding, None]:
     token = settings.app_token.get_secret_value() if settings.app_token else ""
     other = await _other_app(api, token, account)
     if other:
@@ -99,22 +95,22 @@ async def _socket(
         answer = await app.post("apps.connections.open")
         yield await _check_connection(str(answer["url"]), api.proxy)
     except SlackRefusal as error:
-        yield failed(
+        yield fail(
             f"Slack refuses to connect with the app-level token ({error.code}): it needs the scope connections:write"
             " (Basic Information, App-Level Tokens), and Socket Mode must be on (Socket Mode, Enable)"
         )
     except SlackTokenRejected as error:
-        yield failed(
+        yield fail(
             f"Slack rejects the app-level token ({error.code}): generate one under Basic Information, App-Level"
             " Tokens, with the scope connections:write"
         )
     except SendFailed as error:
-        yield failed(f"Slack could not be asked to open a connection: {error}")
+        yield fail(f"Slack could not be asked to open a connection: {error}")
     finally:
         await app.close()
 
 
-async def _other_app(api: SlackApi, token: str, account: AsyncSlackResponse) -> SetupFinding | None:
+async def _other_app(api: SlackApi, token: str, account: AsyncSlackResponse) -> Finding | None:
     """Return an error if the app-level token belongs to another app than the bot token."""
     named = _APP.match(token)
     if not named or not account.get("bot_id"):
@@ -126,13 +122,13 @@ async def _other_app(api: SlackApi, token: str, account: AsyncSlackResponse) -> 
     own = str((bot.get("bot") or {}).get("app_id") or "")
     if not own or own == named[1]:
         return None
-    return failed(
+    return fail(
         f"the tokens belong to two apps: the app-level token to {named[1]}, the bot token to {own}; copy both"
         " from the same app"
     )
 
 
-async def _check_connection(url: str, proxy: str) -> SetupFinding:
+async def _check_connection(url: str, proxy: str) -> Finding:
     """Connect for a moment. An event in that time is not acknowledged, so Slack redelivers it."""
     try:
         async with (
@@ -142,17 +138,17 @@ async def _check_connection(url: str, proxy: str) -> SetupFinding:
         ):
             hello = json.loads(await socket.receive_str())
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, TypeError) as error:
-        return failed(f"Socket Mode cannot connect ({type(error).__name__}); check that no proxy blocks wss://")
+        return fail(f"Socket Mode cannot connect ({type(error).__name__}); check that no proxy blocks wss://")
     if hello.get("type") == "hello":
-        return good("Socket Mode is on and connects")
+        return ok("Socket Mode is on and connects")
     if hello.get("reason") == "link_disabled":
-        return failed("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
-    return warning(f"Slack closes the Socket Mode connection at once: {hello.get('reason') or hello.get('type')}")
+        return fail("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
+    return warn(f"Slack closes the Socket Mode connection at once: {hello.get('reason') or hello.get('type')}")
 
 
-def _bot_refused(error: SendFailed, base_url: str) -> SetupFinding:
+def _bot_refused(error: SendFailed, base_url: str) -> Finding:
     if isinstance(error, SlackTokenRejected):
-        return failed(f"Slack rejects the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
+        return fail(f"Slack rejects the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
     if isinstance(error, SlackRefusal | ForeignAnswer) and not is_slack(base_url):
-        return failed(not_slack(base_url, str(error)))
-    return failed(f"Slack cannot be reached at {base_url}: {error}")
+        return fail(not_slack(base_url, str(error)))
+    return fail(f"Slack cannot be reached at {base_url}: {error}")

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from channels.kit.setup import failed, missing_library
 from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsError
-from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
+from gateway.ports import Channel, ChannelContext, Finding, SetupQuestion
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 # Below this level the library logs addresses, headers or bodies, which hold the token.
@@ -66,10 +65,8 @@ class TelegramPlugin:
             ),
         )
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         """Return findings on token, privacy mode, webhook and other pollers, by real calls."""
-        if missing := missing_library("telegram"):
-            return (failed(missing),)
         from channels.telegram.setup import verify
 
         return await verify(settings, environment)

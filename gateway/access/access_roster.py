@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from gateway.access.refusal_log import USUAL
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundMessage, PlatformAccount
 from gateway.ports.access import CODE, AccessEntry, AccessListing, AccessStatus, AccessStore
-from gateway.ports.entry_points import operator_command
 
 _LETS_IN = frozenset({AccessStatus.ALLOWED, AccessStatus.PAIRED})
 _NOBODY: frozenset[str] = frozenset()
@@ -175,35 +172,3 @@ def _listing_of(member: AccessEntry) -> AccessListing:
         at=member.at,
         name=member.name,
     )
-
-
-def pending_summary(waits: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line with the number of pending requests; nothing without requests."""
-    if any(waits.values()):
-        people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "chat", "chats")
-        yield f"{people} and {places} wait for approval: `{operator_command('people pending')}`"
-
-
-def orphan_summary(orphans: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each person who has reminders and no access."""
-    for each in orphans:
-        reminders, who = _count(each["count"], "reminder", "reminders"), each["who"]
-        allow, forget = operator_command(f"people allow {who}"), operator_command(f"people forget {who}")
-        lost = f"{reminders} of {who}, who has no access, will not be sent"
-        yield f"{lost}: `{allow}`, or remove all of their data with `{forget}`"
-
-
-def refusal_summary(refusals: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each channel that rejected messages addressed to the bot."""
-    for name, each in sorted(refusals.items()):
-        if each["messages"]:
-            messages = _count(each["messages"], "message", "messages")
-            people = _count(each["people"], "person", "people")
-            verb = "was" if each["messages"] == 1 else "were"
-            why = ", ".join(f"{reason} {times}" for reason, times in each["reasons"].items() if reason not in USUAL)
-            since, command = f"{each['since'][:19]}Z", operator_command(f"why {name}")
-            yield f"{messages} of {people} on {name} {verb} rejected since {since} ({why}): `{command}`"
-
-
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"

@@ -94,21 +94,6 @@ def alert_status(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
     }
 
 
-def status_line(status: Mapping[str, Any]) -> str:
-    """Return the result of `alert_status` as one line for operators."""
-    if status["untold"]:
-        knows = "the notice to an owner did not arrive" if status["lost"] else "no owner has been notified yet"
-    else:
-        knows = f"owners notified at {status['told_at']}" if status["told_at"] else "no notice was needed"
-    return f"{status['text']} ({'now' if status['state'] == 'firing' else 'past'}, {knows})"
-
-
-def line_of_delay(delayed: Mapping[str, Any]) -> str:
-    """Return a DelayedDelivery, as `parlour status --json` has it, as one line for operators."""
-    since, until = (f"{delayed[name][:19]}Z" for name in ("since", "until"))
-    return f"replies to {delayed['key']} wait since {since}: {delayed['reason']}; the next attempt is at {until}"
-
-
 @dataclass(frozen=True, slots=True)
 class WebhookOrigin:
     """The gateway that posts."""

@@ -1,4 +1,7 @@
-"""Alert sources: each detects one kind of problem. They are called every few seconds and change nothing."""
+"""Alert sources: each detects one kind of problem. They are called every few seconds and change nothing.
+
+A source gets the causes as they are stored and returns its observations. One that remembers something is an object.
+"""
 
 from __future__ import annotations
 
@@ -41,50 +44,54 @@ class ChannelSource:
     now: Callable[[], datetime]
     _down: dict[str, datetime] = field(default_factory=dict, init=False)
 
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+    def __call__(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
         """Look at every channel, and at causes of channels that are not there any more."""
         states, refusals = self.states(), self.refusals()
-        gone = _of_removed_channels("channel", causes, states, self.now())
-        return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
+        yield from _find_removed_channels("channel", causes, states)
+        yield from (self._look(name, state is True, refusals.get(name)) for name, state in states.items())
 
     def _look(self, name: str, is_connected: bool, rejection: UserError | None) -> Observation:
-        cause, now = f"channel.{name}", self.now()
+        cause, fields, now = f"channel.{name}", {"channel": name}, self.now()
         if is_connected:
             self._down.pop(name, None)
-            return Observation(cause=cause, since=now)
+            return Observation(cause=cause)
         since = self._down.setdefault(name, now)
         if rejection is not None:
             line = "alerts.channel_token" if isinstance(rejection, LoginRefused) else "alerts.channel_refused"
-            return Observation(cause=cause, since=since, stage=2, line=line, fields={"channel": name}, level="critical")
+            return Observation(cause=cause, since=since, stage=2, line=line, fields=fields, level="critical")
         if now - since < DOWN_AFTER:
             return Observation(cause=cause, since=since, stage=None)
-        return Observation(cause=cause, since=since, stage=1, line="alerts.channel_down", fields={"channel": name})
+        return Observation(cause=cause, since=since, stage=1, line="alerts.channel_down", fields=fields)
 
 
-@dataclass(slots=True, eq=False)
-class DelaySource:
-    """Channels that receive but cannot deliver: an answer waits for five minutes or more."""
-
-    delayed: Callable[[], Sequence[DelayedDelivery]]
-    states: Callable[[], Mapping[str, bool | None]]
-    now: Callable[[], datetime]
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Look at every channel; that one is down is another cause's."""
-        states = self.states()
-        waits = [each for each in self.delayed() if each.until - each.since >= DELAYED_AFTER]
-        gone = _of_removed_channels("delay", causes, states, self.now())
-        return [*gone, *(self._look(name, state is True, waits) for name, state in states.items())]
-
-    def _look(self, name: str, is_connected: bool, waits: Sequence[DelayedDelivery]) -> Observation:
-        cause = f"delay.{name}"
+def find_delays(
+    causes: Mapping[str, Alert],
+    *,
+    delayed: Callable[[], Sequence[DelayedDelivery]],
+    states: Callable[[], Mapping[str, bool | None]],
+) -> Iterator[Observation]:
+    """Yield channels that receive but cannot deliver: an answer waits for five minutes or more."""
+    waits = [each for each in delayed() if each.until - each.since >= DELAYED_AFTER]
+    yield from _find_removed_channels("delay", causes, states())
+    for name, is_connected in states().items():
         first = next((each for each in waits if each.key.channel == name), None)
-        if not is_connected:
-            return Observation(cause=cause, since=self.now(), stage=None)
-        if first is None:
-            return Observation(cause=cause, since=self.now())
-        fields = {"channel": name, "until": first.until.isoformat()}
-        return Observation(cause=cause, since=first.since, stage=1, line="alerts.delivery_delayed", fields=fields)
+        if is_connected is not True:  # that is another cause's
+            yield Observation(cause=f"delay.{name}", stage=None)
+        elif first is None:
+            yield Observation(cause=f"delay.{name}")
+        else:
+            fields = {"channel": name, "until": first.until.isoformat()}
+            line = "alerts.delivery_delayed"
+            yield Observation(cause=f"delay.{name}", since=first.since, stage=1, line=line, fields=fields)
+
+
+def _find_removed_channels(
+    family: str, causes: Mapping[str, Alert], channels: Collection[str]
+) -> Iterator[Observation]:
+    """Yield the end of trouble with channels that are not configured any more."""
+    for cause, alert in causes.items():
+        if alert.stage and cause.startswith(f"{family}.") and cause.partition(".")[2] not in channels:
+            yield Observation(cause=cause, is_gone=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +132,15 @@ class ModelSource:
             self._faults[model] = _ModelFault(cause, self._now(), (SessionKey.parse(chat),) if chat else ())
             self.check_now.set()
 
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return the observation of calls that nobody answers, and one for each model and cause."""
-        return [self._look(), *self._look_at_faults(causes)]
-
-    def _look(self) -> Observation:
+    def __call__(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
+        """Yield the observation of calls that nobody answers, and one for each model and cause."""
         if self._failing is None:
             # Without a successful call it is not known that the model answers again.
-            return Observation(cause="model", since=self._now(), stage=0 if self._has_answered else None)
-        first, last = self._failing
-        stage = 1 if last - first >= MODEL_AFTER else None
-        return Observation(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")
-
-    def _look_at_faults(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
+            yield Observation(cause="model", stage=0 if self._has_answered else None)
+        else:
+            first, last = self._failing
+            stage = 1 if last - first >= MODEL_AFTER else None
+            yield Observation(cause="model", since=first, stage=stage, line="alerts.model_failing", level="critical")
         for model, fault in self._faults.items():
             name = f"{_MODEL_FAULT}.{fault.cause}.{model}" if fault is not None else ""
             if fault is not None:
@@ -154,7 +157,7 @@ class ModelSource:
                 family, _, about = each.partition(".")
                 if alert.stage and each != name and family == _MODEL_FAULT and about.partition(".")[2] == model:
                     # Another cause has taken its place, or the model answers.
-                    yield Observation(cause=each, since=self._now(), is_gone=fault is not None)
+                    yield Observation(cause=each, is_gone=fault is not None)
         if self._has_answered:
             yield from self._look_at_replaced(causes)
 
@@ -167,117 +170,73 @@ class ModelSource:
             family, _, about = each.partition(".")
             is_earlier = family == _MODEL_FAULT and about.partition(".")[2] not in self._faults
             if alert.stage and is_earlier and not alert.seen_by:
-                yield Observation(cause=each, since=self._now(), is_gone=True)
+                yield Observation(cause=each, is_gone=True)
 
 
-@dataclass(slots=True, eq=False)
-class NoToolsSource:
-    """Models whose servers have refused tools; *models* returns when each did. Each is reported once."""
-
-    models: Callable[[], Mapping[str, datetime]]
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return the models that were not reported yet."""
-        found = {f"no-tools.{model}": (model, since) for model, since in self.models().items()}
-        return [
-            Observation(
-                cause=cause,
-                since=since,
-                happened=1,
-                line="alerts.no_tools",
-                fields={"model": model.partition(" ")[0]},  # what follows is a digest of the address
-                mark="reported",
+def find_models_without_tools(
+    causes: Mapping[str, Alert], *, models: Callable[[], Mapping[str, datetime]]
+) -> Iterator[Observation]:
+    """Yield models whose servers have refused tools, each once; *models* returns when each did."""
+    for model, since in models().items():
+        if (cause := f"no-tools.{model}") not in causes:
+            fields = {"model": model.partition(" ")[0]}  # what follows is a digest of the address
+            yield Observation(
+                cause=cause, since=since, happened=1, line="alerts.no_tools", fields=fields, mark="reported"
             )
-            for cause, (model, since) in found.items()
-            if cause not in causes
-        ]
 
 
-@dataclass(slots=True, eq=False)
-class DeadLetterSource:
-    """Dead letters, as the journal keeps them."""
-
-    store: AlertStore
-    now: Callable[[], datetime]
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return new dead letters. Those that existed before the first check are not reported."""
-        known = causes.get("given-up")
-        letters, mark = await self.store.given_up(known.mark if known else "")
-        if not letters:
-            return [] if known else [Observation(cause="given-up", since=self.now(), mark=mark)]
-        last = letters[-1]
-        fields = {"chat": last.chat, "turn": short_turn_id(last.turn), "reason": reason(last.reason)}
-        fields["channel"] = last.chat.partition(":")[0]
-        return [
-            Observation(
-                cause="given-up",
-                since=last.at,
-                happened=len(letters),
-                line="alerts.given_up",
-                fields=fields,
-                mark=mark,
-            )
-        ]
+def find_unpriced_models(
+    causes: Mapping[str, Alert], *, models: Callable[[], Collection[str]]
+) -> Iterator[Observation]:
+    """Yield models without a known price that were called under a cap in money, each once, over restarts too."""
+    # The mark lists those that were reported.
+    reported = set(causes["unpriced"].mark.split()) if "unpriced" in causes else set()
+    if new := sorted(set(models()) - reported):
+        mark, fields = " ".join(sorted(reported.union(new))), {"models": ", ".join(new)}
+        yield Observation(cause="unpriced", happened=len(new), line="alerts.unpriced", fields=fields, mark=mark)
 
 
-@dataclass(slots=True, eq=False)
-class DiskSource:
-    """Free space on the home's disk; *of* ends the cause's name, where several gateways have a disk each."""
-
-    home: Path
-    now: Callable[[], datetime]
-    of: str = ""
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Ask the file system, off the loop."""
-        cause = f"disk{self.of}"
-        total, _, free = await asyncio.to_thread(shutil.disk_usage, self.home)
-        if not total or free >= LITTLE_SPACE:
-            return [Observation(cause=cause, since=self.now())]
-        is_full = free < TOO_LITTLE_SPACE
-        return [
-            Observation(
-                cause=cause,
-                since=self.now(),
-                stage=2 if is_full else 1,
-                line="alerts.disk_full" if is_full else "alerts.disk_low",
-                fields={"free": free},
-                level="critical" if is_full else "warning",
-            )
-        ]
+async def find_dead_letters(causes: Mapping[str, Alert], *, store: AlertStore) -> Sequence[Observation]:
+    """Return new dead letters. Those that existed before the first check are not reported."""
+    known = causes.get("given-up")
+    letters, mark = await store.given_up(known.mark if known else "")
+    if not letters:
+        return [] if known else [Observation(cause="given-up", mark=mark)]
+    last = letters[-1]
+    fields = {"chat": last.chat, "turn": short_turn_id(last.turn), "reason": reason(last.reason)}
+    fields["channel"] = last.chat.partition(":")[0]
+    happened, line = len(letters), "alerts.given_up"
+    return [Observation(cause="given-up", since=last.at, happened=happened, line=line, fields=fields, mark=mark)]
 
 
-@dataclass(slots=True, eq=False)
-class StoreSource:
-    """Outages of the store that are over, one at each look; while there is one, nothing can be noted (`StoreNotifier`).
+async def find_low_disk(_: Mapping[str, Alert], *, home: Path, of: str = "") -> Sequence[Observation]:
+    """Return the state of the home's disk; *of* ends the cause's name, where several gateways have a disk each."""
+    total, _used, free = await asyncio.to_thread(shutil.disk_usage, home)
+    if not total or free >= LITTLE_SPACE:
+        return [Observation(cause=f"disk{of}")]
+    stage, line, level = (
+        (2, "alerts.disk_full", "critical") if free < TOO_LITTLE_SPACE else (1, "alerts.disk_low", "warning")
+    )
+    return [Observation(cause=f"disk{of}", stage=stage, line=line, fields={"free": free}, level=level)]
+
+
+def find_store_outages(causes: Mapping[str, Alert], *, watcher: StoreWatcher, of: str = "") -> Iterator[Observation]:
+    """Yield the oldest outage of some length that is over, until it is noted; `StoreNotifier` tells of one that is not.
 
     *of* ends the cause's name, where several gateways have a connection each.
     """
-
-    watcher: StoreWatcher
-    of: str = ""
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return the oldest outage of some length, as what has happened, until it is noted."""
-        cause = f"store{self.of}"
-        noted = causes[cause].mark if cause in causes else ""
-        outages = [each for each in self.watcher.outages if each.until - each.since >= STORE_AFTER]
-        if outages and outages[0].until.isoformat() == noted:
-            del outages[0]
-        self.watcher.outages[:] = outages
-        return [
-            Observation(
-                cause=cause,
-                since=each.since,
-                happened=1,
-                line="alerts.store_was_unwritable",
-                fields={**store_fields(each.cause), "until": each.until.isoformat()},
-                level="critical",
-                mark=each.until.isoformat(),
-            )
-            for each in outages[:1]
-        ]
+    cause = f"store{of}"
+    noted = causes[cause].mark if cause in causes else ""
+    outages = [each for each in watcher.outages if each.until - each.since >= STORE_AFTER]
+    if outages and outages[0].until.isoformat() == noted:
+        del outages[0]
+    watcher.outages[:] = outages
+    for each in outages[:1]:
+        until, line = each.until.isoformat(), "alerts.store_was_unwritable"
+        fields = {**store_fields(each.cause), "until": until}
+        yield Observation(
+            cause=cause, since=each.since, happened=1, line=line, fields=fields, level="critical", mark=until
+        )
 
 
 def store_fields(cause: str) -> dict[str, str | int]:
@@ -285,77 +244,32 @@ def store_fields(cause: str) -> dict[str, str | int]:
     return {"cause": "`" + cause.replace("`", "'") + "`"}
 
 
-class DamagedMemorySource:
-    """Memory that cannot be used, since an object of it is missing or damaged."""
-
-    def __init__(self, damaged: Callable[[], Collection[str]], now: Callable[[], datetime]) -> None:
-        """*damaged* returns the names of what cannot be used, as operators know them."""
-        self._damaged = damaged
-        self._now = now
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Name the first few."""
-        names = list(self._damaged())
-        named = ", ".join([*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])])
-        stage, line = (1, "alerts.memory_damaged") if names else (0, "")
-        return [Observation(cause="memory", since=self._now(), stage=stage, line=line, fields={"scopes": named})]
+def find_damaged_memory(_: Mapping[str, Alert], *, damaged: Callable[[], Collection[str]]) -> Iterator[Observation]:
+    """Yield memory that cannot be used, since an object of it is missing or damaged; *damaged* returns its names."""
+    names = list(damaged())
+    named = ", ".join([*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])])
+    stage, line = (1, "alerts.memory_damaged") if names else (0, "")
+    yield Observation(cause="memory", stage=stage, line=line, fields={"scopes": named})
 
 
-@dataclass(slots=True, eq=False)
-class CapSource:
-    """The daily caps of the installation; *usage* returns the one nearest to its limit, None without caps."""
-
-    usage: Callable[[], CapAllowance | None]
-    now: Callable[[], datetime]
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Compare."""
-        usage = self.usage()
-        percent = usage.used * 100 // usage.limit if usage else 0
-        if usage is None or percent < NEAR_CAP:
-            return [Observation(cause="cap", since=self.now(), ends_from=2)]
-        is_reached, until = percent >= 100, usage.until or self.now()
-        amounts = {"used": usage.cap.format_amount(usage.used), "limit": usage.cap.format_amount(usage.limit)}
-        fields: dict[str, str | int] = {"percent": percent, **amounts, "until": until.isoformat()}
-        near, reached = "alerts.cap_near", "alerts.cap_reached"
-        if usage.cap.is_cost:
-            near, reached = "alerts.cost_near", "alerts.cost_reached"
-        return [
-            Observation(
-                cause="cap",
-                since=self.now(),
-                stage=2 if is_reached else 1,
-                line=reached if is_reached else near,
-                fields=fields,
-                level="critical" if is_reached else "warning",
-                ends_from=2,
-            )
-        ]
-
-
-@dataclass(slots=True, eq=False)
-class UnpricedModelSource:
-    """Models without a known price that were called under a cap in money. Each is reported once, over restarts too."""
-
-    models: Callable[[], Collection[str]]
-    now: Callable[[], datetime]
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Compare with those that were reported, which the cause's mark lists."""
-        known = causes.get("unpriced")
-        reported = set(known.mark.split()) if known else set()
-        if not (new := sorted(set(self.models()) - reported)):
-            return []
-        return [
-            Observation(
-                cause="unpriced",
-                since=self.now(),
-                happened=len(new),
-                line="alerts.unpriced",
-                fields={"models": ", ".join(new)},
-                mark=" ".join(sorted(reported.union(new))),
-            )
-        ]
+def find_cap_use(_: Mapping[str, Alert], *, usage: Callable[[], CapAllowance | None]) -> Iterator[Observation]:
+    """Yield the use of the installation's daily cap that is nearest to its limit, which *usage* returns."""
+    found = usage()
+    percent = found.used * 100 // found.limit if found else 0
+    if found is None or percent < NEAR_CAP:
+        yield Observation(cause="cap", ends_from=2)
+        return
+    fields: dict[str, str | int] = {
+        "percent": percent,
+        "used": found.cap.format_amount(found.used),
+        "limit": found.cap.format_amount(found.limit),
+        "until": found.until.isoformat() if found.until else "",
+    }
+    near, reached = "alerts.cap_near", "alerts.cap_reached"
+    if found.cap.is_cost:
+        near, reached = "alerts.cost_near", "alerts.cost_reached"
+    stage, line, level = (2, reached, "critical") if percent >= 100 else (1, near, "warning")
+    yield Observation(cause="cap", stage=stage, line=line, fields=fields, level=level, ends_from=2)
 
 
 @dataclass(slots=True, eq=False)
@@ -366,7 +280,6 @@ class QuarantineSource:
     """
 
     folder: Path
-    now: Callable[[], datetime]
     of: str = ""
     _changed: int | None = field(default=None, init=False)
 
@@ -381,23 +294,15 @@ class QuarantineSource:
         newest = max((event.at for event in events), default="-")
         self._changed = changed
         if known is None:
-            return [Observation(cause=cause, since=self.now(), mark=newest)]
+            return [Observation(cause=cause, mark=newest)]
         fresh = [event for event in events if event.at > known.mark]
         if not fresh:
             return []
         # The mark of what cannot be stored is lost with it, so the folder is read again.
         self._changed = None
         last = max(fresh, key=lambda event: event.at)
-        return [
-            Observation(
-                cause=cause,
-                since=self.now(),
-                happened=len(fresh),
-                line="alerts.set_aside",
-                fields={"channel": last.channel},
-                mark=last.at,
-            )
-        ]
+        fields, happened = {"channel": last.channel}, len(fresh)
+        return [Observation(cause=cause, happened=happened, line="alerts.set_aside", fields=fields, mark=last.at)]
 
     def _age(self) -> int:
         try:
@@ -406,32 +311,16 @@ class QuarantineSource:
             return 0
 
 
-@dataclass(slots=True, eq=False)
-class CrashSource:
-    """Unclean stops, counted once per start; *of* ends the cause's name, where several gateways start."""
+def find_unclean_stops(causes: Mapping[str, Alert], *, stops: int, of: str = "") -> Iterator[Observation]:
+    """Yield the unclean stops that were not reported, of *stops* in a row before this start.
 
-    unclean_stops: int  # in a row before this start; 0 after a clean stop
-    now: Callable[[], datetime]
-    of: str = ""
-
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return the stops that were not reported."""
-        cause = f"killed{self.of}"
-        known = causes.get(cause)
-        before = int(known.mark or 0) if known else 0
-        if self.unclean_stops == before:
-            return []
-        happened = max(self.unclean_stops - before, 0)
-        return [
-            Observation(
-                cause=cause,
-                since=self.now(),
-                happened=happened,
-                line="alerts.killed",
-                level="critical",
-                mark=str(self.unclean_stops),
-            )
-        ]
+    *of* ends the cause's name, where several gateways start.
+    """
+    cause = f"killed{of}"
+    before = int(causes[cause].mark or 0) if cause in causes else 0
+    if stops != before:
+        happened, line = max(stops - before, 0), "alerts.killed"
+        yield Observation(cause=cause, happened=happened, line=line, level="critical", mark=str(stops))
 
 
 @dataclass(slots=True, eq=False)
@@ -445,29 +334,14 @@ class BurstSource:
     many: int
     _before: dict[str, tuple[datetime, int]] = field(default_factory=dict, init=False)
 
-    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Return the channels where it is many."""
-        found = (self._look(channel, count) for channel, count in self.counts().items())
-        return [seen for seen in found if seen is not None]
-
-    def _look(self, channel: str, count: int) -> Observation | None:
+    def __call__(self, _: Mapping[str, Alert]) -> Iterator[Observation]:
+        """Yield the channels where it is many."""
         now = self.now()
-        since, before = self._before.setdefault(channel, (now, 0))
-        is_many = count - before >= self.many
-        if is_many or now - since >= _HOUR:
-            self._before[channel] = (now, count)
-        if not is_many:
-            return None
-        cause, fields = f"{self.cause}.{channel}", {"channel": channel}
-        return Observation(cause=cause, since=now, happened=count - before, line=self.line, fields=fields)
-
-
-def _of_removed_channels(
-    family: str, causes: Mapping[str, Alert], channels: Collection[str], now: datetime
-) -> list[Observation]:
-    """Return the end of trouble with channels that are not configured any more."""
-    return [
-        Observation(cause=cause, since=now, is_gone=True)
-        for cause, alert in causes.items()
-        if alert.stage and cause.startswith(f"{family}.") and cause.partition(".")[2] not in channels
-    ]
+        for channel, count in self.counts().items():
+            since, before = self._before.setdefault(channel, (now, 0))
+            is_many = count - before >= self.many
+            if is_many or now - since >= _HOUR:
+                self._before[channel] = (now, count)
+            if is_many:
+                cause, fields = f"{self.cause}.{channel}", {"channel": channel}
+                yield Observation(cause=cause, happened=count - before, line=self.line, fields=fields)

@@ -24,7 +24,7 @@ class Observation:
     """A source's current observation of one cause."""
 
     cause: str
-    since: datetime
+    since: datetime | None = None  # None = now
     stage: int | None = 0  # of trouble; None = it cannot be told now, so all stands as it stood
     happened: int = 0  # of what merely happens: how often since `mark` was the old one
     line: str = ""
@@ -67,7 +67,8 @@ def merge_stages(
 
 def update_alert(before: Alert | None, observation: Observation, now: datetime) -> Alert:
     """Return the cause's state after *observation*, before any notification."""
-    alert = before or Alert(cause=observation.cause, since=observation.since)
+    since = observation.since or now
+    alert = before or Alert(cause=observation.cause, since=since)
     if observation.is_gone:
         return replace(alert, stage=0, owners=_silent(alert.owners), monitor=_silent(alert.monitor))
     if observation.mark:
@@ -75,7 +76,7 @@ def update_alert(before: Alert | None, observation: Observation, now: datetime) 
     if observation.happened:
         alert = replace(
             _described(alert, observation),
-            since=observation.since,
+            since=since,
             owners=replace(alert.owners, waiting=alert.owners.waiting + observation.happened),
             monitor=replace(alert.monitor, waiting=alert.monitor.waiting + observation.happened),
         )
@@ -83,7 +84,7 @@ def update_alert(before: Alert | None, observation: Observation, now: datetime) 
         begins = not alert.stage
         # What ends keeps what was said of it, with when it began; what begins has a time of its own.
         described = _described(alert, observation) if observation.stage else alert
-        alert = replace(described, stage=observation.stage, since=observation.since if begins else alert.since)
+        alert = replace(described, stage=observation.stage, since=since if begins else alert.since)
     is_stale = now - alert.since > STALE
     return replace(
         alert,

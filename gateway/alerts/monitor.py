@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -33,7 +33,7 @@ _LOST_EVERY = timedelta(minutes=10)  # what was told is looked after so often
 _CONFLICTS = 3  # with other gateways, at one look
 _TRIES = timedelta(seconds=30)  # for one source; a disk that hangs must not silence the others
 
-Source: TypeAlias = Callable[[Mapping[str, Alert]], Awaitable[Sequence[Observation]]]
+Source: TypeAlias = Callable[[Mapping[str, Alert]], Iterable[Observation] | Awaitable[Iterable[Observation]]]
 LocaleOf: TypeAlias = Callable[[SessionKey], tuple[str, str]]  # language and time zone of a chat
 
 
@@ -108,7 +108,7 @@ class AlertMonitor:
             # Alerts that wait for their hour or for a reachable owner are sent without a new observation.
             for alert in [alert for cause, alert in self._causes.items() if cause not in taken]:
                 is_gone = bool(alert.seen_by) and not self._gateways & alert.seen_by.keys()
-                observation = Observation(cause=alert.cause, since=alert.since, stage=None, is_gone=is_gone)
+                observation = Observation(cause=alert.cause, stage=None, is_gone=is_gone)
                 await self._take(observation, self._causes)
         except StoreUnavailable as error:
             log.warning("alerts.wait_for_store", reason=str(error))
@@ -130,7 +130,8 @@ class AlertMonitor:
     async def _ask(self, name: str, source: Source, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         try:
             async with asyncio.timeout(_TRIES.total_seconds()):
-                found = await source(causes)
+                seen = source(causes)
+                found = list(await seen if isinstance(seen, Awaitable) else seen)
         except StoreUnavailable:
             raise
         except Exception:  # the service boundary: one blind eye leaves the others open

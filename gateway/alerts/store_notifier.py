@@ -1,7 +1,7 @@
 """Tells owners and the webhook that the store cannot be written, past the outbox, which is in the store.
 
 Addresses are looked up while the store answers, and kept. Sending is tried once and noted nowhere: that the outage is
-over is an alert like others (`StoreSource`), which is stored and delivered.
+over is an alert like others (`find_store_outages`), which is stored and delivered.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agent.memory.scope_names import label
@@ -13,17 +14,17 @@ from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin, alert_status
 from gateway.alerts.alert_sources import (
     BurstSource,
-    CapSource,
     ChannelSource,
-    CrashSource,
-    DamagedMemorySource,
-    DeadLetterSource,
-    DelaySource,
-    DiskSource,
-    NoToolsSource,
     QuarantineSource,
-    StoreSource,
-    UnpricedModelSource,
+    find_cap_use,
+    find_damaged_memory,
+    find_dead_letters,
+    find_delays,
+    find_low_disk,
+    find_models_without_tools,
+    find_store_outages,
+    find_unclean_stops,
+    find_unpriced_models,
 )
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
@@ -102,26 +103,27 @@ def build_alerts(
     watch = AlertMonitor(
         store.alerts,
         {
-            "killed": CrashSource(context.unclean_stops, now, of=of),
-            "store": StoreSource(watcher, of=of),
+            "killed": partial(find_unclean_stops, stops=context.unclean_stops, of=of),
+            "store": partial(find_store_outages, watcher=watcher, of=of),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
-            "delivery": DelaySource(parts.dispatcher.delayed, supervisor.states, now),
+            "delivery": partial(find_delays, delayed=parts.dispatcher.delayed, states=supervisor.states),
             "model": parts.model_health,
-            "model tools": NoToolsSource(
-                lambda: {
+            "model tools": partial(
+                find_models_without_tools,
+                models=lambda: {
                     each.model: each.at
                     for each in parts.models.default.facts.facts()
                     if each.name == ModelAbility.TOOLS
-                }
+                },
             ),
-            "given up": DeadLetterSource(store.alerts, now),
-            "disk": DiskSource(home.path, now, of=of),
-            "memory": DamagedMemorySource(
-                lambda: [label(each) for each in files.damaged_scopes()] if files else (), now
+            "given up": partial(find_dead_letters, store=store.alerts),
+            "disk": partial(find_low_disk, home=home.path, of=of),
+            "memory": partial(
+                find_damaged_memory, damaged=lambda: [label(each) for each in files.damaged_scopes()] if files else ()
             ),
-            "cap": CapSource(parts.usage.caps.installation_usage, now),
-            "prices": UnpricedModelSource(lambda: parts.usage.recorder.unpriced_models, now),
-            "quarantine": QuarantineSource(home.quarantine, now, of=of),
+            "cap": partial(find_cap_use, usage=parts.usage.caps.installation_usage),
+            "prices": partial(find_unpriced_models, models=lambda: parts.usage.recorder.unpriced_models),
+            "quarantine": QuarantineSource(home.quarantine, of=of),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
             "owner codes": BurstSource(
                 "owner-codes", "alerts.owner_codes", lambda: access.claims.wrong, now, many=_GUESSES

@@ -39,7 +39,7 @@ from gateway.home import Home
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.failures import cause_line
 from gateway.net.web_credentials import hide_password
-from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.ports.findings import Finding, fail, ok, warn
 from gateway.settings.llm import LlmSettings
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ _QUESTION = (
     {"role": "user", "content": f"Call the tool {_TOOL_NAME}, then say what time it is."},
 )
 _ABILITIES = frozenset(ModelAbility)
-_KEPT = SetupFinding(level=SetupLevel.GOOD, text="kept", id="model")
+_KEPT = ok("kept")
 _LONGEST_MODEL = 500  # characters
 # The lines here name the address or the status too.
 _OWN_WORDS = frozenset(
@@ -90,7 +90,7 @@ OWN_SERVER = "openai/"  # how litellm names a model behind an address that speak
 class ModelTrial:
     """The result of a trial in words, and the facts about the model that it has shown."""
 
-    finding: SetupFinding
+    finding: Finding
     model: str = ""  # the name of its facts; "" if the model did not answer
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -178,7 +178,7 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float | None 
         return _failed(f"{llm.model}: no complete answer {_where(llm)} within {most_seconds:.0f} s")
     except ModelRateLimited:
         text = f"{llm.model} is reachable, but too busy to answer right now"
-        return ModelTrial(SetupFinding(level=SetupLevel.WARNING, text=text, id="model"))
+        return ModelTrial(warn(text))
     except ModelFailed as failed:
         return _failed(_in_words(failed, llm, seconds))
     finally:
@@ -186,7 +186,7 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float | None 
 
 
 def _failed(text: str) -> ModelTrial:
-    return ModelTrial(SetupFinding(level=SetupLevel.WRONG, text=text, id="model"))
+    return ModelTrial(fail(text))
 
 
 async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial:
@@ -219,8 +219,7 @@ async def _ask(model: ChatModel, llm: LlmSettings, started: float) -> ModelTrial
     elif is_judged and not calls:
         text += f", but called no tool when it was asked to: {_TOOL_USES} may not work. {_BETTER_MODEL}"
     is_good = not missing and bool(calls or not (is_judged or is_written))
-    level = SetupLevel.GOOD if is_good else SetupLevel.WARNING
-    return ModelTrial(SetupFinding(level=level, text=text, id="model"), client.names()[0][1], learned)
+    return ModelTrial(ok(text) if is_good else warn(text), client.names()[0][1], learned)
 
 
 async def _complete(client: ModelClient, messages: Sequence[Mapping[str, Any]]) -> ChatReply | None:

@@ -19,7 +19,7 @@ from gateway.control import Line
 from gateway.errors import UserError
 from gateway.i18n.missing_abilities import describe_missing
 from gateway.net.web_credentials import hide_password, restore_password
-from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.ports.findings import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
 from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
 from gateway.settings.llm import OFFLINE, LlmSettings, provider_of
@@ -55,7 +55,7 @@ class SetupOperations(OperationGroup):
     @operation("setup status")
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """Yield the model, and each platform with its channels and questions. No secret is in the line."""
-        from gateway.doctor import installed_setups
+        from gateway.health.network_checks import installed_setups
 
         llm, channels = self._app.settings.llm, self._app.settings.channels
         platforms = []
@@ -171,7 +171,7 @@ class SetupOperations(OperationGroup):
             await self._write(changes)
         except UserError as error:
             raise UserError(f"{finding.text}, but {error}\n{_environment_lines(changes)}") from None
-        warnings = [finding.text] if finding.level is SetupLevel.WARNING else []
+        warnings = [finding.text] if finding.level is FindingLevel.WARN else []
         yield {"findings": [finding.text], "warnings": warnings, "needs_restart": True}
 
     @operation("setup learned")
@@ -196,7 +196,7 @@ class SetupOperations(OperationGroup):
         """Verify `answers` to the questions of `platform` by calls to it, and save them if it accepts them."""
         from pydantic import ValidationError
 
-        from gateway.doctor import installed_setups, verify
+        from gateway.health.network_checks import installed_setups, verify
         from gateway.settings_writer import changes_of, error_lines
 
         setups = await asyncio.to_thread(installed_setups)
@@ -359,8 +359,8 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value or "")
 
 
-def _require(findings: Iterable[SetupFinding], hidden: Iterable[str]) -> None:
-    wrong = [each.text for each in findings if each.level is SetupLevel.WRONG]
+def _require(findings: Iterable[Finding], hidden: Iterable[str]) -> None:
+    wrong = [each.text for each in findings if each.level is FindingLevel.FAIL]
     if wrong:
         raise _user_error(wrong, hidden)
 

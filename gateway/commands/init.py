@@ -21,13 +21,14 @@ from gateway.commands.init_config import (
 from gateway.commands.init_model_step import ModelStep
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, TerminalPrompter, UnattendedPrompter, choose_next
 from gateway.commands.people import claim_line
-from gateway.doctor import installed_setups, verify
 from gateway.errors import ParlourError, UserError
+from gateway.health.network_checks import installed_setups, verify
 from gateway.home import is_held
 from gateway.i18n.time_zones import find_zone
 from gateway.logs import configure_logs
 from gateway.ports.entry_points import operator_command
-from gateway.ports.setup import SetupLevel, SetupQuestion, SupportsSetup
+from gateway.ports.findings import FindingLevel
+from gateway.ports.setup import SetupQuestion, SupportsSetup
 from gateway.settings import ChannelSettings, InstalledPlugins, check_settings
 from gateway.settings.error_messages import error_line
 from gateway.settings.setting_names import environment_name
@@ -144,7 +145,7 @@ class InitWizard:
         findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._config.proxy}))
         for finding in findings:
             self._prompter.show(finding)
-        is_wrong = any(finding.level is SetupLevel.WRONG for finding in findings)
+        is_wrong = any(finding.level is FindingLevel.FAIL for finding in findings)
         return choose_next(self._prompter, may_keep=True) if is_wrong else KEEP
 
     def _ask_for_platform(

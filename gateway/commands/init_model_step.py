@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gateway.commands.init_config import InitConfig
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, choose_next
 from gateway.net.web_credentials import hide_password, restore_password
-from gateway.ports.setup import SetupLevel
+from gateway.ports.findings import FindingLevel
 from gateway.settings.llm import LlmSettings
 from gateway.settings_writer import SettingChanges, changes_of, error_lines
 
@@ -61,7 +61,7 @@ class ModelStep:
                 is_over = False
             else:
                 self._prompter.show(finding)
-                is_over = finding.level is not SetupLevel.WRONG
+                is_over = finding.level is not FindingLevel.FAIL
             choice = KEEP if is_over else choose_next(self._prompter, may_keep=finding is not None)
             if choice == SKIP:
                 return

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from gateway.errors import UserError
-from gateway.ports.setup import SetupFinding, SetupLevel
+from gateway.ports.findings import Finding, FindingLevel
 from gateway.text.text_units import strip_control_characters
 
-_MARKS = {SetupLevel.GOOD: "[green]✓[/]", SetupLevel.WARNING: "[yellow]![/]", SetupLevel.WRONG: "[red]✗[/]"}
+_MARKS = {FindingLevel.OK: "[green]✓[/]", FindingLevel.WARN: "[yellow]![/]", FindingLevel.FAIL: "[red]✗[/]"}
 AGAIN, KEEP, SKIP = "again", "keep", "skip"
 _LOOKS = {"title": "bold", "hint": "dim", "wrong": "red"}
 
@@ -28,7 +28,7 @@ class InitPrompter(Protocol):
     def say(self, text: str, *, look: str = "") -> None:
         """Show one line; *look* is title, hint, wrong, result or nothing."""
 
-    def show(self, finding: SetupFinding) -> None:
+    def show(self, finding: Finding) -> None:
         """Show the result of a real call."""
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:
@@ -58,7 +58,7 @@ class TerminalPrompter:
             self._console.print()
         self._console.print(escape(clean(text)), style=_LOOKS.get(look, ""))
 
-    def show(self, finding: SetupFinding) -> None:
+    def show(self, finding: Finding) -> None:
         """See `InitPrompter`."""
         self._console.print(f"  {_MARKS[finding.level]} {escape(clean(finding.text))}")
 
@@ -114,7 +114,7 @@ class UnattendedPrompter:
         if look in ("wrong", "result"):
             typer.echo(clean(text).strip(), err=look == "wrong")
 
-    def show(self, finding: SetupFinding) -> None:
+    def show(self, finding: Finding) -> None:
         """See `InitPrompter`."""
         typer.echo(f"{finding.level.value:7}  {clean(finding.text)}")
 

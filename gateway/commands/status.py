@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.access.access_roster import orphan_summary, pending_summary, refusal_summary
-from gateway.alerts.alert_messages import line_of_delay, status_line
 from gateway.commands.control_client import AsJson, call_operation, print_json, print_lines
 from gateway.control import Line
+from gateway.ports.entry_points import with_operator_commands
 from gateway.text.text_units import strip_control_characters
 
 _MEMORY = "of it memory"  # the sum of the purposes that write memory
@@ -23,25 +22,18 @@ def show_status(as_json: AsJson = False) -> None:
     if as_json:
         print_json([line])
         return
+    from gateway.health.gateway_checks import status_findings  # which other commands do without
+
     channels = line.get("channels", {})
     states = {True: "connected", False: "degraded", None: "not connected yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
-    store = rows.pop("store", {})
-    if store and not store["writable"]:
-        cause = strip_control_characters(str(store["cause"]))
-        rows["store"] = f"cannot be written since {store['since'][:19]}Z: {cause}"
-    dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
-    today = rows.pop("today", [])
-    notices = [("waits", each) for each in pending_summary(rows.pop("waits", {}))]
-    notices += [("reminders", each) for each in orphan_summary(rows.pop("orphaned_reminders", []))]
-    notices += [("unheard", each) for each in refusal_summary(rows.pop("unheard", {}))]
-    notices += [("models", f"{name} lacks {lacks}") for name, lacks in rows.pop("models", {}).items()]
-    notices += [("alerts", strip_control_characters(status_line(each))) for each in rows.pop("alerts", [])]
-    notices += [("delayed", strip_control_characters(line_of_delay(each))) for each in rows.pop("delayed", [])]
+    jobs, budget, today = rows.pop("jobs", []), rows.pop("background_budget", None), rows.pop("today", [])
     for name, value in rows.items():
-        typer.echo(f"{name:16} {value}")
-    for name, text in notices:
-        typer.echo(f"{name:16} {text}")
+        if name != "search" and not isinstance(value, list | dict):  # these are in the findings
+            typer.echo(f"{name:16} {value}")
+    for finding in status_findings(line):
+        text = with_operator_commands(strip_control_characters(finding.text))
+        typer.echo(f"{finding.name:16} {text}")
     for job in jobs:
         if any(job[name] for name in ("running", "waiting", "later", "done", "failures", "last_run")):
             typer.echo(f"{'job ' + job['kind']:16} {_job_row(job)}")
@@ -53,11 +45,6 @@ def show_status(as_json: AsJson = False) -> None:
     if budget and budget["limit"]:
         spent = ", spent: pending jobs continue tomorrow" if budget["is_spent"] else ""
         typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")
-    for group in dead:
-        row = (
-            f"{group['channel']}: {group['count']} dead-lettered, the latest {group['newest'][:19]}Z: {group['reason']}"
-        )
-        typer.echo(f"{'dead letters':16} {strip_control_characters(row)}")
 
 
 def _job_row(job: Mapping[str, Any]) -> str:

@@ -54,6 +54,11 @@ from gateway.ports.files import FileStore as FileStore
 from gateway.ports.files import FileTotal as FileTotal
 from gateway.ports.files import ScopeFile as ScopeFile
 from gateway.ports.files import ScopeFileChange as ScopeFileChange
+from gateway.ports.findings import Finding as Finding
+from gateway.ports.findings import FindingLevel as FindingLevel
+from gateway.ports.findings import fail as fail
+from gateway.ports.findings import ok as ok
+from gateway.ports.findings import warn as warn
 from gateway.ports.history import HISTORY_JSONL as HISTORY_JSONL
 from gateway.ports.history import PRINTED_MARKS as PRINTED_MARKS
 from gateway.ports.history import RAW_JSONL as RAW_JSONL
@@ -122,8 +127,6 @@ from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import PreviewFactory as PreviewFactory
 from gateway.ports.proposals import MemoryProposal as MemoryProposal
 from gateway.ports.proposals import ProposalStore as ProposalStore
-from gateway.ports.setup import SetupFinding as SetupFinding
-from gateway.ports.setup import SetupLevel as SetupLevel
 from gateway.ports.setup import SetupQuestion as SetupQuestion
 from gateway.ports.setup import SupportsSetup as SupportsSetup
 from gateway.ports.store import BLANK_AFTER as BLANK_AFTER

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
+
+from gateway.ports.findings import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,23 +21,6 @@ class SetupQuestion:
     is_optional: bool = False
 
 
-class SetupLevel(StrEnum):
-    """How bad a finding is."""
-
-    GOOD = "good"
-    WARNING = "warning"  # it works, but not as the configuration says
-    WRONG = "wrong"  # it cannot work
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupFinding:
-    """Result of a real call to the platform: one line, with the remedy for an error."""
-
-    level: SetupLevel
-    text: str
-    id: str = ""  # subject for programs, stable over releases: token, webhook, privacy_mode
-
-
 @runtime_checkable
 class SupportsSetup(Protocol):
     """A channel kind that can be set up by questions and verified by real calls."""
@@ -47,7 +31,7 @@ class SupportsSetup(Protocol):
     def questions(self) -> Sequence[SetupQuestion]:
         """Return the setup questions in order."""
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         """Check the settings by calls to the platform: token, rights, conflicts. Changes nothing there.
 
         Refusals and an unreachable platform are findings, not exceptions. Takes at most 15 seconds.

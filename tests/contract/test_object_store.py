@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gateway.doctor import FindingLevel, check_objects
 from gateway.errors import SettingsError, StoreUnavailable
+from gateway.health.store_checks import probe_objects
+from gateway.ports.findings import FindingLevel
 from gateway.ports.objects import ObjectStore
 from gateway.settings.settings_model import ObjectStoreSettings, StoreSettings
 from gateway.store.objects import open_objects
@@ -93,7 +94,7 @@ async def test_a_mistake_in_the_settings_is_named(server: S3Server, changed: dic
         assert text in str(raised.value)
         assert "parlour-secret" not in str(raised.value)
         assert len(str(raised.value)) < 400
-    finding = await check_objects(objects, "s3://x")
+    finding = await probe_objects(objects, "s3://x")
     assert (finding.level, finding.id) == (FindingLevel.FAIL, "store.objects")
     assert text in finding.text
     assert server.objects == {}
@@ -137,7 +138,7 @@ async def test_a_connection_that_breaks_in_an_object_is_made_again(server: S3Ser
 
 async def test_the_doctor_tries_every_right(place: ObjectBackend) -> None:
     """It leaves nothing behind."""
-    finding = await check_objects(place.open(), "s3://bucket/team")
+    finding = await probe_objects(place.open(), "s3://bucket/team")
     assert (finding.level, finding.id) == (FindingLevel.OK, "store.objects")
     assert "s3://bucket/team, which can be written, read and deleted from" in finding.text
     assert place.contents() == {}
@@ -146,7 +147,7 @@ async def test_the_doctor_tries_every_right(place: ObjectBackend) -> None:
 async def test_the_doctor_names_the_right_that_is_missing(server: S3Server) -> None:
     """Without the right to delete, what people forget would stay."""
     server.may_delete = False
-    finding = await check_objects(open_objects(bucket_settings(server)), "s3://x")
+    finding = await probe_objects(open_objects(bucket_settings(server)), "s3://x")
     assert finding.level is FindingLevel.FAIL
     assert "lack the right to delete objects" in finding.text
 

@@ -21,7 +21,7 @@ from gateway.commands.init import InitOptions, InitWizard
 from gateway.commands.init_prompts import UnattendedPrompter
 from gateway.errors import SettingsError, UserError
 from gateway.ports.entry_points import operator_command
-from gateway.ports.setup import SetupFinding
+from gateway.ports.findings import Finding
 from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server, with_calls
@@ -57,7 +57,7 @@ class ScriptedPrompts:
     def say(self, text: str, *, look: str = "") -> None:
         self.seen.append(text)
 
-    def show(self, finding: SetupFinding) -> None:
+    def show(self, finding: Finding) -> None:
         self.seen.append(f"{finding.level}: {finding.text}")
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:
@@ -144,7 +144,7 @@ def test_from_nothing_to_a_home_that_starts(home: Path, environment: dict[str, s
     assert sorted(written) == ["parlour.yaml", "secrets/channels__parrot__token"]
     assert written["secrets/channels__parrot__token"] == f"{TOKEN}\n"
     assert "canary" not in written["parlour.yaml"] + person.told
-    assert "good: this is polly" in person.told
+    assert "OK: this is polly" in person.told
     assert "1. Open the cage." in person.told
     assert f"{home}/parlour.yaml  (channels.parrot.allow_from, owners, timezone)" in person.told
     settings = check_settings(environment, kinds()).require()
@@ -190,8 +190,8 @@ def test_wrong_answers_are_asked_again_with_the_platforms_reason(home: Path, env
     told = person.told
     assert "token is no parrot's token; it begins with parrot-" in told
     assert "is not a user id of this platform" in told
-    assert "wrong: the ring is not known; read it again" in told
-    assert told.index("ring is not known") < told.index("? Who may write [501]") < told.index("good: this is polly")
+    assert "FAIL: the ring is not known; read it again" in told
+    assert told.index("ring is not known") < told.index("? Who may write [501]") < told.index("OK: this is polly")
     assert "'Berln' is not a time zone" in told
     assert "canary" not in told
     assert files(home)["secrets/channels__parrot__token"] == f"{TOKEN}\n"
@@ -435,7 +435,7 @@ def test_the_model_is_tried_by_small_calls(model: FakeOpenAI, home: Path, enviro
     before = len(model.bodies)
     init(environment, person)
     assert len(model.bodies) - before == 6
-    wrong = [line for line in person.seen if line.startswith("wrong: ")]
+    wrong = [line for line in person.seen if line.startswith("FAIL: ")]
     reasons = [
         "the key was rejected",
         "no model of this name",
@@ -444,7 +444,7 @@ def test_the_model_is_tried_by_small_calls(model: FakeOpenAI, home: Path, enviro
         "did you mean",
     ]
     assert [reason in line for reason, line in zip(reasons, wrong, strict=True)] == [True] * 5
-    assert "good: openai/test answered" in person.told
+    assert "OK: openai/test answered" in person.told
     assert "canary" not in person.told
     assert files(home)["secrets/llm__api_key"] == f"{KEY}\n"
     llm = check_settings(environment, kinds()).require().llm

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.commands.init import InitOptions, InitWizard
-from gateway.doctor import installed_setups
+from gateway.health.network_checks import installed_setups
 from gateway.settings import load_settings
 from tests.e2e.test_init import ScriptedPrompts, files
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -71,7 +71,7 @@ def test_three_platforms_are_set_up_from_nothing(
         }
     )
     InitWizard(environment, person, InitOptions()).run()
-    wrong = [line for line in person.seen if line.startswith("wrong: ")]
+    wrong = [line for line in person.seen if line.startswith("FAIL: ")]
     reasons = ["Discord rejects the token", "Slack", "without the scope chat:write", "Telegram rejects the token"]
     assert len(wrong) == 4, person.told
     assert [reason in line for reason, line in zip(reasons, wrong, strict=True)] == [True] * 4, wrong

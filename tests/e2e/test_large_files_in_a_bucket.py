@@ -19,8 +19,8 @@ from gateway.app import build_operations
 from gateway.backup import backup
 from gateway.commands.restore_backup import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
-from gateway.doctor import FindingLevel, check_incidents
 from gateway.errors import UserError
+from gateway.health.gateway_checks import read_stored_status, status_findings
 from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.restore import restore
@@ -266,9 +266,11 @@ async def test_memory_with_a_lost_object_is_named_and_repaired(
     async with gateway(home=tmp_path / "second", model=InstantModel(), environment=environment) as parlour:
         waiting = asyncio.create_task(parlour.channel.ask("ann", "and me?"))
         await wait_for_alert(parlour, is_firing=True)
-        findings = [each async for each in check_incidents(Home(tmp_path / "none"), url=postgres.address)]
+        findings = status_findings(
+            await asyncio.to_thread(read_stored_status, Home(tmp_path / "none"), postgres.address)
+        )
         (finding,) = [each for each in findings if each.name == "alerts"]
-        assert (finding.level, finding.text.startswith("Messages of pocket:ann wait: ")) == (FindingLevel.WARN, True)
+        assert (finding.level, finding.text.startswith("Messages of pocket:ann wait: ")) == ("WARN", True)
         assert "parlour store check`" in finding.text
         result = await parlour.app.backup(tmp_path / "backup.tar.gz")
         assert result.left_out[0].startswith("the latest memory of pocket:ann: an object is damaged")

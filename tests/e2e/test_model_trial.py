@@ -19,8 +19,7 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import model_trial
 from gateway.app.model_trial import ModelTrial, try_model
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import DoctorFinding, FindingLevel
-from gateway.ports.setup import SetupLevel
+from gateway.ports.findings import Finding, FindingLevel
 from gateway.settings.llm import LlmSettings
 from tests.e2e.agent.test_model_abilities_wire import REFUSALS, StrictServer, settings
 from tests.fakes.inprocess_gateway import gateway
@@ -50,7 +49,7 @@ async def trial_of(script: Script, **llm: str) -> tuple[ModelTrial, list[dict[st
 async def test_a_trial_sends_what_a_turn_sends() -> None:
     """Streamed and with a tool, then the call and its result; in few tokens, and without a picture."""
     trial, (first, second) = await trial_of(with_calls(StrictServer()))
-    assert (trial.finding.level, trial.facts) == (SetupLevel.GOOD, {})
+    assert (trial.finding.level, trial.facts) == (FindingLevel.OK, {})
     assert trial.finding.text.startswith("openai/test answered in ")
     for body in (first, second):
         assert body["stream"] is True
@@ -68,7 +67,7 @@ async def test_a_trial_sends_what_a_turn_sends() -> None:
 async def test_a_lack_is_a_warning_and_is_kept(rule: RequestRule) -> None:
     """The model answers without it; the remedy for tools is in the line."""
     trial, requests = await trial_of(with_calls(StrictServer(rule)))
-    assert trial.finding.level is SetupLevel.WARNING
+    assert trial.finding.level is FindingLevel.WARN
     assert ": its server refuses that" in trial.finding.text
     assert list(trial.facts) == [rule.value]
     assert len(requests) <= 3
@@ -78,12 +77,12 @@ async def test_a_lack_is_a_warning_and_is_kept(rule: RequestRule) -> None:
 async def test_a_model_that_calls_no_tool_is_a_warning() -> None:
     """Its server takes tools, so nothing is lacking; a model that only thought is not judged."""
     trial, requests = await trial_of(StrictServer())
-    assert trial.finding.level is SetupLevel.WARNING
+    assert trial.finding.level is FindingLevel.WARN
     assert "but called no tool when it was asked to" in trial.finding.text
     assert trial.facts == {}
     assert requests[1]["messages"][-1]["role"] == "tool"
     trial, _ = await trial_of(lambda *_: ScriptedAnswer(fault=ModelFault.EMPTY, reasoning="hm", finish="length"))
-    assert trial.finding.level is SetupLevel.GOOD
+    assert trial.finding.level is FindingLevel.OK
 
 
 async def test_a_model_that_writes_its_calls_as_text_is_found(tmp_path: Path) -> None:
@@ -96,7 +95,7 @@ async def test_a_model_that_writes_its_calls_as_text_is_found(tmp_path: Path) ->
         return ScriptedAnswer(text=call if is_asked else "It is noon.")
 
     trial, _ = await trial_of(script)
-    assert trial.finding.level is SetupLevel.WARNING
+    assert trial.finding.level is FindingLevel.WARN
     assert "wrote its tool call as text" in trial.finding.text
     assert trial.facts == {CALLS_AS_TEXT: ""}
     async with (
@@ -119,7 +118,7 @@ async def test_a_server_that_refuses_the_result_of_a_tool_is_found() -> None:
         return calling(body, n)
 
     trial, _ = await trial_of(script)
-    assert trial.finding.level is SetupLevel.WRONG
+    assert trial.finding.level is FindingLevel.FAIL
     assert "takes tools, but refuses their results" in trial.finding.text
     assert (trial.model, trial.facts) == ("", {})
 
@@ -137,7 +136,7 @@ async def test_a_server_that_marks_no_ends_passes_its_trial(is_call: bool) -> No
     async with answering(answer) as base:
         trial = await try_model(LlmSettings.model_validate({"model": "openai/test", "api_base": base}))
     assert "answered in" in trial.finding.text
-    assert trial.finding.level is (SetupLevel.GOOD if is_call else SetupLevel.WARNING)
+    assert trial.finding.level is (FindingLevel.OK if is_call else FindingLevel.WARN)
 
 
 async def test_a_trial_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +264,7 @@ async def with_password() -> AsyncIterator[str]:
         yield base.replace("http://", f"http://ann:{PASSWORD}@")
 
 
-async def findings_of(base: str, home: Path, *, key: str = KEY) -> list[DoctorFinding]:
+async def findings_of(base: str, home: Path, *, key: str = KEY) -> list[Finding]:
     """Return what the doctor finds of the model at *base*."""
     await asyncio.to_thread(home.mkdir, mode=0o700, exist_ok=True)
     environment = {

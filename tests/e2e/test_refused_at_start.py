@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.doctor.platform_checks import verify
+from gateway.health.network_checks import verify
 from gateway.i18n import translate
-from gateway.ports import SetupLevel
+from gateway.ports import FindingLevel
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import load_settings
 from tests.fakes.discord_records import TOKEN
@@ -159,7 +159,7 @@ async def verify_online(name: str, environment: dict[str, str]) -> list[str]:
     """Return what the doctor finds wrong with a block by asking."""
     (entry,) = [each for each in load_entry_points("parlour.channels") if each.name == name]
     block = load_settings(environment).channels[name]
-    return [each.text for each in await verify(entry.load(), block, {}) if each.level is SetupLevel.WRONG]
+    return [each.text for each in await verify(entry.load(), block, {}) if each.level is FindingLevel.FAIL]
 
 
 async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path, zygote: ForkServer) -> None:

@@ -13,7 +13,8 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel, SecretStr, field_validator
 
-from gateway.ports.setup import SetupFinding, SetupLevel, SetupQuestion
+from gateway.ports.findings import Finding, fail, ok, warn
+from gateway.ports.setup import SetupQuestion
 from tests.fakes.loopback import serve_app
 
 TOKEN = "parrot-canary-0123456789"
@@ -74,7 +75,7 @@ class SetupPlatformPlugin:
             SetupQuestion(setting="allow_from", text="Who may write", is_optional=True),
         )
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         """Ask the platform whose token it is, and what is missing."""
         headers = {"Authorization": f"Bot {settings.token.get_secret_value()}"}
         async with (
@@ -82,11 +83,11 @@ class SetupPlatformPlugin:
             session.get(f"{settings.base_url}/me", headers=headers) as answer,
         ):
             if answer.status == 401:
-                return [SetupFinding(level=SetupLevel.WRONG, text="the ring is not known; read it again", id="token")]
+                return [fail("the ring is not known; read it again", about="token")]
             me = await answer.json()
         if me["missing"]:
-            return [SetupFinding(level=SetupLevel.WARNING, text=f"it cannot {me['missing']}; click Teach", id="rights")]
-        return [SetupFinding(level=SetupLevel.GOOD, text=f"this is {me['name']}", id="token")]
+            return [warn(f"it cannot {me['missing']}; click Teach", about="rights")]
+        return [ok(f"this is {me['name']}", about="token")]
 
 
 @contextmanager

@@ -24,9 +24,9 @@ LOCAL_NAMES = {
     ("agent/tools/tool.py", "web"),
     ("agent/web/search_engines.py", "web"),
     ("agent/web/web_tools.py", "web"),
-    ("gateway/doctor/web_checks.py", "web"),
-    ("gateway/doctor/deployment_checks.py", "web"),
-    ("gateway/commands/doctor.py", "web"),
+    ("gateway/health/network_checks.py", "web"),
+    ("gateway/health/settings_checks.py", "web"),
+    ("gateway/health/gateway_checks.py", "web"),
     ("gateway/settings/cross_checks.py", "web"),
     ("agent/tools/toolbox.py", "web"),
 }

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway.doctor import check_server
 from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.events import SessionKey
+from gateway.health.store_checks import server_findings
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
 from gateway.store.migrations import ALONE, MIGRATIONS, Migration
@@ -189,11 +189,11 @@ async def test_facts_of_the_server_are_read_beside_its_gateways(postgres: Postgr
 
 def test_doctor_warns_of_a_full_server_another_clock_and_a_mix() -> None:
     """Each is a finding of its own, and the ordinary is none."""
-    assert list(check_server(8, 10, timedelta(seconds=1), ("1",))) == []
-    warned = list(check_server(9, 10, timedelta(seconds=-5), ("1", "2")))
+    assert list(server_findings(8, 10, timedelta(seconds=1), ("1",))) == []
+    warned = list(server_findings(9, 10, timedelta(seconds=-5), ("1", "2")))
     assert [(each.id, each.level.name) for each in warned] == [
         ("store.connections", "WARN"), ("store.clock", "WARN"), ("store.versions", "WARN")
     ]  # fmt: skip
     assert "5 s behind" in warned[1].text
-    (ahead,) = check_server(1, 10, timedelta(seconds=5), ())
+    (ahead,) = server_findings(1, 10, timedelta(seconds=5), ())
     assert "5 s ahead of" in ahead.text

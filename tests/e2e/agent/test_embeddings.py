@@ -17,9 +17,10 @@ from agent.memory.search import embedding
 from agent.memory.search.embedding import build_embedder
 from gateway.app import build_operations
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import DoctorFinding, machine_checks
 from gateway.errors import ModelFailed
+from gateway.health import settings_checks
 from gateway.i18n import translate
+from gateway.ports.findings import Finding
 from tests.fakes.embeddings import EmbeddingFault
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
@@ -204,7 +205,7 @@ async def test_without_a_model_everybody_is_told_what_mends_it(
 ) -> None:
     """/status, the page and the doctor say that search is by words alone, and how to add a model; with one, nobody."""
     monkeypatch.setattr(embedding, "find_installed_model", lambda: tmp_path if is_installed else None)
-    monkeypatch.setattr(machine_checks, "find_spec", lambda _: is_installed or None)
+    monkeypatch.setattr(settings_checks, "find_spec", lambda _: is_installed or None)
     async with gateway(home=tmp_path / "home") as parlour:
         status = await parlour.channel.ask("ann", "/status")
         assert ("the extra “local”" in status) is not is_installed
@@ -216,7 +217,7 @@ async def test_without_a_model_everybody_is_told_what_mends_it(
         assert ("by words alone; for meaning too, run `make install`" in line) is not is_installed
 
 
-def doctor(home: Path, name: str = "", *, of: str = "search") -> AsyncIterator[DoctorFinding]:
+def doctor(home: Path, name: str = "", *, of: str = "search") -> AsyncIterator[Finding]:
     """Yield what `parlour doctor` has on search."""
     environment = {"PARLOUR_HOME": str(home), "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL": name}
     found = collect_findings(environment, is_offline=True, asks_model=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ import pytest
 from agent.llm.request_messages import NO_TOOLS
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import build_operations
-from gateway.doctor.incident_checks import check_incidents
 from gateway.errors import ModelAbility
 from gateway.events import Attachment
+from gateway.health.gateway_checks import fetch_status, read_stored_status, status_findings
 from gateway.home import Home
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
@@ -250,8 +251,9 @@ async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Pa
             assert lacks.startswith("system messages (since ")
             [setup] = [line async for line in build_operations(parlour.app)["setup status"]({})]
             assert setup["lacks"] == lacks
-            running = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
-        stopped = [each.text async for each in check_incidents(Home(home)) if each.id == "model.lacks"]
+            statuses = [await fetch_status(Home(home))]
+        statuses.append(await asyncio.to_thread(read_stored_status, Home(home)))
+    running, stopped = ([each.text for each in status_findings(line) if each.id == "model.lacks"] for line in statuses)
     assert running == stopped
     assert running[0].startswith(f"openai/test lacks {lacks}; it is asked without. After a change of its server")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from gateway.doctor import check_incidents
+from gateway.health.gateway_checks import fetch_status, status_findings
 from gateway.home import Home
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -109,7 +109,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
             await asyncio.sleep(0.02)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
         home = Home(tmp_path / "killed")
-        (found,) = [each async for each in check_incidents(home) if each.id == "alerts.untold"]
+        (found,) = [each for each in status_findings(await fetch_status(home)) if each.id == "alerts.untold"]
         assert "did not arrive); write to the bot once (Telegram requires it), or" in found.text
         world.telegram.say("here I am", chat=77, sender=77)
         await within(20, lambda: bool(world.telegram.shown(77)))

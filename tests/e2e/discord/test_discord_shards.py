@@ -14,7 +14,7 @@ from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.shards import IdentifyLimit
 from gateway.errors import UserError
-from gateway.ports import PlatformEvent, SetupLevel
+from gateway.ports import FindingLevel, PlatformEvent
 from gateway.supervisor import Supervisor
 from tests.fakes.clock import VirtualClock
 from tests.fakes.connection_claims import ClaimTable, GrantedClaims
@@ -94,9 +94,9 @@ async def test_the_number_that_discord_recommends(discord: DiscordServer, servic
         await on_shards(discord, (0, 2), (1, 2))
         assert channel._identify_limit.max_concurrency == 16
     for shards, level, text in (
-        (1, SetupLevel.WARNING, "recommends 2 shards"),
-        ("auto", SetupLevel.GOOD, "shards 0 to 1"),
-        (3, SetupLevel.GOOD, "shards 0 to 2"),
+        (1, FindingLevel.WARN, "recommends 2 shards"),
+        ("auto", FindingLevel.OK, "shards 0 to 1"),
+        (3, FindingLevel.OK, "shards 0 to 2"),
     ):
         findings = await plugin.verify(block(discord, shards=shards), {})
         assert [each.level for each in findings if text in each.text] == [level]

@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway import doctor
 from gateway.commands.doctor import collect_findings
 from gateway.delivery import delivery_context
-from gateway.doctor.platform_checks import probe_proxy
 from gateway.events import Attachment, MessagePart, SessionKey
-from gateway.ports.setup import SetupLevel
+from gateway.health.network_checks import probe_proxy
+from gateway.ports.findings import FindingLevel
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN
 from tests.fakes.discord_server import open_discord
@@ -163,7 +162,7 @@ async def test_init_and_doctor_ask_through_the_proxy(monkeypatch: pytest.MonkeyP
             address = proxy.url("socks5h")
             for kind in (telegram_kind, slack_kind, discord_kind):
                 found = await kind.verify(settings.channels[kind.name], {"PARLOUR_PROXY": address})
-                assert found[0].level is SetupLevel.GOOD, found
+                assert found[0].level is FindingLevel.OK, found
             assert proxy.hosts() == set(known)
             assert await probe_proxy(address) == ""
 
@@ -182,9 +181,9 @@ async def test_the_doctor_says_that_it_is_the_proxy(tmp_path: Path) -> None:
             (told[name],) = [line for line in lines if line.id == "proxy"]
             assert PASSWORD not in str(lines)
     expected = {
-        "well": doctor.FindingLevel.OK,
-        "refused": doctor.FindingLevel.FAIL,
-        "missing": doctor.FindingLevel.FAIL,
+        "well": FindingLevel.OK,
+        "refused": FindingLevel.FAIL,
+        "missing": FindingLevel.FAIL,
     }
     assert {name: line.level for name, line in told.items()} == expected
     assert "rejects the user or password" in told["refused"].text

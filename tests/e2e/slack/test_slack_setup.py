@@ -9,19 +9,19 @@ import pytest
 
 from channels.slack import plugin
 from channels.slack.oauth_scopes import SCOPES, manifest
-from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
+from gateway.ports import Finding, FindingLevel, SupportsSetup
 from tests.fakes.slack import running, settings
 from tests.fakes.slack_http_events import SIGNING_SECRET
 from tests.fakes.slack_server import ANN, APP_TOKEN, DM, SlackFault, SlackServer, slack_server
 from tests.fakes.web_services import FakePageServices
 
 
-async def verify(server: SlackServer, environment: dict[str, str] | None = None, **more: Any) -> list[SetupFinding]:
+async def verify(server: SlackServer, environment: dict[str, str] | None = None, **more: Any) -> list[Finding]:
     """Verify a block that leads to *server*."""
     return list(await plugin.verify(settings(server, **more), environment or {}))
 
 
-def worst(findings: list[SetupFinding], level: SetupLevel) -> list[str]:
+def worst(findings: list[Finding], level: FindingLevel) -> list[str]:
     """Return the lines of one level."""
     return [finding.text for finding in findings if finding.level is level]
 
@@ -41,7 +41,7 @@ async def test_a_good_block_is_good() -> None:
     """Token, scopes and connection are said to be well; nothing in the workspace changes."""
     async with slack_server() as server:
         found = await verify(server, allow_from=["team:T0HOME"])
-        assert {finding.level for finding in found} == {SetupLevel.GOOD}
+        assert {finding.level for finding in found} == {FindingLevel.OK}
         assert "T0HOME" in found[0].text
         assert {name for name, _ in server.calls} == {"auth.test", "bots.info", "apps.connections.open"}
 
@@ -53,38 +53,38 @@ async def test_every_scope_that_is_missing_is_named_with_what_is_lost(full: bool
     async with slack_server() as server:
         server.scopes = set(granted)
         found = await verify(server)
-        assert worst(found, SetupLevel.WRONG) == []
-        assert len(worst(found, SetupLevel.WARNING)) == len(SCOPES) - len(granted)
+        assert worst(found, FindingLevel.FAIL) == []
+        assert len(worst(found, FindingLevel.WARN)) == len(SCOPES) - len(granted)
         for scope in SCOPES:
             server.scopes = granted - {scope.name}
             lines = [finding for finding in await verify(server) if f"scope {scope.name}, " in finding.text]
             assert len(lines) == 1
             assert scope.lost in lines[0].text
             assert "reinstall the app" in lines[0].text
-            assert (lines[0].level is SetupLevel.WRONG) is scope.is_needed
+            assert (lines[0].level is FindingLevel.FAIL) is scope.is_needed
 
 
 async def test_a_wrong_token_is_said_by_which_one_it_is() -> None:
     """The bot's own, the app's, one of another app, one without its scope: each with where to find the right one."""
     async with slack_server() as server:
         (line,) = await verify(server, bot_token="xoxb-another-one-0000")
-        assert (line.level, "Install App" in line.text) == (SetupLevel.WRONG, True)
-        (text,) = worst(await verify(server, app_token="xapp-1-A0PARLOUR-9-wrongwrong"), SetupLevel.WRONG)
+        assert (line.level, "Install App" in line.text) == (FindingLevel.FAIL, True)
+        (text,) = worst(await verify(server, app_token="xapp-1-A0PARLOUR-9-wrongwrong"), FindingLevel.FAIL)
         assert "app-level token (invalid_auth)" in text
         server.app_token = "xapp-1-A0OTHER-9-fakefakefake"
-        (text,) = worst(await verify(server, app_token=server.app_token), SetupLevel.WRONG)
+        (text,) = worst(await verify(server, app_token=server.app_token), FindingLevel.FAIL)
         assert "two apps" in text
         assert "A0OTHER" in text
         server.app_token = APP_TOKEN
         server.faults["apps.connections.open"] = [SlackFault(error="missing_scope")]
-        (text,) = worst(await verify(server), SetupLevel.WRONG)
+        (text,) = worst(await verify(server), FindingLevel.FAIL)
         assert "connections:write" in text
 
 
 async def test_a_workspace_that_is_not_ours_is_said() -> None:
     """`team:` of another workspace than the token's lets nobody in, and that is said."""
     async with slack_server() as server:
-        (text,) = worst(await verify(server, allow_from=["team:T0FAR", ANN]), SetupLevel.WARNING)
+        (text,) = worst(await verify(server, allow_from=["team:T0FAR", ANN]), FindingLevel.WARN)
         assert "T0FAR" in text
         assert "T0HOME" in text
 
@@ -93,7 +93,7 @@ async def test_socket_mode_that_is_off_is_found() -> None:
     """Slack opens the connection and closes it again: what to click."""
     async with slack_server() as server:
         server.is_socket_mode = False
-        (text,) = worst(await verify(server), SetupLevel.WRONG)
+        (text,) = worst(await verify(server), FindingLevel.FAIL)
         assert "Enable Socket Mode" in text
 
 
@@ -102,9 +102,9 @@ async def test_a_silent_or_missing_slack_is_a_finding() -> None:
     async with slack_server() as server:
         block = settings(server)
         server.faults["auth.test"] = [SlackFault(status=503)]
-        assert [each.level for each in await plugin.verify(block, {})] == [SetupLevel.WRONG]
+        assert [each.level for each in await plugin.verify(block, {})] == [FindingLevel.FAIL]
     (finding,) = await plugin.verify(block, {})
-    assert finding.level is SetupLevel.WRONG
+    assert finding.level is FindingLevel.FAIL
     assert block.base_url in finding.text  # type: ignore[attr-defined]  # the combined block's
 
 

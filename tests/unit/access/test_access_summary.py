@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.access.access_roster import pending_summary, refusal_summary
-from gateway.ports.entry_points import operator_command
+from gateway.health.gateway_checks import status_findings
 
 SINCE = "2026-11-22T08:00:00.123Z"
 
@@ -13,18 +12,15 @@ def test_who_was_not_heard_is_counted_by_reason() -> None:
     slack = {"since": SINCE, "messages": 37, "people": 4, "reasons": {"not-addressed": 900, "guest": 30, "stranger": 7}}
     quiet = {"since": SINCE, "messages": 0, "people": 0, "reasons": {"not-addressed": 3}}
     one = {"since": SINCE, "messages": 1, "people": 1, "reasons": {"stranger": 1}}
-    assert list(refusal_summary({"slack": slack, "quiet": quiet, "discord": one})) == [
-        "1 message of 1 person on discord was rejected since 2026-11-22T08:00:00Z (stranger 1):"
-        f" `{operator_command('why discord')}`",
+    assert [each.text for each in status_findings({"unheard": {"slack": slack, "quiet": quiet, "discord": one}})] == [
+        "1 message of 1 person on discord was rejected since 2026-11-22T08:00:00Z (stranger 1): `parlour why discord`",
         "37 messages of 4 people on slack were rejected since 2026-11-22T08:00:00Z (guest 30, stranger 7):"
-        f" `{operator_command('why slack')}`",
+        " `parlour why slack`",
     ]
 
 
 def test_who_waits_is_one_line_or_none() -> None:
     """Nothing is said while nobody waits."""
-    assert list(pending_summary({"people": 0, "places": 0})) == []
-    assert list(pending_summary({})) == []
-    assert list(pending_summary({"people": 2, "places": 0})) == [
-        f"2 people and 0 chats wait for approval: `{operator_command('people pending')}`"
-    ]
+    assert list(status_findings({"waits": {"people": 0, "places": 0}})) == []
+    (line,) = status_findings({"waits": {"people": 2, "places": 0}})
+    assert line.text == "2 people and 0 chats wait for approval: `parlour people pending`"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,16 +14,16 @@ import pytest
 from gateway.alerts.alert_messages import alert_text, reason
 from gateway.alerts.alert_sources import (
     BurstSource,
-    CapSource,
     ChannelSource,
-    CrashSource,
-    DamagedMemorySource,
-    DeadLetterSource,
-    DiskSource,
     ModelSource,
-    NoToolsSource,
     QuarantineSource,
-    UnpricedModelSource,
+    find_cap_use,
+    find_damaged_memory,
+    find_dead_letters,
+    find_low_disk,
+    find_models_without_tools,
+    find_unclean_stops,
+    find_unpriced_models,
 )
 from gateway.alerts.alert_state import NotificationKind, Observation
 from gateway.alerts.monitor import Source
@@ -127,7 +127,7 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClo
     stops = 0
 
     def killed(_: AlertScene) -> Mapping[str, Source]:
-        return {"killed": CrashSource(stops, clock.now)}
+        return {"killed": partial(find_unclean_stops, stops=stops)}
 
     scene = AlertScene(tmp_path / "home", clock, killed)
     for minute in range(4, 132, 4):
@@ -145,7 +145,9 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClo
 
 async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: VirtualClock) -> None:
     """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
-    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"killed": CrashSource(scene.runs + 1, clock.now)})
+    scene = AlertScene(
+        tmp_path / "home", clock, lambda scene: {"killed": partial(find_unclean_stops, stops=scene.runs + 1)}
+    )
     scene.hears = {"telegram": False, "slack": False}
     await scene.start()
     await scene.until(1)
@@ -245,7 +247,7 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: VirtualC
     scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda scene: {"disk": _SteppedSource([2]), "given up": DeadLetterSource(scene.store.alerts, clock.now)},
+        lambda scene: {"disk": _SteppedSource([2]), "given up": partial(find_dead_letters, store=scene.store.alerts)},
         owners=[(OWNER_HERE,)],
     )
     await scene.start()
@@ -270,7 +272,7 @@ async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clo
     scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda scene: {"given up": DeadLetterSource(scene.store.alerts, clock.now)},
+        lambda scene: {"given up": partial(find_dead_letters, store=scene.store.alerts)},
         owners=[(OWNER_HERE,)],
     )
     await scene.start()
@@ -288,7 +290,7 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
     scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda _: {"killed": CrashSource(3, clock.now)},
+        lambda _: {"killed": partial(find_unclean_stops, stops=3)},
         owners=[(OWNER_HERE, OWNER_THERE)],
     )
     await scene.start()
@@ -332,7 +334,7 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(
 ) -> None:
     """Plain words and what to type, no word of the message; what cannot be brought to the owner is told to nobody."""
     scene = AlertScene(
-        tmp_path / "home", clock, lambda scene: {"given up": DeadLetterSource(scene.store.alerts, clock.now)}
+        tmp_path / "home", clock, lambda scene: {"given up": partial(find_dead_letters, store=scene.store.alerts)}
     )
     await scene.start()
     await scene.until(1)
@@ -460,7 +462,7 @@ async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_p
     def usage() -> CapAllowance:
         return CapAllowance(cap=CapKind.HOUSE_TOKENS, used=used, limit=1_000, until=clock.now() + timedelta(hours=2))
 
-    scene = AlertScene(tmp_path / "home", clock, lambda _: {"cap": CapSource(usage, clock.now)})
+    scene = AlertScene(tmp_path / "home", clock, lambda _: {"cap": partial(find_cap_use, usage=usage)})
     await scene.start()
     for minute, used in ((1, 790), (2, 800), (3, 900), (4, 1_000), (5, 1_200), (6, 0)):  # noqa: B007 - the source reads it
         await scene.until(minute)
@@ -476,30 +478,27 @@ async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_p
 
 async def test_the_cap_in_money_is_told_in_dollars(clock: VirtualClock) -> None:
     """80 % of a day's dollars and all of them, as people write them."""
-    usage = CapAllowance(cap=CapKind.HOUSE_COST, used=2_000_000, limit=2_500_000, until=clock.now())
-    source = CapSource(lambda: usage, clock.now)
     for used, line in (
         (2_000_000, "80 % of today's limit in US dollars is used: $2.00 of $2.50."),
         (2_600_000, "Today's limit in US dollars is used up: $2.60 of $2.50."),
     ):
-        usage = replace(usage, used=used)
-        (seen,) = await source({})
-        alert = Alert(cause=seen.cause, since=seen.since, line=seen.line, fields=seen.fields)
+        usage = CapAllowance(cap=CapKind.HOUSE_COST, used=used, limit=2_500_000, until=clock.now())
+        (seen,) = find_cap_use({}, usage=partial(lambda found: found, usage))
+        alert = Alert(cause=seen.cause, since=clock.now(), line=seen.line, fields=seen.fields)
         assert alert_text(alert, NotificationKind.TROUBLE, 1).startswith(line)
 
 
 async def test_a_model_without_a_price_is_told_once(clock: VirtualClock) -> None:
     """Of each model once, over restarts too: the cause's mark keeps what was reported."""
     models = {"openai/b", "openai/a"}
-    source = UnpricedModelSource(lambda: models, clock.now)
-    (first,) = await source({})
+    (first,) = find_unpriced_models({}, models=lambda: models)
     assert (first.happened, first.fields["models"]) == (2, "openai/a, openai/b")
-    known = {"unpriced": Alert(cause="unpriced", since=first.since, mark=first.mark)}
-    assert await UnpricedModelSource(lambda: models, clock.now)(known) == []
+    known = {"unpriced": Alert(cause="unpriced", since=clock.now(), mark=first.mark)}
+    assert not list(find_unpriced_models(known, models=lambda: models))
     models.add("openai/c")
-    (second,) = await source(known)
+    (second,) = find_unpriced_models(known, models=lambda: models)
     assert (second.happened, second.fields["models"]) == (1, "openai/c")
-    told = Alert(cause="unpriced", since=first.since, line=second.line, fields=second.fields)
+    told = Alert(cause="unpriced", since=clock.now(), line=second.line, fields=second.fields)
     assert "do not hold for openai/c" in alert_text(told, NotificationKind.HAPPENED, 1)
 
 
@@ -509,13 +508,13 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
     """The room that is left, by the doctor's thresholds; an event that was set aside since the start, not before."""
     free = 10**12
     monkeypatch.setattr("shutil.disk_usage", lambda _: (10**13, 0, free))
-    disk, folder = DiskSource(tmp_path, clock.now), QuarantineFolder(tmp_path / "quarantine")
+    disk, folder = partial(find_low_disk, home=tmp_path), QuarantineFolder(tmp_path / "quarantine")
     assert [each.stage for each in await disk({})] == [0]
     for free, stage in ((400 * 1024**2, 1), (40 * 1024**2, 2)):  # noqa: B007 - the fake reads it
         assert [each.stage for each in await disk({})] == [stage]
     event = PlatformEvent(channel="slack", id="1", raw="canary")
     folder.write(f"slack-1{KEPT}", event, "unreadable", clock.now())
-    source = QuarantineSource(tmp_path / "quarantine", clock.now)
+    source = QuarantineSource(tmp_path / "quarantine")
     (first,) = await source({})
     known = {"set-aside": Alert(cause="set-aside", since=clock.now(), mark=first.mark)}
     assert first.happened == 0
@@ -526,13 +525,13 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
     assert (second.happened, second.fields) == (1, {"channel": "slack"})
 
 
-async def test_damaged_memory_is_named_up_to_five(clock: VirtualClock) -> None:
+def test_damaged_memory_is_named_up_to_five() -> None:
     """An alert has an end, and is as long as a message can be."""
     damaged: list[str] = []
-    source = DamagedMemorySource(lambda: damaged, clock.now)
-    assert [(each.cause, each.stage) for each in await source({})] == [("memory", 0)]
+    source = partial(find_damaged_memory, damaged=lambda: damaged)
+    assert [(each.cause, each.stage) for each in source({})] == [("memory", 0)]
     damaged += [f"telegram:{n}" for n in range(6)]
-    (seen,) = await source({})
+    (seen,) = source({})
     named = ", ".join(damaged[:5])
     assert (seen.stage, seen.fields) == (1, {"scopes": f"{named}, …"})
     text = translate(seen.line, "en", **seen.fields)
@@ -569,7 +568,8 @@ async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, cloc
 async def test_a_model_without_tools_is_told_once(tmp_path: Path, clock: VirtualClock) -> None:
     """One line for each model, with what brings tools back; not again when the fact is learned again a month later."""
     models: dict[str, datetime] = {}
-    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"model tools": NoToolsSource(lambda: models)})
+    find = partial(find_models_without_tools, models=lambda: models)
+    scene = AlertScene(tmp_path / "home", clock, lambda _: {"model tools": find})
     await scene.start()
     await scene.until(1)
     assert scene.told(OWNER_HERE) == []

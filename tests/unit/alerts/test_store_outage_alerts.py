@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts import OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin
-from gateway.alerts.alert_sources import StoreSource
+from gateway.alerts.alert_sources import find_store_outages
 from gateway.alerts.monitor import AlertRecipients, Source
 from gateway.alerts.store_notifier import StoreNotifier
 from gateway.errors import StoreUnavailable
@@ -114,7 +115,7 @@ async def test_the_end_of_an_outage_is_told_though_the_store_fails_at_that_momen
     """What could not be noted is noted at a later look, once."""
 
     def sources(_: AlertScene) -> Mapping[str, Source]:
-        return {"store": StoreSource(store.watcher)}
+        return {"store": partial(find_store_outages, watcher=store.watcher)}
 
     scene = AlertScene(tmp_path / "home", clock, sources)
     await scene.start()
@@ -137,7 +138,7 @@ async def test_two_outages_between_two_looks_are_both_counted(
     """Each end is noted by itself; what was noted is not counted again."""
 
     def sources(_: AlertScene) -> Mapping[str, Source]:
-        return {"store": StoreSource(store.watcher)}
+        return {"store": partial(find_store_outages, watcher=store.watcher)}
 
     for _ in range(2):
         await asyncio.sleep(20)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gateway.alerts.alert_messages import line_of_delay
-from gateway.alerts.alert_sources import DelaySource
+from gateway.alerts.alert_sources import find_delays
 from gateway.alerts.monitor import Source
 from gateway.app.operation_group import plain
 from gateway.commands import status as status_command
 from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
-from gateway.doctor.findings import FindingLevel
-from gateway.doctor.incident_checks import _status_findings
 from gateway.events import SessionKey
+from gateway.health.gateway_checks import status_findings
 from gateway.ports import DelayedDelivery
+from gateway.ports.findings import FindingLevel
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
 from tests.fakes.memory_channel import ChannelFault
@@ -89,7 +89,7 @@ async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: Opens
 
 def source(scene: AlertScene) -> Mapping[str, Source]:
     """Return the source that looks at deliveries."""
-    return {"delivery": DelaySource(scene.deliverer.delayed, lambda: scene.hears, scene.clock.now)}
+    return {"delivery": partial(find_delays, delayed=scene.deliverer.delayed, states=lambda: scene.hears)}
 
 
 async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_path: Path, clock: VirtualClock) -> None:
@@ -134,11 +134,10 @@ def test_operators_read_which_chat_waits_and_why(
         "replies to discord:4001 wait since 2026-11-21T21:00:00Z: \x1b[2Jlimited;"
         " the next attempt is at 2026-11-21T21:15:00Z"
     )
-    assert line_of_delay(line["delayed"][0]) == told  # type: ignore[index]
     monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
     status_command.show_status(as_json=False)
     printed = capsys.readouterr().out.splitlines()
-    assert [each for each in printed if each.startswith("delayed ")] == [f"{'delayed':16} {told.replace(chr(27), '')}"]
-    first, more = _status_findings(line)
+    assert f"{'delivery':16} {told.replace(chr(27), '')}" in printed
+    first, more = status_findings(line)
     assert (first.level, first.id, first.text) == (FindingLevel.WARN, "delivery.delayed", told)
-    assert more.text == "and in 4 more chats; `parlour status` lists them"
+    assert more.text == "and in 4 more chats"

@@ -18,8 +18,8 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.doctor.platform_checks import probe_proxy
 from gateway.errors import SettingsError
+from gateway.health.network_checks import probe_proxy
 from gateway.net.aiohttp_proxy import connector
 from gateway.net.httpx_proxy import transport
 from gateway.net.proxy_address import ProxyAddress, is_direct

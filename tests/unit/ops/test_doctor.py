@@ -14,26 +14,25 @@ from typing import Any
 
 import pytest
 
-# Loaded before a test begins: on a busy machine that took the seconds in which the platforms have to answer.
-import channels.discord.setup
-import channels.slack.setup
+# Loaded before a test begins: on a busy machine that took the seconds in which the platform has to answer.
 import channels.telegram.setup  # noqa: F401
 from gateway.app import ExtraPlugins, open_app, serve
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import DoctorFinding, FindingLevel, machine_checks, verify
-from gateway.ports import Alert, NotificationState, PlatformEvent, setup
+from gateway.health import machine_checks
+from gateway.health.checks import CheckContext, HealthCheck
+from gateway.health.network_checks import verify
+from gateway.ports import Alert, NotificationState, PlatformEvent
+from gateway.ports.findings import Finding, FindingLevel, fail
 from gateway.ports.journal import UsageRow
 from gateway.ports.store import StoreLimits
 from gateway.quarantine import Quarantine
-from gateway.settings import load_settings
+from gateway.settings import check_settings, load_settings
 from gateway.store.sqlite import open_store
 from tests.fakes.clock import VirtualClock
-from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.meter import FakeMeter
 from tests.fakes.openai_server import chatter, open_server, with_calls
 from tests.fakes.setup_platform import SetupPlatformPlugin, SetupPlatformSettings
-from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.fakes.time_server import open_time_server
 
@@ -63,70 +62,21 @@ async def telegram(environment: dict[str, str]) -> AsyncIterator[TelegramServer]
         yield server
 
 
-@pytest.fixture
-async def discord(environment: dict[str, str]) -> AsyncIterator[DiscordServer]:
-    """A small Discord, and a block that leads to it."""
-    async with open_discord() as server:
-        environment |= server.settings()
-        yield server
-
-
-@pytest.fixture
-async def slack(environment: dict[str, str]) -> AsyncIterator[SlackServer]:
-    """A small Slack, and a block that leads to it."""
-    async with slack_server() as server:
-        environment |= {
-            "PARLOUR_CHANNELS__SLACK__BOT_TOKEN": server.bot_token,
-            "PARLOUR_CHANNELS__SLACK__APP_TOKEN": server.app_token,
-            "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{server.base}/api/",
-        }
-        yield server
-
-
 async def run_doctor(
     environment: Mapping[str, str], *, is_offline: bool = False, asks_model: bool = False
-) -> list[DoctorFinding]:
+) -> list[Finding]:
     """Return everything that the doctor says."""
     return [each async for each in collect_findings(environment, is_offline=is_offline, asks_model=asks_model)]
 
 
-def failing(found: Sequence[DoctorFinding], level: FindingLevel = FindingLevel.FAIL) -> dict[str, str]:
+def failing(found: Sequence[Finding], level: FindingLevel = FindingLevel.FAIL) -> dict[str, str]:
     """Return the lines of a level, by id."""
     return {each.id: each.text for each in found if each.level is level}
 
 
-def line_of(found: Sequence[DoctorFinding], ident: str) -> str:
+def line_of(found: Sequence[Finding], ident: str) -> str:
     """Return the first line of an id."""
     return next(each.text for each in found if each.id == ident)
-
-
-async def test_planted_mistakes_of_three_platforms_are_found_at_once(
-    environment: dict[str, str], telegram: TelegramServer, discord: DiscordServer, slack: SlackServer
-) -> None:
-    """A wrong token, a missing intent, a missing scope: each a line with what to click, and no token in any."""
-    wrong = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
-    environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = wrong
-    discord.application_flags = 0
-    slack.scopes.discard("chat:write")
-    found = await run_doctor(environment)
-    mistakes = failing(found)
-    assert "@BotFather" in mistakes["channel.telegram"]
-    assert "Privileged Gateway Intents" in mistakes["channel.discord"]
-    assert "without the scope chat:write" in mistakes["channel.slack"]
-    assert len(mistakes) == 3
-    secrets = (wrong, discord.token, slack.bot_token, slack.app_token)
-    assert not [each for each in found if any(secret in each.text for secret in secrets)]
-
-
-async def test_privacy_mode_and_a_webhook_are_found(environment: dict[str, str], telegram: TelegramServer) -> None:
-    """What hides messages from a bot that shall hear all, and what takes them away from one that polls."""
-    environment["PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY"] = "open"
-    warned = failing(await run_doctor(environment), FindingLevel.WARN)
-    assert "Group Privacy" in warned["channel.telegram"]
-    telegram.privacy = False
-    assert not failing(await run_doctor(environment))
-    await telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
-    assert "elsewhere.example" in failing(await run_doctor(environment))["channel.telegram"]
 
 
 async def test_offline_nobody_is_asked(environment: dict[str, str], telegram: TelegramServer) -> None:
@@ -142,7 +92,7 @@ class SilentPlugin(SetupPlatformPlugin):
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
 
-    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[setup.SetupFinding]:
+    async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[Finding]:
         if self._error is not None:
             raise self._error
         await asyncio.Event().wait()
@@ -182,12 +132,28 @@ async def test_a_silent_platform_and_a_bug_are_findings(clock: VirtualClock) -> 
     """The doctor ends within 15 seconds, and a traceback is nobody's line."""
     (silent,) = await verify(SilentPlugin(), SetupPlatformSettings(), {})
     assert clock.seconds == 15
-    assert (silent.level, silent.text) == (
-        setup.SetupLevel.WRONG,
-        "Parrot did not answer within 15 s; check that this machine is online",
-    )
+    assert silent == fail("Parrot did not answer within 15 s; check that this machine is online", about="reached")
     (broken,) = await verify(SilentPlugin(KeyError("canary")), SetupPlatformSettings(), {})
     assert broken.text == "Parrot could not be checked (KeyError); check that this machine is online"
+
+
+async def test_a_check_that_hangs_or_has_a_bug_is_a_finding(tmp_path: Path, clock: VirtualClock) -> None:
+    """Each check has its deadline, and none keeps the others from being made; those of wrong settings are left out."""
+
+    async def hang(_: CheckContext) -> list[Finding]:
+        await asyncio.Event().wait()
+        return []
+
+    def break_off(_: CheckContext) -> list[Finding]:
+        raise KeyError("canary")
+
+    context = CheckContext(report=check_settings({"PARLOUR_HOME": str(tmp_path), "PARLOUR_PROXY": "x"}), environment={})
+    hung = await HealthCheck("disk", hang, needs_settings=False).run(context)
+    assert hung == [fail("could not be checked within 30 s", "disk", "deadline")]
+    assert clock.seconds == 30
+    broken = await HealthCheck("disk", break_off, needs_settings=False).run(context)
+    assert broken == [fail("could not be checked (KeyError); please report it", "disk", "failed")]
+    assert await HealthCheck("disk", break_off).run(context) == []
 
 
 async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(environment: dict[str, str]) -> None:

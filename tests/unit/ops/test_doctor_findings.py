@@ -17,8 +17,8 @@ import pytest
 from gateway.app import ExtraPlugins, open_app, serve
 from gateway.commands import doctor
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import DoctorFinding, FindingLevel
 from gateway.errors import UserError
+from gateway.ports.findings import Finding, FindingLevel
 from gateway.preflight import require_startable
 from gateway.settings import load_settings
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -44,7 +44,7 @@ class DoctorScene:
     monkeypatch: pytest.MonkeyPatch
     undo: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def examine(self, *, is_offline: bool = False) -> list[DoctorFinding]:
+    async def examine(self, *, is_offline: bool = False) -> list[Finding]:
         """Return everything that the doctor says."""
         return [each async for each in collect_findings(self.environment, is_offline=is_offline, asks_model=False)]
 
@@ -234,6 +234,8 @@ async def test_a_planted_mistake_is_found(
     assert wrong in line.text
     assert mend in line.text
     assert {each.id for each in found} == {ident}
+    secrets = (scene.environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"], scene.discord.token, scene.slack.bot_token)
+    assert not [each for each in found if any(secret in each.text for secret in secrets)]
 
 
 @pytest.mark.parametrize("file", ["", "web: {port: 8799}\n"], ids=["nowhere", "in the file"])

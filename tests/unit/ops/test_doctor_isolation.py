@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.doctor import FindingLevel, check_machine
+from gateway.health.checks import CheckContext
+from gateway.health.settings_checks import check_isolation
 from gateway.settings import check_settings
 
 TELEGRAM = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"123456789:AA{'x' * 33}", "PARLOUR_OWNERS": "telegram:42"}
@@ -13,9 +14,8 @@ TELEGRAM = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"123456789:AA{'x' * 33}", "PAR
 def isolation_findings(tmp_path: Path, **settings: str) -> list[str]:
     """Return what the doctor says about isolation."""
     environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_WEB__PORT": "0", **TELEGRAM, **settings}
-    found = [each for each in check_machine(check_settings(environment), environment) if each.name == "isolation"]
-    assert all(each.level is FindingLevel.WARN for each in found)
-    return [each.text for each in found]
+    context = CheckContext(report=check_settings(environment), environment=environment)
+    return [each.text for each in check_isolation(context)]
 
 
 def test_one_memory_for_several_people_is_warned_of(tmp_path: Path) -> None:

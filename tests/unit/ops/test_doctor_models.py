@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import DoctorFinding, FindingLevel
+from gateway.ports.findings import Finding, FindingLevel
 
 
-async def model_findings(home: Path, *, asks_model: bool) -> list[DoctorFinding]:
+async def model_findings(home: Path, *, asks_model: bool) -> list[Finding]:
     """Return what doctor says of the models of a home with three of them, one of which is not there."""
     (home / "parlour.yaml").write_text(
         "llm:\n  model: here\n  models: {here: offline, gone: 'scripted:/nowhere/script.json'}\n"

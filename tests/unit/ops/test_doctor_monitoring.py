@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.doctor import FindingLevel, check_monitoring
-from gateway.settings import check_settings, load_settings
+from gateway.health.checks import CheckContext
+from gateway.health.network_checks import check_collector, check_webhook
+from gateway.ports.findings import FindingLevel
+from gateway.settings import check_settings
 from tests.fakes.loopback import serve_app
 from tests.fakes.otlp_receiver import open_receiver
 
@@ -19,7 +21,8 @@ async def look(home: Path, **environment: str) -> tuple[FindingLevel, str, str]:
     """Return the one line that the doctor says."""
     variables = {"PARLOUR_HOME": str(home), **environment}
     ours = {name: value for name, value in variables.items() if name.startswith("PARLOUR_")}
-    (found,) = await check_monitoring(load_settings(ours), variables)
+    context = CheckContext(report=check_settings(ours), environment=variables)
+    (found,) = [*await check_webhook(context), *await check_collector(context)]
     return found.level, found.id, found.text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,10 +10,12 @@ import pytest
 import time_machine
 
 from gateway.app.model_trial import try_model
-from gateway.doctor import DoctorFinding, FindingLevel, check_machine
-from gateway.doctor.deployment_checks import STOP_SECONDS, open_file_limit
+from gateway.health import machine_checks, settings_checks
+from gateway.health.checks import CheckContext
+from gateway.health.machine_checks import open_file_limit
+from gateway.health.settings_checks import STOP_SECONDS
 from gateway.home import Home, hold_lock
-from gateway.ports import setup
+from gateway.ports.findings import Finding, FindingLevel
 from gateway.settings import check_settings
 from gateway.settings.llm import LlmSettings
 
@@ -38,11 +39,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def local_errors(environment: dict[str, str]) -> Iterator[DoctorFinding]:
-    """Yield what this machine alone says is wrong."""
-    return (
-        each for each in check_machine(check_settings(environment), environment) if each.level is not FindingLevel.OK
-    )
+async def local_errors(environment: dict[str, str]) -> list[Finding]:
+    """Return what this machine alone says is wrong."""
+    context = CheckContext(report=check_settings(environment), environment=environment)
+    checks = (*settings_checks.CHECKS, *machine_checks.CHECKS)
+    found = [each for check in checks for each in await check.run(context)]
+    return [each for each in found if each.level is not FindingLevel.OK]
 
 
 DISCORD_TOKEN = f"{'M' * 24}.abcdef.{'x' * 30}"
@@ -106,11 +108,11 @@ SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
 
 
 @pytest.mark.parametrize(("slip", "level", "ident", "mend"), SLIPS)
-def test_a_slip_is_one_line_that_says_how_to_mend_it(
+async def test_a_slip_is_one_line_that_says_how_to_mend_it(
     environment: dict[str, str], slip: dict[str, str], level: FindingLevel, ident: str, mend: str
 ) -> None:
     """By its stable id, and no other line with it; what was mended is said no more."""
-    found = list(local_errors({**environment, **slip}))
+    found = await local_errors({**environment, **slip})
     assert [(each.id, each.level) for each in found] == ([(ident, level)] if ident else [])
     assert mend in "".join(each.text for each in found)
 
@@ -119,12 +121,12 @@ FILES = [(64, FindingLevel.FAIL), (127, FindingLevel.FAIL), (128, FindingLevel.W
 
 
 @pytest.mark.parametrize(("limit", "level"), [*FILES, (1_024, None)])
-def test_too_few_open_files_are_found(
+async def test_too_few_open_files_are_found(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, limit: int, level: FindingLevel | None
 ) -> None:
     """Below 128 nothing works for long, below 1,024 a busy gateway refuses connections; the hard limit counts."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10, limit))
-    found = [(each.id, each.level, each.text) for each in local_errors(environment)]
+    found = [(each.id, each.level, each.text) for each in await local_errors(environment)]
     assert [each[:2] for each in found] == ([("open.files", level)] if level else [])
     assert not found or (f"only {limit} files" in found[0][2] and "LimitNOFILE=" in found[0][2])
 
@@ -149,19 +151,19 @@ def test_the_limit_of_a_running_gateway_counts_not_that_of_the_shell(
 
 
 @pytest.mark.parametrize("written", [b"%s\r\n", b"\xef\xbb\xbf%s\r\n", b"%s"])
-def test_a_secret_s_file_may_come_from_any_editor(environment: dict[str, str], written: bytes) -> None:
+async def test_a_secret_s_file_may_come_from_any_editor(environment: dict[str, str], written: bytes) -> None:
     """Windows' line ends and the mark that its Notepad sets before a text are no part of the secret."""
     del environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"]
     file = Path(environment["PARLOUR_HOME"]) / "secrets" / "channels__telegram__token"
     file.write_bytes(written % TELEGRAM.encode())
     file.chmod(0o600)
-    assert not list(local_errors(environment))
+    assert not await local_errors(environment)
 
 
-def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str, str]) -> None:
+async def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str, str]) -> None:
     """Such a clock lets no certificate pass."""
     with time_machine.travel(datetime(2020, 1, 1, tzinfo=UTC)):
-        (found,) = local_errors(environment)
+        (found,) = await local_errors(environment)
     assert (found.id, found.level) == ("clock", FindingLevel.FAIL)
     assert "this machine's clock shows 2020-01-01 00:00 UTC" in found.text
     assert "sudo timedatectl set-ntp true" in found.text
@@ -172,5 +174,5 @@ async def test_an_address_that_says_too_much_is_corrected(end: str) -> None:
     """Copied from an example with curl; nobody is asked."""
     llm = LlmSettings.model_validate({"model": "openai/test", "api_base": f"http://127.0.0.1:9/v1{end}"})
     found = (await try_model(llm)).finding
-    assert found.level is setup.SetupLevel.WRONG
+    assert found.level is FindingLevel.FAIL
     assert found.text.endswith("change the address to http://127.0.0.1:9/v1")

@@ -9,9 +9,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gateway.commands.doctor import collect_findings
-from gateway.doctor import FindingLevel, check_addresses
+from gateway.health.checks import CheckContext
+from gateway.health.network_checks import check_addresses
 from gateway.net import public_http
-from gateway.settings import load_settings
+from gateway.ports.findings import FindingLevel
+from gateway.settings import check_settings
 
 
 async def look(home: Path, **environment: str) -> dict[str, tuple[FindingLevel, str]]:
@@ -37,8 +39,9 @@ async def test_each_address_rule_is_tried(tmp_path: Path, monkeypatch: pytest.Mo
     assert level is FindingLevel.FAIL
     assert "does not refuse 240.0.0.1 (a reserved address); set" in text
     monkeypatch.undo()
-    proxied = load_settings({"PARLOUR_HOME": str(tmp_path), "PARLOUR_PROXY": "http://127.0.0.1:9"})
-    refused, warned = await check_addresses(proxied)
+    environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_PROXY": "http://127.0.0.1:9"}
+    context = CheckContext(report=check_settings(environment), environment=environment)
+    refused, warned = await check_addresses(context)
     assert (refused.level, warned.level, warned.id) == (FindingLevel.OK, FindingLevel.WARN, "web.proxy")
     assert "configure it so that it does not reach internal networks, or set PARLOUR_TOOLS__WEB__FETCH=" in warned.text
 

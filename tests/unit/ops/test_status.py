@@ -51,9 +51,9 @@ async def test_status_names_what_was_given_up(
     assert (group["channel"], group["count"]) == ("telegram", 2)
     monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
     status_command.show_status(as_json=False)
-    (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("dead letters")]
+    (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("given up ")]
     assert told.endswith("403: bot was [2Jblocked by the user")
-    assert "telegram: 2 dead-lettered" in told
+    assert "2 to telegram, the latest " in told
 
 
 async def test_status_says_how_the_work_beside_the_turns_stands(

@@ -13,7 +13,7 @@ import pytest
 from channels.telegram import plugin
 from channels.telegram.token_lock import TokenLock
 from gateway.logs import configure_logs
-from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
+from gateway.ports import Finding, FindingLevel, SupportsSetup
 from tests.fakes.telegram_channel import block, open_line
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
@@ -47,7 +47,7 @@ def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-async def verified(server: TelegramServer, **fields: object) -> list[SetupFinding]:
+async def verified(server: TelegramServer, **fields: object) -> list[Finding]:
     """Verify a block that leads to *server*."""
     found = list(await plugin.verify(block(server, **fields), {}))
     assert not any(server.token.partition(":")[2] in finding.text for finding in found)
@@ -66,7 +66,7 @@ def test_what_is_asked_is_what_a_block_needs() -> None:
 async def test_a_bot_that_works_has_its_name(server: TelegramServer) -> None:
     """Everything in order: the name, what privacy mode means, and no complaint; no update is confirmed by it."""
     found = await verified(server)
-    assert {finding.level for finding in found} == {SetupLevel.GOOD}
+    assert {finding.level for finding in found} == {FindingLevel.OK}
     assert "@parlour_bot" in found[0].text
     assert len(server.updates) == 1
     assert {name for name, _ in server.calls} == {"getMe", "getWebhookInfo", "getUpdates"}
@@ -76,7 +76,7 @@ async def test_a_refused_token_is_wrong(server: TelegramServer) -> None:
     """One line that leads to @BotFather, and no further call."""
     server.fail("getMe", TelegramFault("status", 401, description="Unauthorized"))
     (only,) = await verified(server)
-    assert only.level is SetupLevel.WRONG
+    assert only.level is FindingLevel.FAIL
     assert "@BotFather" in only.text
     assert [name for name, _ in server.calls] == ["getMe"]
 
@@ -86,7 +86,7 @@ async def test_an_address_that_is_not_reached_is_wrong(server: TelegramServer) -
     for address in ("http://127.0.0.1:9/bot", f"{server.base}/bot"):
         server.fail("getMe", TelegramFault("garbage"))
         (only,) = await verified(server, base_url=address)
-        assert only.level is SetupLevel.WRONG
+        assert only.level is FindingLevel.FAIL
         assert "127.0.0.1" in only.text
         assert "PARLOUR_PROXY" in only.text
 
@@ -94,18 +94,18 @@ async def test_an_address_that_is_not_reached_is_wrong(server: TelegramServer) -
 async def test_privacy_mode_is_held_against_the_policy(server: TelegramServer) -> None:
     """Policy open while Telegram hides: a warning with the clicks; switched off there, none."""
     warning = (await verified(server, group_policy="open"))[1]
-    assert warning.level is SetupLevel.WARNING
+    assert warning.level is FindingLevel.WARN
     assert "Group Privacy, Turn off" in warning.text
     assert "add it again" in warning.text
     server.privacy = False
-    assert {finding.level for finding in await verified(server, group_policy="open")} == {SetupLevel.GOOD}
+    assert {finding.level for finding in await verified(server, group_policy="open")} == {FindingLevel.OK}
 
 
 async def test_a_webhook_and_another_poller_are_wrong(server: TelegramServer) -> None:
     """Whoever else takes the messages is named, with what to do."""
     server.hooks.url = "https://old.example/hook"
     wrong = (await verified(server))[-1]
-    assert wrong.level is SetupLevel.WRONG
+    assert wrong.level is FindingLevel.FAIL
     assert "deleteWebhook" in wrong.text
     assert "old.example" in wrong.text
     server.hooks.url = ""
@@ -113,7 +113,7 @@ async def test_a_webhook_and_another_poller_are_wrong(server: TelegramServer) ->
         "getUpdates", TelegramFault("status", 409, description="Conflict: terminated by other getUpdates request")
     )
     wrong = (await verified(server))[-1]
-    assert wrong.level is SetupLevel.WRONG
+    assert wrong.level is FindingLevel.FAIL
     assert "another program" in wrong.text
 
 
@@ -124,7 +124,7 @@ async def test_a_gateway_that_runs_is_not_disturbed(server: TelegramServer) -> N
     asked = [fields for name, fields in server.calls if name == "getUpdates"]
     assert all(fields.get("allowed_updates") for fields in asked)  # its own, not one that would end them
     assert f"process {os.getpid()}" in found[-1].text
-    assert {finding.level for finding in found} == {SetupLevel.GOOD}
+    assert {finding.level for finding in found} == {FindingLevel.OK}
 
 
 async def test_groups_that_are_let_in_are_looked_at(server: TelegramServer) -> None:
@@ -133,7 +133,7 @@ async def test_groups_that_are_let_in_are_looked_at(server: TelegramServer) -> N
     server.chat(GROUP - 1).has_put_us_out = True
     server.joins_groups = False
     found = await verified(server, allow_from=[f"chat:{GROUP}", f"chat:{GROUP - 1}", f"chat:{GROUP - 2}", "42"])
-    texts = [finding.text for finding in found if finding.level is SetupLevel.WARNING]
+    texts = [finding.text for finding in found if finding.level is FindingLevel.WARN]
     assert len(texts) == 3
     assert "Allow Groups" in texts[0]
     assert str(GROUP - 1) in texts[1]
@@ -143,7 +143,7 @@ async def test_groups_that_are_let_in_are_looked_at(server: TelegramServer) -> N
 async def test_a_webhook_that_fails_is_told(server: TelegramServer) -> None:
     """In webhook mode Telegram's own word about its last call is passed on; another address is too."""
     fields = {"mode": "webhook", "webhook_url": "https://bot.example/hooks/telegram", "webhook_secret": "x" * 16}
-    assert {finding.level for finding in await verified(server, **fields)} == {SetupLevel.GOOD}
+    assert {finding.level for finding in await verified(server, **fields)} == {FindingLevel.OK}
     server.hooks.url, server.hooks.last_error = "https://bot.example/hooks/telegram", (1, "Connection refused")
     assert "Connection refused" in (await verified(server, **fields))[-1].text
     server.hooks.url = "https://old.example/"
