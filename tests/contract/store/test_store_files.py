@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
 from gateway.ports import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.ports.store import Store
 from gateway.store import files as module
+from gateway.store import objects
 from gateway.store.files import PIECE_BYTES, SMALL_BYTES, SqlFiles
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
@@ -269,6 +272,68 @@ async def test_a_kill_between_bytes_and_row_leaves_garbage_that_is_collected(
         assert await files.collect_garbage() == 0
     assert await files.collect_garbage() == 1
     assert stored_bytes(backend, place) + len(await pieces(files)) == 0
+
+
+@pytest.mark.parametrize("kind", [WORKSPACE, ATTACHMENT])
+async def test_a_cancelled_change_is_made_whole_or_not_at_all(
+    files: SqlFiles, backend: StoreBackend, kind: FileKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is cancelled, an operation that was submitted is carried out: a stored file keeps its bytes."""
+    submit, left = files._engine.writer.submit, 0
+
+    def submit_and_cancel(*arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        return submit(*arguments, **options)
+
+    async def store_file(n: int) -> None:
+        if kind is ATTACHMENT:
+            await files.put(ANN, ATTACHMENT, b"%d" % n * SMALL_BYTES, at=backend.wall.now())
+        else:
+            await files.change(ANN, new(backend.wall, f"{n}", b"%d" % n * SMALL_BYTES))
+
+    for n in range(1, 6):
+        left = n
+        with monkeypatch.context() as patch:
+            patch.setattr(files._engine.writer, "submit", submit_and_cancel)
+            task = asyncio.ensure_future(store_file(10 + n))
+            await asyncio.wait([task])
+    await files.files(ANN)  # behind everything that was submitted
+    await files.collect_garbage()
+    found = await contents(files)
+    assert found
+    assert None not in found.values()
+
+
+async def test_bytes_that_are_still_being_written_when_a_change_is_cancelled_are_removed_later(
+    files: SqlFiles, backend: StoreBackend, place: ObjectBackend | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cannot be cancelled: what it writes then stays listed, and is there for an hour at most."""
+    has_begun, may_end, is_written = threading.Event(), threading.Event(), threading.Event()
+
+    def write_slowly(path: Path, data: bytes) -> None:
+        has_begun.set()
+        may_end.wait(10)
+        write(path, data)
+        is_written.set()
+
+    write = objects._write_durably
+    monkeypatch.setattr(objects, "_write_durably", write_slowly)
+    task = asyncio.ensure_future(files.change(ANN, new(backend.wall, "a", LARGE)))
+    while not has_begun.is_set() and not task.done():  # noqa: ASYNC110 - a thread sets it
+        await asyncio.sleep(0.001)
+    if task.done():
+        pytest.skip("no thread writes")
+    task.cancel()
+    await asyncio.wait([task])
+    await files.collect_garbage()
+    may_end.set()
+    assert await asyncio.to_thread(is_written.wait, 10)
+    backend.wall.advance(seconds=module.KEPT_FOR.total_seconds() + 1)
+    await files.collect_garbage()
+    assert stored_bytes(backend, place) == 0
 
 
 async def test_a_backup_keeps_bytes_and_a_purge_waits_for_it(
