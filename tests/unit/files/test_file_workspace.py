@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +22,13 @@ from agent.files.file_workspace import (
     merge_workspaces,
 )
 from agent.files.workspace_names import InvalidFileName
+from gateway.errors import StoreUnavailable
 from gateway.ports import FileStore
 from tests.fakes.store import open_inline_store
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ANN, BOB = "people/ann", "people/bob"
+LARGE = b"large" * 20_000  # its bytes are no part of its row
 
 
 class SteppedClock:
@@ -420,3 +425,71 @@ async def test_the_last_changed_comes_first(workspace: FileWorkspace, clock: Ste
         clock.now += timedelta(minutes=1)
         await workspace.delete(f"{n}.txt", key=f"d{n}")
     assert [each.original for each in await workspace.deleted_files()] == ["2.txt", "0.txt", "1.txt"]
+
+
+CHANGES: dict[str, Callable[[FileWorkspace], Awaitable[object]]] = {
+    "create": lambda at: at.create("a/new.txt", LARGE, is_untrusted=False),
+    "replace": lambda at: at.replace("a/kept.txt", LARGE, key="k", is_untrusted=True),
+    "append": lambda at: at.append("a/kept.txt", LARGE, key="k", is_untrusted=True),
+    "delete": lambda at: at.delete("a/kept.txt", key="k"),
+    "restore": lambda at: at.restore(module._derive_id("before", "old.txt")),
+}
+
+
+class FailingSubmit:
+    """A writer's `submit` whose operation number *left* fails, or is stored and fails then."""
+
+    def __init__(self, submit: Callable[..., Any], left: int, *, is_stored: bool) -> None:
+        self.left = left
+        self._submit = submit
+        self._is_stored = is_stored
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left != 0:
+            return self._submit(*arguments, **options)
+        if self._is_stored:
+            self._submit(*arguments, **options)
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(StoreUnavailable("the connection is lost"))
+        return future
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_a_change_that_fails_anywhere_can_run_again(
+    tmp_path: Path, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch, kind: str, is_stored: bool
+) -> None:
+    """A reader finds the old files or the new ones, and the same call leaves what it would have left at once.
+
+    One operation after the other fails, or is stored and its result is lost.
+    """
+    states: list[tuple[object, object]] = []
+    for fails_at in itertools.count(1):
+        (tmp_path / f"{fails_at}").mkdir()
+        store = await open_inline_store(tmp_path / f"{fails_at}" / "journal.db")
+        at = FileWorkspace(store.files, ANN, most_bytes=1_000_000, now=clock)
+        await at.create("a/kept.txt", b"kept" * 20_000, is_untrusted=False)
+        await at.create("old.txt", b"old" * 30_000, is_untrusted=False)
+        await at.delete("old.txt", key="before")
+        before, writer = await state_of(at), store._engine.writer
+        failing = FailingSubmit(writer.submit, fails_at, is_stored=is_stored)
+        with monkeypatch.context() as patch, suppress(StoreUnavailable):
+            patch.setattr(writer, "submit", failing)
+            await CHANGES[kind](at)
+        found = await state_of(at)
+        await CHANGES[kind](at)
+        states.append((found, await state_of(at)))
+        await store.close()
+        if failing.left > 0:  # nothing failed
+            break
+    new = states[-1][0]
+    assert len(states) > 3
+    assert before != new
+    assert all(found in (before, new) and again == new for found, again in states)
+
+
+async def state_of(at: FileWorkspace) -> object:
+    """Return what a reader finds: names, contents and marks, and what can be restored."""
+    files = {each.name: (await at.read(each.name), each.is_untrusted) for each in await at.list_files()}
+    return files, sorted((each.original, each.size) for each in await at.deleted_files())
