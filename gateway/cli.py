@@ -255,18 +255,14 @@ def migrate_store(
 
 @store.command("check")
 def check_store(
-    copies: Annotated[
-        list[Path] | None,
-        typer.Option("--from", metavar="PATH", help="A home, a copy of the objects, or a backup to restore from."),
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the files that no copy is found of.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the files whose bytes are damaged.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read the journal, or the memory in a database and bucket; restore damaged files. Exit code 2 if some are left."""
+    """Read the whole store and say what is damaged, and how to mend it. Exit code 2 if something is left."""
     from gateway.commands.store_check import check_store as check
 
-    raise typer.Exit(check(copies or (), removes=remove, is_sure=yes, as_json=as_json))
+    raise typer.Exit(check(removes=remove, is_sure=yes, as_json=as_json))
 
 
 @app.command()

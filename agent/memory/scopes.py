@@ -48,7 +48,7 @@ def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict")
 
 
 def list_scopes(home: Path) -> list[str]:
-    """Return the scopes that have a folder in *home*, in order; the home itself is none of them. Blocks."""
+    """Return the scopes that have a folder in *home*, in order; without the home itself. Blocks."""
     paths = [path for area in AREAS for path in sorted((home / area).glob("*"))] + [home / SHARED]
     return [path.relative_to(home).as_posix() for path in paths if path.is_dir()]
 

@@ -21,8 +21,9 @@ from gateway.errors import UserError
 from gateway.home import make_private
 from gateway.logs import recent_lines
 from gateway.ports.entry_points import operator_command
-from gateway.scope_repair import DamagedFile, ScopeRepair
 from gateway.settings.sources import HOME
+from gateway.store.closed_store import read_store
+from gateway.store.consistency import check_tables, damaged_files
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -134,42 +135,36 @@ class MachineOperations(OperationGroup):
 
     @operation("store check")
     async def check_store(self, arguments: Line) -> AsyncIterator[Line]:
-        """Read every file of the memory's scopes; yield a line for each that is damaged, then one with the numbers.
+        """Read the whole store; yield a line for each fault, then one with the numbers of rows.
 
-        In a home without a database, read the journal's whole file instead, and yield nothing but `journal`.
-
-        A damaged file of which the home or one of `copies` (absolute paths) has the content is stored again. With
-        `remove`, a list of scope, path and object, the files that it names are removed if they are still damaged.
+        A file whose bytes are not what was stored has a line with its scope, kind and name. With `remove`, a list of
+        these, the files that it names are removed if they are still damaged.
         """
-        store, copies = self._app.store.scope_files, [Path(str(each)) for each in arguments.get("copies", ())]
-        if store is None:
-            if copies:
-                raise UserError("the memory is in the files of this home: `parlour restore` brings a backup back")
-            if damage := await self._app.store.find_damage():
-                raise UserError(damage)
-            yield {"journal": "whole"}
-            return
-        if missing := [each for each in copies if not each.exists()]:
-            raise UserError(f"{missing[0]} does not exist; name a home, a copy of the objects, or a backup")
-        repair, whole, damaged = ScopeRepair(store), 0, list[DamagedFile]()
-        async for _, file, found in repair.check():
-            whole += bool(file.object) and found is None
-            damaged += [] if found is None else [found]
-        states = dict.fromkeys(damaged, "damaged")
-        for source in (self._app.home.path, *copies):
-            left = [each for each in damaged if states[each] == "damaged"]
-            states |= dict.fromkeys(await repair.restore(left, source), f"restored from {source}")
-        removed = [tuple(each) for each in arguments.get("remove", ())]
-        for each, state in states.items():
-            is_removed = each.file.object and (each.scope, each.file.path, each.file.object) in removed
-            if state == "damaged" and is_removed:
-                await repair.remove(each)
-                states[each] = "removed"
-        for each, state in states.items():
-            name, file = label(each.scope), each.file
-            yield {"name": name, "scope": each.scope, "path": file.path, "object": file.object, "size": file.size,
-                   "reason": each.reason, "state": state}  # fmt: skip
-        yield {"whole": whole}
+        store, home = self._app.store, self._app.home
+        if damage := await store.find_damage():
+            raise UserError(damage)
+        url = self._app.settings.store.address
+        checked = await asyncio.to_thread(read_store, home.journal, url, check_tables)
+        if checked is None:
+            raise UserError("the store could not be read beside this gateway; try again")
+        for fault in checked.faults:
+            yield {"fault": fault.what, "count": fault.count}
+        named = [tuple(each) for each in arguments.get("remove", ())]
+        async for scope, file, reason in damaged_files(store.files):
+            is_named = (scope, file.kind, file.name) in named
+            if is_named:
+                await store.files.remove(scope, file.kind, names=[file.name])
+            yield {
+                "name": label(scope),
+                "scope": scope,
+                "kind": file.kind,
+                "file": file.name,
+                "size": file.size,
+                "place": file.place,
+                "reason": reason,
+                "state": "removed" if is_named else "damaged",
+            }
+        yield {"counts": checked.counts}
 
     @operation("logs")
     async def list_logs(self, arguments: Line) -> AsyncIterator[Line]:

@@ -1,9 +1,8 @@
-"""`parlour store check`: reads the journal, or restores and removes damaged files of memories in a database."""
+"""`parlour store check`: reads the whole store, and names what is damaged and the remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 
@@ -12,51 +11,50 @@ from gateway.control import Line
 from gateway.ports.entry_points import with_operator_commands
 from gateway.text.text_units import strip_control_characters
 
-_REMEDIES = """\
-Messages of these people and chats wait on gateways that have no copy of the file. What helps:
-  - bring the object back from a copy of the bucket, under its name: gateways find it within a minute;
-  - `parlour store check --from PATH`: PATH is another gateway's home, a copy of the bucket's folder, or an archive of
-    `parlour backup`. A gateway's own home is looked at without it, so run the command on each machine;
-  - if no copy exists, `parlour store check --remove`: these files are removed, everything else stays. If many are
-    missing, check first that store.objects.url names the bucket and prefix that belong to this database."""
+_TABLES = """\
+Rows were changed or lost by a damaged disk or another program. What helps, with the gateway stopped:
+  - `parlour restore FILE --force` with the newest backup; or a later dump of the database
+  - without a backup, and if the files of conversations and memory in the home are right: move the journal to another
+    place, and run `parlour mirror import`, which rebuilds it from them"""
+_FILES = """\
+Files are not what was stored. What helps:
+  - bring the bytes back from a copy, under the same name: in the home as SCOPE/bytes/PLACE, with an object store as the
+    object PLACE; a file without a place in `-` is in the database, whose backup or dump has it
+  - if no copy exists, `parlour store check --remove`: these files are removed, everything else stays"""
 
 
-def check_store(copies: Sequence[Path], *, removes: bool, is_sure: bool, as_json: bool) -> int:
-    """Print each damaged file and its new state; return 2 if one is left, else 0."""
-    arguments: Line = {"copies": [str(each.absolute()) for each in copies]}
-    lines = call_operation("store check", arguments)
-    left = _damaged(lines)
-    lost = [line for line in left if line["object"]]
-    if lost and removes:
+def check_store(*, removes: bool, is_sure: bool, as_json: bool) -> int:
+    """Print each fault and the numbers of rows; return 2 if a fault is left, else 0."""
+    lines = call_operation("store check")
+    damaged = [line for line in lines if line.get("state") == "damaged"]
+    if damaged and removes:
         if not is_sure:
-            for line in lost:
+            for line in damaged:
                 typer.echo(_row(line), err=as_json)
-            typer.confirm(
-                f"Remove these files ({len(lost):,}) from the memory, in every home?", abort=True, err=as_json
-            )
-        named = [[line["scope"], line["path"], line["object"]] for line in lost]
-        lines = call_operation("store check", {**arguments, "remove": named})
-        left = _damaged(lines)
+            typer.confirm(f"Remove these files ({len(damaged):,})?", abort=True, err=as_json)
+        named = [[line["scope"], line["kind"], line["file"]] for line in damaged]
+        lines = call_operation("store check", {"remove": named})
+    faults = [line for line in lines if "fault" in line]
+    left = [line for line in lines if line.get("state") == "damaged"]
     if as_json:
         print_json(lines)
-        return 2 if left else 0
-    *files, numbers = lines
-    if "journal" in numbers:
-        typer.echo("the journal is whole; the memory is in the files of this home")
-        return 0
-    for line in files:
-        typer.echo(_row(line))
-    typer.echo(f"{numbers['whole']:,} objects are whole; damaged files: {len(left):,}")
-    if left:
-        typer.echo(with_operator_commands(_REMEDIES))
-    return 2 if left else 0
+    else:
+        _print(lines, faults, left)
+    return 2 if faults or left else 0
 
 
-def _damaged(lines: Sequence[Line]) -> list[Line]:
-    return [line for line in lines if line.get("state") == "damaged"]
+def _print(lines: Sequence[Line], faults: Sequence[Line], damaged: Sequence[Line]) -> None:
+    *found, numbers = lines
+    for line in found:
+        typer.echo(f"{line['count']:,} {line['fault']}" if "fault" in line else _row(line))
+    counts = ", ".join(f"{count:,} {name}" for name, count in numbers["counts"].items())
+    typer.echo(f"{'the store is whole' if not faults and not damaged else 'the store is damaged'}: {counts}")
+    for text in [text for text, is_needed in ((_TABLES, faults), (_FILES, damaged)) if is_needed]:
+        typer.echo(with_operator_commands(text))
 
 
 def _row(line: Line) -> str:
     return strip_control_characters(
-        f"{line['name']}: {line['path']} ({line['size']:,} bytes) is {line['state']}: {line['reason']}"
+        f"{line['name']}: {line['kind']} {line['file']} ({line['size']:,} bytes, place {line['place'] or 'none'}) is"
+        f" {line['state']}: {line['reason']}"
     )

@@ -316,11 +316,11 @@ def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], mark
         if change.body is None:
             database.execute("DELETE FROM note_file WHERE scope = ? AND name = ?", (scope, quote(name)))
         elif change.was is None:
-            database.execute(_PUT_NOTE, (scope, quote(name), "", _rev(change.body), change.body))
+            database.execute(_PUT_NOTE, (scope, quote(name), "", rev_of_note(change.body), change.body))
         else:
             database.execute(
                 "UPDATE note_file SET rev = ?, body = ? WHERE scope = ? AND name = ?",
-                (_rev(change.body), change.body, scope, quote(name)),
+                (rev_of_note(change.body), change.body, scope, quote(name)),
             )
     _make_stale(database, scope, [*notes, *(mark_file(kind) for kind in marks if kind in PRINTED_MARKS)])
     for kind, changes in marks.items():
@@ -372,7 +372,10 @@ def _put(database: Database, scope: str, contents: ScopeHistory) -> None:
     _put_raws(database, scope, contents.raws)
     database.executemany(
         _PUT_NOTE,
-        [(scope, quote(name), quote(each.owner), _rev(each.body), each.body) for name, each in contents.notes.items()],
+        [
+            (scope, quote(name), quote(each.owner), rev_of_note(each.body), each.body)
+            for name, each in contents.notes.items()
+        ],
     )
     database.executemany(
         _PUT_MARK,
@@ -441,7 +444,7 @@ def _store_changes(database: Database, scope: str, rows: _TextRows, changes: Seq
         if count:
             _make_stale(database, scope, (rows.file or unquote(key),))
         if count and after and not rows.file:
-            database.execute(_SET_REV, (_rev(after), scope, key))
+            database.execute(_SET_REV, (rev_of_note(after), scope, key))
         done += count
     return done
 
@@ -460,7 +463,8 @@ def _entry_columns(scope: str, body: bytes) -> tuple[Any, ...]:
     return scope, entry.cursor, quote(entry.entry), int(bool(entry.raw)), body
 
 
-def _rev(body: bytes) -> str:
+def rev_of_note(body: bytes) -> str:
+    """Return the rev of a note with this text."""
     return hashlib.sha256(body).hexdigest()[:32]
 
 

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gateway.app import build_operations
 from gateway.backup import backup
 from gateway.commands.restore_backup import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
-from gateway.errors import UserError
-from gateway.health.gateway_checks import read_stored_status, status_findings
-from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.restore import restore
 from gateway.store.postgres import schema
 from gateway.store.workers import WorkerIdentity
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
-from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, open_s3_server
 from tests.fakes.slack_gateway import transcripts
-from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 
 PHOTO = os.urandom(400_000)
@@ -237,110 +229,3 @@ async def test_a_dump_with_a_copy_of_the_bucket_is_a_whole_backup(
         assert not waiting.done()
         server.objects |= {name.replace("parlour/", "copy/"): data for name, data in kept.items()}
         assert "and me?" in await waiting
-
-
-async def check_store(parlour: InProcessGateway, **arguments: object) -> list[dict[str, Any]]:
-    """Run the operation of `parlour store check`."""
-    return [dict(line) async for line in build_operations(parlour.app)["store check"](arguments)]
-
-
-async def test_memory_with_a_lost_object_is_named_and_repaired(
-    tmp_path: Path, environment: Mapping[str, str], server: S3Server, postgres: PostgresServer
-) -> None:
-    """The doctor and a backup name the person. A gateway that has a copy restores it, another takes it from there.
-
-    Without a copy the file is removed, and the person is answered. What a gateway has said is true until it is over.
-    """
-    sources = PlatformFiles()
-    kind = InProcessFilePlugin(sources)
-    async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
-        await parlour.channel.ask("ann", "look", attachments=[sources.put("a.bin", PHOTO)])
-        await parlour.idle()
-        server.objects.clear()
-        assert [line.get("state") for line in await check_store(parlour)] == [
-            f"restored from {tmp_path / 'first'}",
-            None,
-        ]
-        assert [*server.objects.values()] == [PHOTO]
-    server.objects.clear()
-    async with gateway(home=tmp_path / "second", model=InstantModel(), environment=environment) as parlour:
-        waiting = asyncio.create_task(parlour.channel.ask("ann", "and me?"))
-        await wait_for_alert(parlour, is_firing=True)
-        findings = status_findings(
-            await asyncio.to_thread(read_stored_status, Home(tmp_path / "none"), postgres.address)
-        )
-        (finding,) = [each for each in findings if each.name == "alerts"]
-        assert (finding.level, finding.text.startswith("Messages of pocket:ann wait: ")) == ("WARN", True)
-        assert "parlour store check`" in finding.text
-        result = await parlour.app.backup(tmp_path / "backup.tar.gz")
-        assert result.left_out[0].startswith("the latest memory of pocket:ann: an object is damaged")
-        damaged, numbers = await check_store(parlour)
-        assert (damaged["name"], damaged["state"], numbers) == ("pocket:ann", "damaged", {"whole": 0})
-        assert not waiting.done()
-        restored, _ = await check_store(parlour, copies=[str(tmp_path / "first")])
-        assert restored["state"] == f"restored from {tmp_path / 'first'}"
-        assert "and me?" in await waiting
-        assert has_photo(tmp_path / "second")
-        await wait_for_alert(parlour, is_firing=False)
-    server.objects.clear()
-    async with gateway(home=tmp_path / "third", model=InstantModel(), environment=environment) as parlour:
-        waiting = asyncio.create_task(parlour.channel.ask("ann", "still there?"))
-        named = [[line["scope"], line["path"], line["object"]] for line in (await check_store(parlour))[:-1]]
-        assert [line.get("state") for line in await check_store(parlour, remove=named)] == ["removed", None]
-        assert "still there?" in await waiting
-        assert [text for _, text in messages_of(tmp_path / "third")] == ["look", "and me?"]
-        with pytest.raises(UserError, match="does not exist"):
-            await check_store(parlour, copies=[str(tmp_path / "none")])
-
-
-async def test_the_command_prints_what_is_damaged_and_what_helps(
-    terminal: CommandTerminal, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Exit code 2 while a file is damaged; it asks before it removes one, and restores from what it is given."""
-    postgres.empty()
-    objects = tmp_path / "objects"
-    environment = {"PARLOUR_STORE__URL": postgres.address, "PARLOUR_STORE__OBJECTS__URL": f"file://{objects}"}
-    sources = PlatformFiles()
-    kind = InProcessFilePlugin(sources)
-    async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
-        await parlour.channel.ask("ann", "look", attachments=[sources.put("a.bin", PHOTO)])
-        await parlour.idle()
-    (path,) = objects.iterdir()
-    path.write_bytes(PHOTO[:-1])
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    terminal.make_home()
-
-    def use_command() -> None:
-        code, out, _ = terminal.run("store", "check")
-        first, *rest = out.splitlines()
-        assert (code, first.startswith("pocket:ann: attachments/")) == (2, True)
-        assert f"(400,000 bytes) is damaged: the object {path.name} " in first
-        assert rest[0] == "0 objects are whole; damaged files: 1"
-        assert "store check --from PATH" in out
-        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-        code, out, _ = terminal.run("store", "check", "--remove")
-        assert (code, "Remove these files (1)" in out) == (1, True)
-        code, _, err = terminal.run("store", "check", "--from", str(tmp_path / "none"))
-        assert (code, "does not exist" in err) == (2, True)
-        code, out, _ = terminal.run("store", "check", "--from", str(tmp_path / "first"))
-        assert (code, f"is restored from {tmp_path / 'first'}: " in out) == (0, True)
-        assert out.endswith("0 objects are whole; damaged files: 0\n")
-        assert terminal.lines("store", "check") == [{"whole": 1}]
-        for each in objects.iterdir():
-            each.write_bytes(b"")
-        shutil.rmtree(terminal.home)
-        terminal.make_home()
-        code, out, _ = terminal.run("store", "check", "--remove", "--yes")
-        assert (code, "is removed: " in out) == (0, True)
-
-    await asyncio.to_thread(use_command)
-
-
-async def wait_for_alert(parlour: InProcessGateway, *, is_firing: bool) -> None:
-    """Return when the alert of damaged memory begins or ends."""
-    watch = parlour.app.alerts.watch
-    async with asyncio.timeout(30):
-        while ("memory" in watch.active_alerts()) is not is_firing:
-            watch.check_now.set()
-            await asyncio.sleep(0.01)

@@ -235,6 +235,26 @@ async def test_an_older_store_takes_over_what_the_mirror_has(
         assert (await parlour.app.store.transcripts.scan(SCOPE))[-1].from_index == before[SCOPE][0][-1].to_index
 
 
+async def test_a_store_with_a_past_has_no_faults(home: Path) -> None:
+    """`parlour store check` finds nothing after undos, an erasure, a prune and an import of the files."""
+    async with gateway(home=home) as parlour:
+        await have_a_past(parlour)
+        words = {"text": "Bello", "scope": SCOPE, "purge": True}
+        assert [line async for line in build_operations(parlour.app)["memory forget"](words)]
+        async with asyncio.timeout(30):
+            while owed_scopes(home):  # noqa: ASYNC110 - the purge is a job of the gateway
+                await asyncio.sleep(0.01)
+        assert [line async for line in build_operations(parlour.app)["prune"]({})]
+        lines = [dict(line) async for line in build_operations(parlour.app)["store check"]({})]
+        assert [line for line in lines if "counts" not in line] == []
+        assert (lines[-1]["counts"]["turns"], lines[-1]["counts"]["notes"]) == (7, 2)
+    lose_store(home)
+    await take_over()
+    async with gateway(home=home) as parlour:
+        lines = [dict(line) async for line in build_operations(parlour.app)["store check"]({})]
+        assert [line for line in lines if "counts" not in line] == []
+
+
 async def test_words_of_an_unfinished_erasure_are_not_brought_back(home: Path) -> None:
     """While an erasure has not reached the files, neither an older nor a lost store is filled from them."""
     async with gateway(home=home) as parlour:

@@ -138,7 +138,7 @@ async def request_consolidation(
     deadline: timedelta,
     asks_edits: bool = False,
 ) -> ConsolidationAnswer | UnusableAnswer:
-    """Return the model's consolidation of the conversation, or the reason why there is none. Never raises.
+    """Return the model's consolidation of the conversation, or the reason why it has none. Never raises.
 
     The tool is forced; a provider that refuses this is asked with `auto`, then without tools.
     """
@@ -154,7 +154,7 @@ async def request_consolidation(
 
 
 def parse_answer(content: object, tool_calls: object) -> ConsolidationAnswer | UnusableAnswer:
-    """Return the consolidation in a tool call or in JSON text, or the reason why there is none.
+    """Return the consolidation in a tool call or in JSON text, or the reason why it is missing.
 
     *tool_calls* are objects with `name` and `arguments`, or OpenAI's mappings. The arguments may be an object, a JSON
     string, or a list of one of these. One invalid operation makes the answer unusable: none of it is applied.

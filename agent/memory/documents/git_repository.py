@@ -35,7 +35,7 @@ _LOOKS, _PAUSE = 3, 0.05  # before a repository is damaged, and seconds between 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryCommit:
-    """A state of the documents, and the message that says why it came to be."""
+    """A state of the documents, and the message with the cause of the change."""
 
     texts: Mapping[str, bytes]  # by name
     message: str
@@ -121,7 +121,7 @@ def _read(repo: Repo, sha: bytes) -> Commit:
 
 
 def parent_of(repo: Repo, commit: bytes) -> bytes | None:
-    """Return the version before *commit*; None if there is no whole one."""
+    """Return the version before *commit*; None if a part of it is missing."""
     parents = _read(repo, commit).parents
     if not parents:
         return None

@@ -19,7 +19,7 @@ Fit: TypeAlias = Callable[[str, str, str], Awaitable[str]]
 
 
 async def _find_no_commit(*_: str) -> str:
-    """Return "": there are no commits."""
+    """Return "", since a plain folder has no commits."""
     return ""
 
 
