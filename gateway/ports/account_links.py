@@ -62,11 +62,17 @@ class AccountLinkStore(Protocol):
     async def note(self, name: str, value: str, *, was: str) -> bool:
         """Replace a note (an offer, a count of tries) if its value is still *was* ("" = absent); else return False."""
 
-    async def link(self, move: ScopeMove) -> None:
-        """Make the person *move.source* part of *move.target*: accounts, sessions, jobs, choices. Twice is once."""
+    async def link(self, move: ScopeMove) -> bool:
+        """Make the person *move.source* part of *move.target*: accounts, sessions, jobs, choices. Twice is once.
 
-    async def unlink(self, move: ScopeMove) -> None:
-        """Make *move.account* a separate person again and start new conversations for both persons. Idempotent."""
+        Returns False, without effect, while another gateway runs a turn or a job of one of them.
+        """
+
+    async def unlink(self, move: ScopeMove) -> bool:
+        """Make *move.account* a separate person again and start new conversations for both persons. Idempotent.
+
+        Returns False as `link`.
+        """
 
     async def adopt(self, move: ScopeMove) -> None:
         """Give data without a scope to *move.target* and start new conversations there. Idempotent."""

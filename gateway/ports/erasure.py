@@ -73,6 +73,9 @@ class ErasureStore(Protocol):
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
         """Return the ids of running turns and jobs within *reach*: they may still write erased data."""
 
+    async def is_in_use_elsewhere(self, scope: str) -> bool:
+        """Return True if another gateway runs a turn or a job of *scope*, which may store what it has read before."""
+
     async def has_unwritten(self, scope: str) -> bool:
         """Return True if other gateways still have to write lines of *scope* to its transcripts."""
 

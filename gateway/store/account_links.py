@@ -11,6 +11,7 @@ from typing import Any
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
+from gateway.store.claims import is_in_use_elsewhere
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.outbox import blank_delivered
@@ -124,13 +125,13 @@ class SqlAccountLinks:
 
         return await self._engine.writer.submit(change)
 
-    async def link(self, move: ScopeMove) -> None:
+    async def link(self, move: ScopeMove) -> bool:
         """Make one person part of another."""
-        await self._begin(move, _link)
+        return await self._begin(move, _link)
 
-    async def unlink(self, move: ScopeMove) -> None:
+    async def unlink(self, move: ScopeMove) -> bool:
         """Make an account a person of its own."""
-        await self._begin(move, _unlink)
+        return await self._begin(move, _unlink)
 
     async def adopt(self, move: ScopeMove) -> None:
         """Give data without a scope to *move.target*."""
@@ -154,9 +155,14 @@ class SqlAccountLinks:
 
         await self._engine.writer.submit(mark)
 
-    async def _begin(self, move: ScopeMove, change: Callable[[Database, ScopeMove], ScopeMove]) -> None:
-        def begin(database: SharedDatabase) -> LinkSnapshot:
+    async def _begin(self, move: ScopeMove, change: Callable[[Database, ScopeMove], ScopeMove]) -> bool:
+        engine = self._engine
+
+        def begin(database: SharedDatabase) -> LinkSnapshot | None:
             if database.execute("SELECT 1 FROM move WHERE id = ?", (quote(move.id),)).fetchone() is None:
+                # The locks of scopes are of one process: a turn elsewhere would commit into the scope that ends.
+                if engine.claims.is_shared and is_in_use_elsewhere(database, (move.source, move.target), engine.owner):
+                    return None
                 begun = change(database, move)
                 database.execute(
                     "INSERT INTO move VALUES (?, ?, ?)", (quote(move.id), micros(move.at), write_json(_payload(begun)))
@@ -165,16 +171,18 @@ class SqlAccountLinks:
                 database.changes_cached(CachedRows.CHOICES)
             return load(database)
 
-        def adopt(snapshot: LinkSnapshot) -> None:
+        def adopt(snapshot: LinkSnapshot | None) -> None:
+            if snapshot is None:
+                return
             self._snapshot.accounts, self._snapshot.chats = snapshot.accounts, snapshot.chats
             if move.kind != "unlink":
                 mine = self._choices.get(move.target, {})
                 self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}
-            self._engine.queued_job.set()
+            engine.queued_job.set()
 
         await self._engine.save_files(None)
         self._engine.may_have_stale = True
-        await self._engine.writer.submit(begin, adopt)
+        return await engine.writer.submit(begin, adopt) is not None
 
 
 # -- in one transaction each ---------------------------------------------------------------------------

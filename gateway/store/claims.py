@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from gateway.events import SessionKey
-from gateway.store.database import Database
-from gateway.store.row_codec import read_key, sql, write_key
+from gateway.store.database import LISTED, Database
+from gateway.store.row_codec import quote, read_key, sql, write_json, write_key
 from gateway.store.workers import COUNT_WORKERS, LISTED_WORKERS
 
 POLL = timedelta(seconds=0.5)
@@ -29,6 +29,11 @@ _HOLDERS = "SELECT name, worker FROM claim WHERE name >= 'chat:' AND name < 'cha
 _TAKE = "INSERT INTO claim (name, worker, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _RELEASE = "DELETE FROM claim WHERE name = ? AND worker = ?"
 IS_HELD = "SELECT 1 FROM claim WHERE name = ? AND worker = ?"
+# Written although they stay: a claim or a lease at the same moment waits for the end of the transaction.
+_LOCK_LANES = sql(
+    "UPDATE lane SET owner = owner WHERE key IN (SELECT key FROM session WHERE scope", LISTED, ") RETURNING owner"
+)
+_LOCK_JOBS = sql("UPDATE job SET leased = leased WHERE scope", LISTED, "AND leased != 0 RETURNING worker")
 FORGET_CLAIMS = sql("DELETE FROM claim WHERE worker NOT IN", LISTED_WORKERS)
 _BUSY = sql(
     "SELECT key, min(accepted_at) FROM inbox WHERE ended_at IS NULL",
@@ -133,3 +138,15 @@ def _busy_chats(database: Database) -> dict[str, int]:
         name = claim_name(read_key(column))
         busy[name] = min(busy.get(name, at), at)
     return busy
+
+
+def is_in_use_elsewhere(database: Database, scopes: Collection[str], owner: str) -> bool:
+    """Return True if another worker than *owner* runs a turn or a job of *scopes*.
+
+    If not, none begins a turn there until the transaction ends. A job that is leased then has the scope that it has
+    after the transaction.
+    """
+    listed = write_json([quote(each) for each in scopes])
+    lanes = database.execute(_LOCK_LANES, (listed,)).fetchall()
+    jobs = database.execute(_LOCK_JOBS, (listed,)).fetchall()
+    return any(worker not in ("", owner) for (worker,) in (*lanes, *jobs))

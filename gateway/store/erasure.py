@@ -13,6 +13,7 @@ import structlog
 from gateway.events import SessionKey
 from gateway.ports.erasure import ErasedWords, ErasureFilter, Redaction
 from gateway.ports.journal import Job
+from gateway.store.claims import is_in_use_elsewhere
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
@@ -95,6 +96,13 @@ class SqlErasure:
             return frozenset(unquote(each) for (each,) in found)
 
         return await self._engine.writer.submit(look)
+
+    async def is_in_use_elsewhere(self, scope: str) -> bool:
+        """Return True if another gateway runs a turn or a job of *scope*."""
+        engine = self._engine
+        if not engine.claims.is_shared:
+            return False
+        return await engine.writer.submit(lambda database: is_in_use_elsewhere(database, (scope,), engine.owner))
 
     async def has_unwritten(self, scope: str) -> bool:
         """Return True if records of *scope* are open whose chats are not claimed by this worker."""

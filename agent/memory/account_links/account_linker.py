@@ -54,6 +54,7 @@ log = structlog.get_logger(__name__)
 LINK, UNLINK = "link", "unlink"
 PEOPLE = "people/"
 _RETRY_DELAY = timedelta(seconds=5)
+_SHORT_DELAY, _BUSY_ELSEWHERE = timedelta(seconds=1), "another gateway runs a turn or a job of theirs"
 _CLOCKS_APART = timedelta(minutes=10)  # of gateways, at most: an answer may look older than the link before it
 _PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
 
@@ -103,7 +104,8 @@ class AccountLinker:
                 target, source = await self._by_age(scopes)
                 move = ScopeMove(id=job.id, kind=LINK, source=source, target=target, at=self.now())
                 await self._save_edits(scopes)
-                await self.links.link(move)
+                if not await self.links.link(move):
+                    return RetryJobLater(_SHORT_DELAY, _BUSY_ELSEWHERE, counts=False)
                 await self._finish(await self._load_move(move.id))
                 return None
 
@@ -151,7 +153,8 @@ class AccountLinker:
             move = ScopeMove(
                 id=move_id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account
             )
-            await self.links.unlink(move)
+            if not await self.links.unlink(move):
+                return RetryJobLater(_SHORT_DELAY, _BUSY_ELSEWHERE, counts=False)
             await self._finish(await self._load_move(move.id))
             return None
 

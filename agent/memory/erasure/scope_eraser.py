@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -32,6 +33,8 @@ log = structlog.get_logger(__name__)
 ERASE = "erase"
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _RETRY_DELAY = timedelta(seconds=2)
+_MOST_REPEATS = 3  # of an erasure beside turns of other gateways
+_BUSY_ELSEWHERE = "another gateway runs a turn or a job of this memory"
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 600  # seconds; how long running turns are waited for
 _JOURNAL_IS_READ = "the journal is being read by another process; try again later"
 
@@ -72,12 +75,16 @@ class ScopeEraser:
         return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.storage.now())
 
     async def erase(self, job: Job) -> RetryJobLater | None:
-        """Erase the job's scope under its exclusive lock."""
+        """Erase the job's scope under its exclusive lock, and again if another gateway has begun something of it."""
         async with self.scope_lock.hold_exclusive(job.scope):
+            if await self.storage.store.is_in_use_elsewhere(job.scope):
+                return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE, counts=False)
             if not await self.storage.transcripts.flush():
                 return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
             await self.storage.transcripts.settle(job.scope)
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
+            if job.attempts < _MOST_REPEATS and await self.storage.store.is_in_use_elsewhere(job.scope):
+                return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE)
         await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
         return None
 
@@ -90,6 +97,7 @@ class ScopeEraser:
             async with self.scope_lock.hold_exclusive(scope):
                 await _retry_until_true(self.storage.transcripts.flush, "messages cannot be written to the transcripts")
                 await self.storage.transcripts.settle(scope)
+                await _retry_until_true(partial(self._is_idle_elsewhere, scope), _BUSY_ELSEWHERE)
                 await self.erase_scope(scope)
         shared = [each for each in await self.storage.scopes() if each == SHARED or each.startswith(CHATS)]
         chats = [scope for scope in shared if await self._erase_member(scope, frozenset([person, *accounts]))]
@@ -130,6 +138,9 @@ class ScopeEraser:
         self.storage.reopen(scope)
         log.info("memory.erased", scope=scope, chats=len(keys))
 
+    async def _is_idle_elsewhere(self, scope: str) -> bool:
+        return not await self.storage.store.is_in_use_elsewhere(scope)
+
     # -- a scope -----------------------------------------------------------------------------------
 
     async def _remove_documents(self, scope: str) -> None:
@@ -168,7 +179,7 @@ class ScopeEraser:
                 at=self.storage.now(),
                 account=PlatformAccount.from_name(each),
             )
-            await self.links.unlink(move)
+            await _retry_until_true(partial(self.links.unlink, move), _BUSY_ELSEWHERE)
             await self.links.mark_moved(move)
 
     # -- a person in groups ------------------------------------------------------------------------

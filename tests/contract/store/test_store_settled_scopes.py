@@ -30,7 +30,7 @@ from agent.memory.storage.text_blobs import digest_of
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import REMEMBER, Job, TurnLease
+from gateway.ports import REMEMBER, Job, ScopeMove, TurnLease
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said
@@ -315,3 +315,25 @@ def put(home: Path, name: str, text: str) -> None:
     folder = scope_folder(home, SCOPE) / "files"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
+
+
+async def test_scopes_are_linked_and_erased_while_no_other_gateway_uses_them(team: Workers, tmp_path: Path) -> None:
+    """A turn or a job elsewhere would store into the scope that has ended: both wait for it, and it for the link."""
+    homes = await two_homes(team, tmp_path)
+    first, second = (home.store for home in homes)
+    lease, _ = await homes[1].claim(OTHER_CHAT)
+    link = ScopeMove(id="link:1", kind="link", source=SCOPE, target="people/pocket%3aann", at=datetime.now(UTC))
+    assert await first.erasing.is_in_use_elsewhere(SCOPE)
+    assert not await second.erasing.is_in_use_elsewhere(SCOPE)
+    assert not await first.links.link(link)
+    assert await first.links.moves() == []
+    await second.journal.release(lease)
+    due = datetime.now(UTC)
+    await second.jobs.put(Job(id="remind:1", kind="remind", scope=SCOPE, payload={}, due_at=due))
+    [job] = await second.jobs.due(due, 1, kinds=["remind"])
+    assert not await first.links.link(link)
+    await second.jobs.finish(job)
+    assert not await first.erasing.is_in_use_elsewhere(SCOPE)
+    assert await first.links.link(link)
+    assert [move.id for move in await first.links.moves()] == ["link:1"]
+    assert {row.scope for row in await second.records.sessions()} == {link.target}
