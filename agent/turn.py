@@ -1,4 +1,8 @@
-"""The facts of one turn, derived once at claim, and the turns that run now."""
+"""The facts of one turn, derived once at claim, and the turns that run now.
+
+The scope is locked from the claim to the commit, so the scope of a `Turn` is the one in which its record is stored. A
+changed setting, choice or account link takes effect with the next turn.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Exponential back-off. Pure: attempts are counted by the caller, most of them durably."""
+"""Exponential back-off. Pure: attempts are counted by the caller, most of them durably.
+
+Retry libraries (tenacity, stamina) run a loop inside one process. Most attempts here are rows and continue after a
+restart, and a platform's `Retry-After` decides first, so only the formula is shared.
+"""
 
 from __future__ import annotations
 

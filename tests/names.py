@@ -1,4 +1,7 @@
-"""Count ambiguous names, metaphors and translated-sounding prose; docs/adr/0033-names.md has the rules.
+"""Count ambiguous names, metaphors and translated-sounding prose.
+
+A module is a noun that names its main type, and a class name exists once in the tree. The same role has the same name
+in every channel. A function is a verb of the field. No metaphors of houses, people, bodies or shops.
 
 Run from the project root; standard library only:
 

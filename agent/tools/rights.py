@@ -40,7 +40,7 @@ _ROLE_TEXT = {Role.ADMIN: "an admin of this chat", Role.OWNER: "an owner"}
 
 
 class RefusalRule(StrEnum):
-    """The rule that refused a tool call; stored in the line of its result."""
+    """The rule that refused a tool call; stored in the line of its result, so that no table of refusals is needed."""
 
     WHERE = "where"  # not in this kind of chat
     ROLE = "role"

@@ -3,4 +3,7 @@
 `lookups` expiring look-ups, `reactions` acknowledging reactions with a durable record, `followed_threads` threads that
 need no mention, `pending_responses` presses and commands, `slots` limits for each person or chat, `background` tasks,
 typing indicators and token buckets, `parts` files and receipts, `settings` validators, `webhook` request bodies.
+
+Token buckets are our own because aiolimiter can only wait: delivery needs the delay as a number (`RetryLater`), and
+previews are dropped while few calls are left.
 """

@@ -1,6 +1,7 @@
 """HTTP routes of the page: its files, uploads and downloads, login, conversations, and the WebSocket.
 
-The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py).
+The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py). Routes of panels only
+read: a button sends the command that a person could type, so rights, order and audit have one place.
 """
 
 from __future__ import annotations

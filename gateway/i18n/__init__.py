@@ -5,7 +5,7 @@ language lacks is shown in English. Channels and agent may import this package (
 is data. A language is read when it is first used.
 
 Whole numbers among the fields are written with the language's separators. ``{count:# line|# lines}`` holds one
-text per plural form of the language, # being the number (docs/adr/0040-message-catalogues.md).
+text per plural form of the language, # being the number (docs/adr/0002-words.md).
 """
 
 from __future__ import annotations

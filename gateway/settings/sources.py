@@ -2,6 +2,9 @@
 
 A leaf is a path of names as written, a value, and a description of its origin. Only unreadable
 sources are errors here; values are validated later.
+
+The sources of pydantic-settings are not used: they do not keep where a value was written, take the last of two equal
+keys without a warning, suggest nothing for an unknown name, and quote values, which may be secrets, in errors.
 """
 
 from __future__ import annotations

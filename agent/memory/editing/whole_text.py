@@ -1,4 +1,4 @@
-"""Turn a whole document, as `save_memory` of [001] returns it, into edits of the current one (docs/adr/0007).
+"""Turn a whole document, as `save_memory` of [001] returns it, into edits of the current one (docs/adr/0050).
 
 A whole text adds and rewords. It removes nothing: models leave things out, and an entry that is missing stays.
 """
