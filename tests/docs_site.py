@@ -3,8 +3,8 @@
 README, CHANGELOG and the runbook are pages too, and each decision is listed. Links lead to pages and to files of
 deploy/; what is only in the repository is named without a link. Anchors are those of GitHub.
 
-MkDocs has had no release since 2024, and Material for it ends in May 2027. Zensical, by the same people, reads mkdocs.yml
-but not yet hooks. Pages without extensions in their text keep that move small.
+MkDocs has had no release since 2024, and Material for it ends in May 2027. Zensical, by the same people, reads
+mkdocs.yml but not yet hooks. Pages without extensions in their text keep that move small.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """python-telegram-bot's requests over aiohttp, which take less CPU than its own over httpx.
 
-Methods, objects and errors stay the library's. aiohttp has no time limit for writing, so a file is handed over in pieces.
-Nothing is logged, and errors hold the kind of failure only: the address of every call contains the token.
+Methods, objects and errors stay the library's. aiohttp has no time limit for writing, so a file is handed over in
+pieces. Nothing is logged, and errors hold the kind of failure only: the address of every call contains the token.
 """
 
 from __future__ import annotations

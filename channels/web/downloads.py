@@ -1,7 +1,7 @@
 """Downloads: files that a visitor was shown, each under an address that cannot be guessed, sent in pieces.
 
-None of them is whole in memory. A picture is drawn by an `img` element with the same address: no address of a file opens
-as a page. SVG stays a link, because it is a document.
+None of them is whole in memory. A picture is drawn by an `img` element with the same address: no address of a file
+opens as a page. SVG stays a link, because it is a document.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A job stays in the journal until its handler is done with it, so one that was due before a crash is due
 after it; every handler may therefore run twice for one job, and must change things once.
 
-A job that asks a model stores the answer as a second job, which applies it: a crash in between pays for no answer twice.
+A job that asks a model stores the answer as a second job, which applies it, so that a crash pays for no answer twice.
 """
 
 from __future__ import annotations
