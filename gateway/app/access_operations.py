@@ -15,7 +15,7 @@ from agent.tools.rights import RefusalRule
 from gateway.access.note_store import parse_code
 from gateway.access.refusal_log import explain_refusal
 from gateway.app.memory_operations import MemoryOperations
-from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.app.operation_group import OperationGroup, by_owner, operation, plain
 from gateway.app.refused_calls import RefusedCall, find_refused_calls
 from gateway.control import Line
 from gateway.errors import UserError
@@ -31,6 +31,7 @@ from gateway.ports.access import (
     DecisionOutcome,
 )
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest
+from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -63,65 +64,63 @@ class AccessOperations(OperationGroup):
         super().__init__(app)
         self._started_at = datetime.now(UTC)
 
-    @operation("people list")
-    async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("people list", by_owner())
+    async def list_people(self, channel: str = "") -> AsyncIterator[Line]:
         """Yield one line per account, chat or guild with an access entry, of one channel if `channel` is given."""
-        channel = str(arguments.get("channel", ""))
         lines = [each for each in self._app.access.roster.list_access() if channel in ("", each.channel)]
         if channel and not lines:
             self._app.platforms.require(channel)
         for each in lines:
             yield plain(each)
 
-    @operation("people allow")
-    async def allow(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("people allow", by_owner(audit=AuditRule.OPERATION))
+    async def allow(self, who: str = "") -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role."""
-        yield decision_line(await self._app.access.decisions.allow(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.allow(who, operator()))
 
-    @operation("people block")
-    async def block(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("people block", by_owner(audit=AuditRule.OPERATION))
+    async def block(self, who: str = "") -> AsyncIterator[Line]:
         """Block a person, chat or guild."""
-        yield decision_line(await self._app.access.decisions.block(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.block(who, operator()))
 
-    @operation("people remove")
-    async def remove(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("people remove", by_owner(audit=AuditRule.OPERATION))
+    async def remove(self, who: str = "") -> AsyncIterator[Line]:
         """Remove a decision made by an owner or the operator."""
-        yield decision_line(await self._app.access.decisions.remove(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.remove(who, operator()))
 
     @operation("people link")
-    async def link(self, arguments: Line) -> AsyncIterator[Line]:
+    async def link(self, account: str = "", other: str = "") -> AsyncIterator[Line]:
         """Link two accounts to one person, without a confirmation: the operator may read both memories.
 
         As with `/link`, the older person remains, and `/unlink` separates the accounts again.
         """
-        typed = [str(each) for each in arguments.get("accounts", ())]
+        typed = [account, other]
         if self._app.settings.memory.isolation == "shared":
             raise UserError("all people share one memory here (memory.isolation: shared), so there is nothing to link")
         names, links = await MemoryOperations(self._app).names(), self._app.store.links
         scopes = [names.find(ScopeSelector(person=each)) for each in typed]
-        accounts = [PlatformAccount.from_name(scope.rpartition("/")[2]) for scope in scopes]
-        if links.person(accounts[0]) == links.person(accounts[1]):
+        linked = [PlatformAccount.from_name(scope.rpartition("/")[2]) for scope in scopes]
+        if links.person(linked[0]) == links.person(linked[1]):
             raise UserError(f"{typed[0]} and {typed[1]} are already one person")
         now, decider = datetime.now(UTC), operator()
         line = AuditEntry(id=decider.id, at=now, by=decider.by, where="", what="link", whom=" ".join(typed))
         await self._app.store.access.change(AccessChange(line=line))
-        payload = {"accounts": [each.name for each in accounts]}
+        payload = {"accounts": [each.name for each in linked]}
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload=payload, due_at=now)
         await self._app.store.jobs.put(job)
         if not self._app.channels:  # no job runner is at work in this process
             await self._link_now(job)
-        is_done = await self._is_linked(accounts)
-        yield {"accounts": typed, "person": links.person(accounts[0]) if is_done else "", "done": is_done}
+        is_done = await self._is_linked(linked)
+        yield {"accounts": typed, "person": links.person(linked[0]) if is_done else "", "done": is_done}
 
-    @operation("people audit")
-    async def audit(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the newest audit entries, of one "channel:user_id" if `about` is given."""
-        limit = min(int(arguments.get("limit", 50)), _MOST)
-        for each in await self._app.store.access.audit(limit=limit, about=str(arguments.get("about", ""))):
+    @operation("people audit", by_owner())
+    async def audit(self, limit: int = 50, about: str = "") -> AsyncIterator[Line]:
+        """Yield the newest audit entries, of one "channel:user_id" if *about* is given."""
+        for each in await self._app.store.access.audit(limit=min(limit, _MOST), about=about):
             yield plain(each)
 
     @operation("owner claim")
-    async def claim(self, _: Line) -> AsyncIterator[Line]:
+    async def claim(self) -> AsyncIterator[Line]:
         """Yield a code whose sender becomes the owner. Raises UserError when an owner exists."""
         issued = await self._app.access.claims.issue()
         if issued is None:
@@ -131,31 +130,30 @@ class AccessOperations(OperationGroup):
         yield {**plain(issued), "channels": sorted(channels), "running": bool(self._app.channels)}
 
     @operation("owner list")
-    async def list_owners(self, _: Line) -> AsyncIterator[Line]:
+    async def list_owners(self) -> AsyncIterator[Line]:
         """Yield one line per owner."""
         for each in self._app.access.roster.owners():
             yield plain(each)
 
-    @operation("owner add")
-    async def make_owner(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("owner add", by_owner(audit=AuditRule.OPERATION))
+    async def make_owner(self, who: str = "") -> AsyncIterator[Line]:
         """Make a person an owner."""
-        yield decision_line(await self._app.access.decisions.make_owner(_subject(arguments), operator()))
+        yield decision_line(await self._app.access.decisions.make_owner(who, operator()))
 
-    @operation("owner remove")
-    async def disown(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("owner remove", by_owner(audit=AuditRule.OPERATION))
+    async def disown(self, who: str = "") -> AsyncIterator[Line]:
         """Remove an owner whom no setting names."""
-        decision = await self._app.access.decisions.disown(_subject(arguments), operator())
+        decision = await self._app.access.decisions.disown(who, operator())
         if decision.ruling is DecisionOutcome.UNLISTED:  # not an owner, but perhaps blocked or admitted
             raise UserError(f"{decision.whom} is not an owner; `parlour owner list` shows the owners")
         yield decision_line(decision)
 
     @operation("why")
-    async def why(self, arguments: Line) -> AsyncIterator[Line]:
+    async def why(self, channel: str = "", id_: str = "") -> AsyncIterator[Line]:
         """Yield the state of the channels, one line per recent rejection, then one per tool call that was refused.
 
-        *arguments* may name a channel, and a person or chat in it.
+        *id_* is a person or chat of the channel.
         """
-        channel, id_ = str(arguments.get("channel", "")), str(arguments.get("id", ""))
         if channel:
             self._app.platforms.require(channel)
         readiness = self._app.readiness()
@@ -189,24 +187,23 @@ class AccessOperations(OperationGroup):
         place = next(each.said_by for each in settings if each.name == "tools")
         return [f'in parlour.yaml, below chats and "{place}": allow {call.tool} in tools']
 
-    @operation("people pending")
-    async def pending(self, _: Line) -> AsyncIterator[Line]:
+    @operation("people pending", by_owner())
+    async def pending(self) -> AsyncIterator[Line]:
         """Yield one line per pairing request."""
         for waiting in self._app.access.pairing.pending_requests():
             yield plain(waiting)
 
-    @operation("people approve")
-    async def approve(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("people approve", by_owner(audit=AuditRule.OPERATION))
+    async def approve(self, who: str = "") -> AsyncIterator[Line]:
         """Approve the pairing request with this code, or of this channel:id."""
-        yield await self._decide(arguments, is_yes=True)
+        yield await self._decide(who.strip(), is_yes=True)
 
-    @operation("people deny")
-    async def deny(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("people deny", by_owner(audit=AuditRule.OPERATION))
+    async def deny(self, who: str = "") -> AsyncIterator[Line]:
         """Deny the pairing request with this code, or of this channel:id."""
-        yield await self._decide(arguments, is_yes=False)
+        yield await self._decide(who.strip(), is_yes=False)
 
-    async def _decide(self, arguments: Line, *, is_yes: bool) -> Line:
-        request = str(arguments.get("who", "")).strip()
+    async def _decide(self, request: str, *, is_yes: bool) -> Line:
         pairing = self._app.access.pairing
         decider = operator()
         match = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
@@ -240,10 +237,6 @@ class AccessOperations(OperationGroup):
                 return True
             await asyncio.sleep(_POLL)
         return False
-
-
-def _subject(arguments: Line) -> str:
-    return str(arguments.get("who", ""))
 
 
 def operator() -> DecisionActor:

@@ -16,6 +16,7 @@ from agent.memory.scopes import chat_scope
 from gateway.app.access import AccessServices
 from gateway.app.channels import ConfiguredChannels, accounts_of_user
 from gateway.app.context import AppContext
+from gateway.app.operation_group import CONSOLE_OPERATIONS
 from gateway.app.role_resolver import RoleResolver
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow
@@ -57,7 +58,7 @@ def build_console(context: AppContext, channels: ConfiguredChannels, access: Acc
 
     resolver = RoleResolver(access.judge, channels.channels)
     visitors = PageVisitors(page.name, context, access, resolver, now=context.now)
-    return WebConsole(visitor, visitors, prefix="" if page.name == PAGE else f"/{page.name}")
+    return WebConsole(visitor, visitors, CONSOLE_OPERATIONS, prefix="" if page.name == PAGE else f"/{page.name}")
 
 
 def is_console_owner(

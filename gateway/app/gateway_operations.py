@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.access.refusal_log import ChannelRefusals
-from gateway.app.operation_group import OperationGroup, operation, plain, target_file
+from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.control import ControlConnection, Line
 from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
@@ -53,8 +53,8 @@ class GatewayOperations(OperationGroup):
         super().__init__(app)
         self._started_at = datetime.now(UTC)
 
-    @operation("status")
-    async def status(self, _: Line) -> AsyncIterator[Line]:
+    @operation("status", by_owner())
+    async def status(self) -> AsyncIterator[Line]:
         """Yield one line: version, uptime, channel states, queue depths, jobs, rejections and dead letters.
 
         While the store does not answer, the line has its cause and lacks all that is stored.
@@ -85,36 +85,34 @@ class GatewayOperations(OperationGroup):
         yield {**known, **stored, "store": {"writable": True}}
 
     @operation("sessions list")
-    async def list_sessions(self, _: Line) -> AsyncIterator[Line]:
+    async def list_sessions(self) -> AsyncIterator[Line]:
         """Yield one line per session, the most recently used first."""
         for session in await self._app.sessions.all():
             yield plain(session)
 
     @operation("sessions show")
-    async def show_session(self, arguments: Line) -> AsyncIterator[Line]:
+    async def show_session(self, key: str = "", limit: int = 50) -> AsyncIterator[Line]:
         """Yield the newest messages of one session, as people saw them."""
-        limit = min(int(arguments.get("limit", 50)), _MOST_LINES)
-        for line in await self._app.sessions.displayed_messages(_key(arguments), limit=limit):
+        for line in await self._app.sessions.displayed_messages(_parse_key(key), limit=min(limit, _MOST_LINES)):
             yield plain(line)
 
     @operation("send")
-    async def send(self, arguments: Line) -> AsyncIterator[Line]:
+    async def send(self, key: str = "", text: str = "") -> AsyncIterator[Line]:
         """Submit a text to a session as a job; it passes all nine stages."""
-        text = str(arguments.get("text", ""))
         if not text.strip():
             raise UserError("the text to send is missing; give one")
-        turn = await self._app.submit(_key(arguments), text)
+        turn = await self._app.submit(_parse_key(key), text)
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
     @operation("turn")
-    async def turn(self, arguments: Line) -> AsyncIterator[Line]:
+    async def turn(self, reference: str = "") -> AsyncIterator[Line]:
         """Yield the trace of one turn, also for the reference of one of its calls."""
-        yield plain(await self.find_trace(arguments))
+        yield plain(await self.find_trace(reference))
 
     @operation("backup")
-    async def backup(self, arguments: Line) -> AsyncIterator[Line]:
+    async def backup(self, file: str = "") -> AsyncIterator[Line]:
         """Write a backup. The client makes the path absolute."""
-        target = target_file(arguments)
+        target = target_file(file)
         result = await self._app.backup(target)
         yield {
             "file": str(result.target),
@@ -126,7 +124,7 @@ class GatewayOperations(OperationGroup):
         }
 
     @operation("prune")
-    async def prune(self, _: Line) -> AsyncIterator[Line]:
+    async def prune(self) -> AsyncIterator[Line]:
         """Remove expired rows, quarantined events, deleted files of workspaces and results of tools."""
         yield {
             "rows": await self._app.store.prune(),
@@ -135,25 +133,23 @@ class GatewayOperations(OperationGroup):
         }
 
     @operation("quarantine list")
-    async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
+    async def list_quarantine(self) -> AsyncIterator[Line]:
         """Yield one line per quarantined event, the newest first, without its content."""
         for event in await asyncio.to_thread(list_events, self._app.home.quarantine):
             yield {"name": event.file.stem, **plain(event)}
 
     @operation("quarantine drop")
-    async def drop_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
+    async def drop_from_quarantine(self, name: str = "") -> AsyncIterator[Line]:
         """Remove one event, so that it is handled when its platform delivers it again."""
-        name = str(arguments.get("name", ""))
         if not await self._app.intake.quarantine.drop(name):
             raise _not_in_quarantine(name)
         yield {"name": name}
 
     @operation("quarantine replay")
-    async def replay_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
+    async def replay_from_quarantine(self, name: str = "") -> AsyncIterator[Line]:
         """Hand one event to its channel as if it had just arrived, and remove it on success."""
         if not self._app.channels:
             raise self._absent("no channel is connected")
-        name = str(arguments.get("name", ""))
         try:
             is_known = await self._app.intake.replay(name, self._app.channels)
         except UserError:
@@ -179,27 +175,26 @@ class GatewayOperations(OperationGroup):
         return UserError(switched_off if self._app.channels else NO_GATEWAY)
 
     @operation("web login")
-    async def login(self, arguments: Line) -> AsyncIterator[Line]:
+    async def login(self, as_: str = "") -> AsyncIterator[Line]:
         """Yield a login code, the page's address and, where it has a public one, a link with the code."""
-        page, name = self._page(), str(arguments.get("as", ""))
-        code = await page.issue_code(name)
+        page = self._page()
+        code = await page.issue_code(as_)
         public = self._app.settings.web.public_url
         below = "" if page.name == PAGE else f"{page.name}/"
         # A fragment stays in the browser: no log of a server or proxy contains it.
         link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
         address = f"{(public or self._app.web.url).rstrip('/')}/{below}"
-        yield {"code": code, "as": name, "link": link, "page": address}
+        yield {"code": code, "as": as_, "link": link, "page": address}
 
-    @operation("web logins")
-    async def logins(self, _: Line) -> AsyncIterator[Line]:
+    @operation("web logins", by_owner())
+    async def logins(self) -> AsyncIterator[Line]:
         """Yield one line per person who is logged in."""
         for each in await self._page().logged_in():
             yield dict(each)
 
     @operation("web logout")
-    async def logout(self, arguments: Line) -> AsyncIterator[Line]:
+    async def logout(self, who: str = "") -> AsyncIterator[Line]:
         """End every login of one person."""
-        who = str(arguments.get("who", ""))
         browsers = await self._page().log_out(who)
         if not browsers:
             raise UserError(
@@ -224,8 +219,8 @@ def _refusal_counts(refusals: ChannelRefusals) -> Line:
     }
 
 
-def _key(arguments: Line) -> SessionKey:
+def _parse_key(key: str) -> SessionKey:
     try:
-        return SessionKey.parse(str(arguments.get("key", "")))
+        return SessionKey.parse(key)
     except ValueError as error:
         raise UserError(f"{error}; `parlour sessions list` lists them") from None

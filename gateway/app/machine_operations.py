@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.memory.scope_names import label
-from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.app.operation_group import OperationGroup, by_owner, operation, plain
 from gateway.backup import BackupProgress, BackupResult
 from gateway.control import Line
 from gateway.errors import UserError
@@ -24,6 +24,7 @@ from gateway.ports.entry_points import operator_command
 from gateway.settings.sources import HOME
 from gateway.store.closed_store import read_store
 from gateway.store.consistency import check_tables, damaged_files
+from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -51,16 +52,16 @@ class MachineOperations(OperationGroup):
         self._backups = asyncio.Lock()
         self._writing: asyncio.Task[BackupResult] | None = None
 
-    @operation("doctor")
-    async def doctor(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the findings of `parlour doctor`, the failures first; with `offline`, no platform or model is called.
+    @operation("doctor", by_owner())
+    async def doctor(self, offline: bool = False) -> AsyncIterator[Line]:
+        """Yield the findings of `parlour doctor`, the failures first; with *offline*, no platform or model is called.
 
         A separate process makes the checks, so that none can block the event loop; one that takes too long is killed.
         """
         if self._checks.locked():
             raise UserError("the checks are running already; wait for them to end")
         async with self._checks:
-            output = await self._run_doctor(is_offline=bool(arguments.get("offline")))
+            output = await self._run_doctor(is_offline=offline)
         for line in output.splitlines():
             yield json.loads(line)
 
@@ -89,14 +90,14 @@ class MachineOperations(OperationGroup):
             raise UserError("the checks could not be made; run `parlour doctor` in a terminal")
         return output
 
-    @operation("backups list")
-    async def list_backups(self, _: Line) -> AsyncIterator[Line]:
+    @operation("backups list", by_owner())
+    async def list_backups(self) -> AsyncIterator[Line]:
         """Yield one line per archive in the home's folder of backups, the newest first."""
         for line in await asyncio.to_thread(_list_archives, self._app.home.backups):
             yield line
 
-    @operation("backups create")
-    async def create_backup(self, _: Line) -> AsyncIterator[Line]:
+    @operation("backups create", by_owner(audit=AuditRule.CALL))
+    async def create_backup(self) -> AsyncIterator[Line]:
         """Write a backup into the home's folder of backups: lines of progress, then one of the archive.
 
         It is finished even if its caller leaves.
@@ -117,12 +118,11 @@ class MachineOperations(OperationGroup):
             raise
         yield {"name": name, "files": result.files, "size": result.size, "left_out": list(result.left_out)}
 
-    @operation("backups verify")
-    async def verify_backup(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("backups verify", by_owner(audit=AuditRule.CALL, subject="name"))
+    async def verify_backup(self, name: str = "") -> AsyncIterator[Line]:
         """Unpack a backup beside the home, compare every file with the archive's own list, and delete it again."""
         from gateway.restore import RestoreLimits, verify_backup  # a gateway that verifies none does without tarfile
 
-        name = str(arguments.get("name", ""))
         folder = self._app.home.backups
         if not _NAME.match(name) or name not in await asyncio.to_thread(_names, folder):
             raise UserError(f"there is no backup {name[:130]!r} in {folder}")
@@ -166,18 +166,18 @@ class MachineOperations(OperationGroup):
             }
         yield {"counts": checked.counts}
 
-    @operation("logs")
-    async def list_logs(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the newest lines of the log after the number `after`, the oldest first; filters narrow them.
+    @operation("logs", by_owner())
+    async def list_logs(
+        self, after: int = 0, level: str = "", component: str = "", about: str = ""
+    ) -> AsyncIterator[Line]:
+        """Yield the newest lines of the log after the number *after*, the oldest first; filters narrow them.
 
-        `level` is the least level, `component` the beginning of a logger's name, `about` that of a turn's id or
+        *level* is the least level, *component* the beginning of a logger's name, *about* that of a turn's id or
         reference.
         """
-        after, least = arguments.get("after", 0), str(arguments.get("level", ""))
-        component, about = str(arguments.get("component", "")), str(arguments.get("about", ""))
-        if not isinstance(after, int) or least not in ("", *_LEVELS):
-            raise UserError(f"`after` is a number, and `level` one of {', '.join(_LEVELS)}")
-        levels = _LEVELS[_LEVELS.index(least) if least else 0 :]
+        if level not in ("", *_LEVELS):
+            raise UserError(f"`level` is one of {', '.join(_LEVELS)}")
+        levels = _LEVELS[_LEVELS.index(level) if level else 0 :]
         found = [
             {"number": number, **event}
             for number, event in recent_lines.read(after)

@@ -15,7 +15,7 @@ from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.scope_names import ScopeNames, ScopeSelector, find_scopes, measure
 from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import UndoResult
-from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.app.operation_group import OperationGroup, by_admin, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
@@ -23,6 +23,7 @@ from gateway.i18n.languages import FALLBACK
 from gateway.ports import MEMORY, DocumentChange, Job, SearchOptions
 from gateway.ports.access import ACTING
 from gateway.ports.erasure import PURGE
+from gateway.web_console.console_routes import AuditRule
 
 OPERATOR = "operator"  # access to the control socket means ownership of the home
 _OPERATOR = ErasureRequester(account=PlatformAccount(kind="", id=OPERATOR), sender="", may_all=True)
@@ -38,21 +39,21 @@ class MemoryOperations(OperationGroup):
     """The operations `memory …` and `mirror rebuild`; each takes scope, person or chat as `ScopeNames` reads them."""
 
     @operation("memory list")
-    async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
+    async def list_scopes(self) -> AsyncIterator[Line]:
         """Yield one line per scope, with its size."""
         for scope in (await self.names()).all():
             size = await asyncio.to_thread(measure, self._app.home.path, scope)
             waits = await self._app.commands.memory.staging.pending_changes(scope)
             yield {**plain(size), "waiting": len(waits)}
 
-    @operation("memory show")
+    @operation("memory show", by_admin(audit=AuditRule.CALL))
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per document that is not empty."""
         scope = await self._scope(arguments)
         for name, text in (await self._app.commands.memory.documents.displayed_documents(scope)).items():
             yield {"scope": scope, "document": name, "text": text}
 
-    @operation("memory log")
+    @operation("memory log", by_admin("limit"))
     async def log(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per change, the newest first."""
         scope = await self._scope(arguments)
@@ -81,7 +82,7 @@ class MemoryOperations(OperationGroup):
                 else None,
             }
 
-    @operation("memory diff")
+    @operation("memory diff", by_admin("sha", audit=AuditRule.CALL))
     async def diff(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one change with its diff."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))

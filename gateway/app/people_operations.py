@@ -36,11 +36,11 @@ class PeopleOperations(OperationGroup):
     """The operations `people forget|export|look`."""
 
     @operation("people export")
-    async def export(self, arguments: Line) -> AsyncIterator[Line]:
+    async def export(self, person: str = "", file: str = "") -> AsyncIterator[Line]:
         """Write all data of a person into a zip file. The client makes the path absolute."""
-        target = target_file(arguments)
+        target = target_file(file)
         await self._app.session_files.flush()  # a scope is there once something of it is in a file
-        wish = ScopeSelector(person=str(arguments.get("person", "")))
+        wish = ScopeSelector(person=person)
         scope = (await MemoryOperations(self._app).names()).find(wish)
         await self._app.memory_jobs.settle(scope)
         try:
@@ -56,18 +56,18 @@ class PeopleOperations(OperationGroup):
         yield {"file": str(target), "scope": scope, "files": packed.files}
 
     @operation("people look")
-    async def look(self, arguments: Line) -> AsyncIterator[Line]:
+    async def look(self, person: str = "") -> AsyncIterator[Line]:
         """Yield whether any data of a person is stored. Raises UserError for a malformed account."""
-        account = self._account(arguments)
+        account = self._account(person)
         yield {"person": account.label, "is_known": await self._is_known(account)}
 
     @operation("people forget")
-    async def forget(self, arguments: Line) -> AsyncIterator[Line]:
+    async def forget(self, person: str = "") -> AsyncIterator[Line]:
         """Erase a person everywhere; yield one line with what was erased and what remains. Idempotent.
 
         Raises UserError for an account without any stored data, which is most likely misspelt.
         """
-        account = self._account(arguments)
+        account = self._account(person)
         is_known = await self._is_known(account)
         if is_known:
             await self._note(account)
@@ -112,9 +112,8 @@ class PeopleOperations(OperationGroup):
     def _accounts(self, account: PlatformAccount) -> set[PlatformAccount]:
         return {account.user, *accounts_of(self._app.store.links, account)}
 
-    def _account(self, arguments: Line) -> PlatformAccount:
+    def _account(self, name: str) -> PlatformAccount:
         """Return the account that is meant. Raises UserError for a text that names none."""
-        name = str(arguments.get("person", ""))
         account = PlatformAccount.from_input(name, has_teams=self._app.platforms.has_teams)
         if not _KIND.match(account.kind) or not account.id:
             raise UserError(f"{name!r} is not an account; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")

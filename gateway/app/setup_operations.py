@@ -9,12 +9,12 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from agent.chat_profiles import stored_guild
-from gateway.app.operation_group import OperationGroup, operation
-from gateway.app.turn_operations import chat_of
+from gateway.app.operation_group import OperationGroup, by_admin, by_owner, operation
+from gateway.app.turn_operations import parse_chat
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.i18n.missing_abilities import describe_missing
@@ -26,6 +26,7 @@ from gateway.settings.llm import OFFLINE, LlmSettings, provider_of
 from gateway.settings.resolve import normalize_names
 from gateway.settings.sources import HOME, read_environment
 from gateway.text.redaction import SecretRedactor
+from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -52,8 +53,8 @@ class SetupOperations(OperationGroup):
         self._run = secrets.token_hex(8)  # differs after a restart
         self._writes = asyncio.Lock()
 
-    @operation("setup status")
-    async def status(self, _: Line) -> AsyncIterator[Line]:
+    @operation("setup status", by_owner())
+    async def status(self) -> AsyncIterator[Line]:
         """Yield the model, and each platform with its channels and questions. No secret is in the line."""
         from gateway.health.network_checks import installed_setups
 
@@ -92,8 +93,8 @@ class SetupOperations(OperationGroup):
             "platforms": platforms,
         }
 
-    @operation("setup servers")
-    async def list_servers(self, _: Line) -> AsyncIterator[Line]:
+    @operation("setup servers", by_owner())
+    async def list_servers(self) -> AsyncIterator[Line]:
         """Look for model servers on this machine; yield one line per server that answers, then one per provider."""
         from gateway.app.model_servers import PROVIDERS, find_local_servers
 
@@ -104,15 +105,15 @@ class SetupOperations(OperationGroup):
             has_key = bool(self._saved_key(provider.id, ""))
             yield {"title": provider.title, "provider": provider.id, "keys": provider.keys, "has_key": has_key}
 
-    @operation("setup models")
-    async def list_models(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the models of `provider`, or of the server at `api_base`, or the `problem` instead."""
+    @operation("setup models", by_owner(audit=AuditRule.CALL))
+    async def list_models(self, provider: str = "", api_base: str = "", api_key: str = "") -> AsyncIterator[Line]:
+        """Yield the models of *provider*, or of the server at *api_base*, or the `problem` instead."""
         from pydantic import ValidationError
 
         from gateway.app.model_servers import PROVIDERS, list_models_at, list_provider_models
         from gateway.settings_writer import error_lines
 
-        name, address, key = (_answer(arguments, each) for each in ("provider", "api_base", "api_key"))
+        name, address, key = _answer(provider, "provider"), _answer(api_base, "api_base"), _answer(api_key, "api_key")
         typed, address = address, restore_password(address, str(self._app.settings.llm.api_base or ""))
         if address and "://" not in address:
             typed = address = f"http://{address}"
@@ -120,9 +121,9 @@ class SetupOperations(OperationGroup):
             LlmSettings.model_validate({"api_base": address})
         except ValidationError as error:
             raise _user_error(error_lines(error, {"api_base": address}), [key]) from None
-        provider, proxy = PROVIDERS.get(name), self._app.settings.proxy_address
-        if provider is not None:
-            found = await list_provider_models(provider, key or self._saved_key(name, ""), proxy=proxy)
+        known, proxy = PROVIDERS.get(name), self._app.settings.proxy_address
+        if known is not None:
+            found = await list_provider_models(known, key or self._saved_key(name, ""), proxy=proxy)
         elif address:
             found = await list_models_at(address, key or self._saved_key("", address), proxy=proxy)
         else:
@@ -130,15 +131,16 @@ class SetupOperations(OperationGroup):
         base = found.api_base if address == typed else hide_password(found.api_base)
         yield {"api_base": base, "models": found.chat_names, "problem": found.problem or ""}
 
-    @operation("setup model")
-    async def set_model(self, arguments: Line) -> AsyncIterator[Line]:
-        """Call the model once and save it if it answers; `api_key` gets a secret file."""
+    @operation("setup model", by_owner(audit=AuditRule.CALL, subject="model"))
+    async def set_model(self, model: str = "", api_base: str = "", api_key: str = "") -> AsyncIterator[Line]:
+        """Call the model once and save it if it answers; *api_key* gets a secret file."""
         from pydantic import ValidationError
 
         from gateway.app.model_trial import OWN_SERVER, SECONDS_TO_LOAD, find_name_at_address, try_model
         from gateway.settings_writer import changes_of, error_lines
 
-        answers = {name: _answer(arguments, name) for name in ("model", "api_base", "api_key")}
+        given = {"model": model, "api_base": api_base, "api_key": api_key}
+        answers = {name: _answer(value, name) for name, value in given.items()}
         key = answers["api_key"]
         if not answers["model"]:
             raise UserError("name the model, such as openai/gpt-5")
@@ -175,12 +177,12 @@ class SetupOperations(OperationGroup):
         yield {"findings": [finding.text], "warnings": warnings, "needs_restart": True}
 
     @operation("setup learned")
-    async def keep_trials(self, arguments: Line) -> AsyncIterator[Line]:
+    async def keep_trials(self, trials: object = None) -> AsyncIterator[Line]:
         """Keep the facts about models that trials of another process have shown."""
         from gateway.app.model_trial import keep_trials
 
         try:
-            await keep_trials(arguments.get("trials"), self._app.model.facts)
+            await keep_trials(trials, self._app.model.facts)
         except ValueError as error:
             raise UserError(str(error)) from None
         yield {}
@@ -191,24 +193,23 @@ class SetupOperations(OperationGroup):
         is_same = base == str(llm.api_base or "") and (bool(base) or provider == provider_of(llm.model))
         return llm.api_key.get_secret_value() if is_same and llm.api_key is not None else ""
 
-    @operation("setup platform")
-    async def set_platform(self, arguments: Line) -> AsyncIterator[Line]:
-        """Verify `answers` to the questions of `platform` by calls to it, and save them if it accepts them."""
+    @operation("setup platform", by_owner(audit=AuditRule.CALL, subject="platform"))
+    async def set_platform(self, platform: str = "", answers: object = None) -> AsyncIterator[Line]:
+        """Verify *answers* to the questions of *platform* by calls to it, and save them if it accepts them."""
         from pydantic import ValidationError
 
         from gateway.health.network_checks import installed_setups, verify
         from gateway.settings_writer import changes_of, error_lines
 
         setups = await asyncio.to_thread(installed_setups)
-        name = _answer(arguments, "platform")
+        name = _answer(platform, "platform")
         setup, model = setups.get(name), InstalledPlugins.installed().model(name)
         if setup is None or model is None:
             raise UserError(f"{name[:40]!r} is not a platform that can be set up here; there are {', '.join(setups)}")
-        given = arguments.get("answers")
         questions = {each.setting: each for each in setup.questions()}
-        if not isinstance(given, dict) or given.keys() - questions.keys():
+        if not isinstance(answers, dict) or answers.keys() - questions.keys():
             raise UserError(f"answers must be an object with {', '.join(questions)}")
-        answers = {setting: _answer(given, setting) or each.default for setting, each in questions.items()}
+        answers = {name: _answer(answers.get(name, ""), name) or each.default for name, each in questions.items()}
         for setting, each in questions.items():
             if not answers[setting] and not each.is_optional:
                 raise UserError(f"{each.text}: is required")
@@ -228,10 +229,10 @@ class SetupOperations(OperationGroup):
         await self._write(changes)
         yield {"findings": [_cut_secrets(each.text, hidden) for each in findings], "needs_restart": True}
 
-    @operation("chats preview")
-    async def preview_chat(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("chats preview", by_owner())
+    async def preview_chat(self, chat: str = "", name: str = "", value: str = "") -> AsyncIterator[Line]:
         """Yield the lines that a change of a chat's setting would remove from and add to the settings file."""
-        changes = _chat_changes(arguments)
+        changes = _chat_changes(chat, name, value)
 
         def preview() -> tuple[str, str]:
             writer = self._open_writer(changes)
@@ -241,14 +242,14 @@ class SetupOperations(OperationGroup):
         redact = SecretRedactor(secret_values(self._app.settings)).redact_log
         yield {"file": file, "lines": redact(lines), "needs_restart": True}
 
-    @operation("chats change")
-    async def change_chat(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("chats change", by_owner(audit=AuditRule.CALL, subject="chat"))
+    async def change_chat(self, chat: str = "", name: str = "", value: str = "") -> AsyncIterator[Line]:
         """Save a setting of one chat, without a value remove it from the file; the next start uses it."""
-        await self._write(_chat_changes(arguments))
+        await self._write(_chat_changes(chat, name, value))
         yield {"needs_restart": True}
 
-    @operation("setup restart")
-    async def restart(self, _: Line) -> AsyncIterator[Line]:
+    @operation("setup restart", by_owner(audit=AuditRule.CALL))
+    async def restart(self) -> AsyncIterator[Line]:
         """Stop as for SIGTERM and start again in the same process: running turns are finished or given back."""
         if self._app.restart is None:
             raise UserError("this gateway was started by another program; stop it there, and start it again")
@@ -297,8 +298,8 @@ class SetupOperations(OperationGroup):
                 )
         return SettingsFileWriter(self._app.home.path, environment, InstalledPlugins.installed())
 
-    @operation("chats list")
-    async def list_chats(self, _: Line) -> AsyncIterator[Line]:
+    @operation("chats list", by_owner())
+    async def list_chats(self) -> AsyncIterator[Line]:
         """Yield one line per chat with a session, the most recently used first, with the number of its sessions."""
         chats: dict[str, dict[str, object]] = {}
         counts: dict[str, int] = {}
@@ -309,10 +310,10 @@ class SetupOperations(OperationGroup):
         for name, line in chats.items():
             yield {**line, "sessions": counts[name]}
 
-    @operation("chats settings")
-    async def list_settings(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("chats settings", by_admin())
+    async def list_settings(self, chat: str = "") -> AsyncIterator[Line]:
         """Yield one line per setting of a chat: its value, its origin, and the line that sets it for this chat."""
-        key = chat_of(arguments)
+        key = parse_chat(chat)
         if key is None:
             raise UserError("name the chat, such as telegram:42; `chats list` lists them")
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
@@ -333,12 +334,11 @@ def _environment_lines(changes: SettingChanges) -> str:
     return "\n".join(["Set these variables where the gateway is started, and restart it:", *plain, *secret])
 
 
-def _chat_changes(arguments: Line) -> SettingChanges:
+def _chat_changes(chat: str, name: str, value: str) -> SettingChanges:
     """Return the change of one setting of one chat, without a value its removal; raise UserError for another name."""
     from gateway.settings_writer import SettingChanges
 
-    chat, name, value = (_answer(arguments, each) for each in ("chat", "name", "value"))
-    key = chat_of({"chat": chat})
+    key, name, value = parse_chat(_answer(chat, "chat")), _answer(name, "name"), _answer(value, "value")
     if key is None or name not in CHAT_SETTINGS:
         raise UserError(f"name the chat, and one of {', '.join(CHAT_SETTINGS)}")
     if name == "soul" and value.endswith((".md", ".txt")):
@@ -348,8 +348,7 @@ def _chat_changes(arguments: Line) -> SettingChanges:
     return SettingChanges(plain={path: (names if name.startswith("tools.") else value) or None})
 
 
-def _answer(arguments: Mapping[str, object], name: str) -> str:
-    value = arguments.get(name, "")
+def _answer(value: object, name: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
         raise UserError(f"{name} must be one line of at most {_LONGEST} characters")
     return value.strip()

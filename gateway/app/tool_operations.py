@@ -28,7 +28,7 @@ class ToolOperations(OperationGroup):
     """The operation `tools`."""
 
     @operation("tools")
-    async def tools(self, _: Line) -> AsyncIterator[Line]:
+    async def tools(self) -> AsyncIterator[Line]:
         """Yield one line per tool, those that are on first, then one per chat with calls that wait for approval."""
         settings, toolbox = self._app.settings, self._app.commands.chats.profiles.toolbox
         left_out = _left_out(ChatOverrides(settings.chats), toolbox)

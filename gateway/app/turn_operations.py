@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent.memory.scopes import chat_scope
 from gateway.app.channels import accounts_of_user
-from gateway.app.operation_group import OperationGroup, no_such_turn, operation, plain
+from gateway.app.operation_group import OperationGroup, by_admin, no_such_turn, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, SessionKey, short_turn_id
 from gateway.ports import PendingDelivery, TurnQuery, TurnTrace
 from gateway.ports.access import ACTING
+from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from agent.recorded_turn import ReplayReport
@@ -31,29 +32,31 @@ class TurnOperations(OperationGroup):
     `replay` is the machine's own: the console does not offer it.
     """
 
-    @operation("turns find")
-    async def find(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield one line per turn, the newest first: of a `chat`, a `person`, a span of time, or of all."""
-        chat = chat_of(arguments)
+    @operation("turns find", by_admin("person", "since", "until", "limit"))
+    async def find(
+        self, chat: str = "", person: str = "", since: str = "", until: str = "", limit: int = 50
+    ) -> AsyncIterator[Line]:
+        """Yield one line per turn, the newest first: of a *chat*, a *person*, a span of time, or of all."""
+        key = parse_chat(chat)
         query = TurnQuery(
-            chat=chat,
-            scope=await self._shared_scope(chat),
-            accounts=self._accounts(str(arguments.get("person") or "")),
-            since=_time(arguments, "since"),
-            until=_time(arguments, "until"),
-            limit=max(1, min(_number(arguments, "limit", 50), _MOST)),
+            chat=key,
+            scope=await self._shared_scope(key),
+            accounts=self._accounts(person),
+            since=_parse_time(since),
+            until=_parse_time(until),
+            limit=max(1, min(limit, _MOST)),
         )
         for each in await self._app.store.journal.find_turns(query):
             yield {"reference": short_turn_id(each.turn), **plain(each)}
 
-    @operation("turns show")
-    async def show(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("turns show", by_admin("reference", audit=AuditRule.CALL, subject="reference"))
+    async def show(self, reference: str = "", chat: str = "") -> AsyncIterator[Line]:
         """Yield one line with everything that is stored about a turn.
 
         `said` has the messages and tool calls as the transcript has them. The page's console gets null for direct chats
         of other people, and every caller for turns that are not among the newest of their session.
         """
-        trace, scope = await self._trace(arguments)
+        trace, scope = await self._trace(reference, chat)
         lines = await self._lines(trace)
         is_readable = self._may_read(scope)
         yield {
@@ -65,26 +68,26 @@ class TurnOperations(OperationGroup):
             "said": [_format_line(line) for line in lines if line.get("role")] if is_readable and lines else None,
         }
 
-    @operation("turns prompt")
-    async def prompt(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("turns prompt", by_admin("reference", audit=AuditRule.CALL, subject="reference"))
+    async def prompt(self, reference: str = "", chat: str = "") -> AsyncIterator[Line]:
         """Yield a line per message of the turn's first prompt, as the code of today writes it.
 
         Raises UserError for a turn whose text the caller may not read, one without a prompt, and one that is not
         stored completely any more.
         """
-        trace, scope = await self._trace(arguments)
+        trace, scope = await self._trace(reference, chat)
         if not self._may_read(scope):
             raise UserError("this is somebody's direct chat: only they read it")
         await self._app.session_files.flush()
         for message in await self._app.replayer.prompt(trace.key, scope, trace.turn):
             yield _format_line(message)
 
-    async def _trace(self, arguments: Line) -> tuple[TurnTrace, str]:
-        """Return the turn of `reference` within `chat`, and its scope. Raises UserError."""
-        trace = await self.find_trace(arguments)
+    async def _trace(self, reference: str, chat: str) -> tuple[TurnTrace, str]:
+        """Return the turn of *reference* within *chat*, and its scope. Raises UserError."""
+        trace = await self.find_trace(reference)
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
-        if not self._is_within(trace.key, chat_of(arguments), scopes):
-            raise no_such_turn(arguments)
+        if not self._is_within(trace.key, parse_chat(chat), scopes):
+            raise no_such_turn(reference)
         return trace, scopes.get(trace.key, "")
 
     async def _lines(self, trace: TurnTrace) -> Sequence[Mapping[str, Any]]:
@@ -130,9 +133,9 @@ class TurnOperations(OperationGroup):
         )
 
     @operation("replay")
-    async def replay(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield one line: differences, notes, the recorded answer, and that of the `model` if one is named."""
-        app, trace = self._app, await self.find_trace(arguments)
+    async def replay(self, reference: str = "", model: str = "") -> AsyncIterator[Line]:
+        """Yield one line: differences, notes, the recorded answer, and that of the *model* if one is named."""
+        app, trace = self._app, await self.find_trace(reference)
         if trace.record is None:
             if not trace.inbox:  # retention or an erasure has removed it
                 raise UserError(f"the messages of turn {trace.turn} are not stored any more")
@@ -143,7 +146,7 @@ class TurnOperations(OperationGroup):
             scopes.get(trace.key, ""),
             trace.turn,
             failure=str(trace.record["failure"]),
-            model=str(arguments.get("model") or ""),
+            model=model,
         )
         for delivery in await app.store.outbox.messages_of(trace.turn):
             self._compare_parts(report, delivery)
@@ -243,25 +246,16 @@ def _format_line(line: Mapping[str, Any]) -> Line:
     }
 
 
-def chat_of(arguments: Line) -> SessionKey | None:
-    """Return the chat that the arguments name; None without one. Raises UserError."""
-    text = str(arguments.get("chat") or "")
+def parse_chat(text: str) -> SessionKey | None:
+    """Return the chat that an argument names; None without one. Raises UserError."""
     try:
         return SessionKey.parse(text) if text else None
     except ValueError as error:
         raise UserError(f"{error}; `parlour sessions list` lists the chats") from None
 
 
-def _number(arguments: Line, name: str, default: int) -> int:
-    try:
-        return int(arguments.get(name, default))
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"{name} must be a number") from None
-
-
-def _time(arguments: Line, name: str) -> datetime | None:
-    """Return a time of the arguments: `2026-11-23T10:00Z`, or `2h` and `7d` for so long ago."""
-    text = str(arguments.get(name) or "")
+def _parse_time(text: str) -> datetime | None:
+    """Return a time of an argument: `2026-11-23T10:00Z`, or `2h` and `7d` for so long ago. Raises UserError."""
     if not text:
         return None
     if ago := re.fullmatch(r"(\d{1,5})([hd])", text):

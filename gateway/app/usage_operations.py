@@ -12,12 +12,13 @@ from zoneinfo import ZoneInfo
 from agent.memory.scope_names import ScopeSelector
 from gateway.app.access_operations import decision_line, operator
 from gateway.app.memory_operations import MemoryOperations
-from gateway.app.operation_group import OperationGroup, operation, plain
+from gateway.app.operation_group import OperationGroup, by_owner, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
 from gateway.ports.access import NO_QUOTA, PersonAccess
 from gateway.ports.caps import CappedSender
+from gateway.web_console.console_routes import AuditRule
 
 GROUPS = ("person", "chat", "purpose", "model", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
@@ -30,20 +31,18 @@ _DEFAULT = "default"
 class UsageOperations(OperationGroup):
     """The operations `usage`, `people show`, `people quota` and `people quotas`."""
 
-    @operation("usage")
-    async def usage(self, arguments: Line) -> AsyncIterator[Line]:
+    @operation("usage", by_owner())
+    async def usage(self, by: str = "day", since: str = "30d") -> AsyncIterator[Line]:
         """Yield calls, tokens and cost per person, chat, purpose, model or day of PARLOUR_TIMEZONE.
 
         Linked accounts are one person; usage without a person (embeddings, erased persons) has the name "". `cost` is
         None where the price of any call is unknown.
         """
-        group = str(arguments.get("by") or "day")
-        if group not in GROUPS:
-            raise UserError(f"usage cannot be grouped by {group!r}; use one of: {', '.join(GROUPS)}")
+        if by not in GROUPS:
+            raise UserError(f"usage cannot be grouped by {by!r}; use one of: {', '.join(GROUPS)}")
         zone, now = self._app.settings.timezone, datetime.now(UTC)
-        since = _since(str(arguments.get("since") or "30d"), now, ZoneInfo(zone))
-        rows = await self._app.store.usage.by(group, since=since, until=now, zone=zone)
-        for line in self._by_person(rows) if group == "person" else rows:
+        rows = await self._app.store.usage.by(by, since=_since(since, now, ZoneInfo(zone)), until=now, zone=zone)
+        for line in self._by_person(rows) if by == "person" else rows:
             yield dict(line)
 
     def _by_person(self, rows: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
@@ -59,27 +58,29 @@ class UsageOperations(OperationGroup):
         person = self._app.store.links.person(PlatformAccount.from_name(account))
         return PlatformAccount.from_name(person).label
 
-    @operation("people show")
-    async def show(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the access of the person of account `who`, their quota, and use and limit of each of their caps."""
-        yield await self._describe(self._find(str(arguments.get("who", ""))))
+    @operation("people show", by_owner())
+    async def show(self, who: str = "") -> AsyncIterator[Line]:
+        """Yield the access of the person of account *who*, their quota, and use and limit of each of their caps."""
+        yield await self._describe(self._find(who))
 
-    @operation("people quota")
-    async def set_quota(self, arguments: Line) -> AsyncIterator[Line]:
-        """Set `turns`, `tokens` and `usd` of the person of account `who`, and yield them as `people show` does.
+    @operation("people quota", by_owner(audit=AuditRule.OPERATION))
+    async def set_quota(
+        self, who: str = "", turns: object = None, tokens: object = None, usd: object = None
+    ) -> AsyncIterator[Line]:
+        """Set *turns*, *tokens* and *usd* of the person of account *who*, and yield them as `people show` does.
 
         Each is a number (0 = no cap) or "default"; a missing one stays. Raises UserError for anything else.
         """
-        who = str(arguments.get("who", ""))
-        given = {name: _limit(name, arguments[name]) for name in ("turns", "tokens", "usd") if name in arguments}
+        caps = {"turns": turns, "tokens": tokens, "usd": usd}
+        given = {name: _limit(name, value) for name, value in caps.items() if value is not None}
         if not given:
             raise UserError("say turns, tokens or usd: a number, 0 for no cap, or default")
         person = self._find(who)
         decision = await self._app.access.decisions.set_quota(who, replace(person.quota, **given), operator())
         yield {**await self._describe(self._find(who)), "ruling": decision_line(decision)["ruling"]}
 
-    @operation("people quotas")
-    async def list_quotas(self, _: Line) -> AsyncIterator[Line]:
+    @operation("people quotas", by_owner())
+    async def list_quotas(self) -> AsyncIterator[Line]:
         """Yield a line per person with a quota: the account that it was set for, turns, tokens and dollars."""
         for whom, quota in self._app.access.decisions.list_quotas().items():
             yield {"whom": whom, **plain(quota)}

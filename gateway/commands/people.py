@@ -81,7 +81,7 @@ def link(
         result = "are now one person" if line["done"] else "will become one person when their current turns finish"
         return f"{account} and {other} {result}"
 
-    print_lines(call_operation("people link", {"accounts": [account, other]}), as_json, describe)
+    print_lines(call_operation("people link", {"account": account, "other": other}), as_json, describe)
 
 
 @app.command()

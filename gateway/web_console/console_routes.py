@@ -1,6 +1,6 @@
-"""The console: the table of operations that it offers with the least role of each, and its HTTP routes.
+"""The console: how operations may be called from a browser, and its HTTP routes.
 
-An operation that is not in `CONSOLE_OPERATIONS` cannot be reached from a browser, whatever the role. The server has
+An operation that is declared without a rule cannot be reached from a browser, whatever the role. The server has
 checked Host and Origin before anything here runs (gateway/web/origin_guard.py): a call is a POST, which browsers send
 with the origin of the page that makes it. The caller is the user of the chat page's login.
 """
@@ -67,57 +67,6 @@ class ConsoleOperation:
     subject: str = ""  # the argument that the audit names
 
 
-def _owner(*arguments: str, audit: AuditRule = AuditRule.NONE, subject: str = "") -> ConsoleOperation:
-    return ConsoleOperation(ConsoleRole.OWNER, frozenset(arguments), audit, subject)
-
-
-def _admin(*arguments: str, audit: AuditRule = AuditRule.NONE, subject: str = "chat") -> ConsoleOperation:
-    return ConsoleOperation(ConsoleRole.ADMIN, frozenset({"chat", *arguments}), audit, subject)
-
-
-_DECIDES = AuditRule.OPERATION
-
-CONSOLE_OPERATIONS: Mapping[str, ConsoleOperation] = {
-    "status": _owner(),
-    "people list": _owner("channel"),
-    "people pending": _owner(),
-    "web logins": _owner(),
-    "people approve": _owner("who", audit=_DECIDES),
-    "people deny": _owner("who", audit=_DECIDES),
-    "people allow": _owner("who", audit=_DECIDES),
-    "people block": _owner("who", audit=_DECIDES),
-    "people remove": _owner("who", audit=_DECIDES),
-    "people show": _owner("who"),
-    "people quota": _owner("who", "turns", "tokens", "usd", audit=_DECIDES),
-    "people quotas": _owner(),
-    "people audit": _owner("limit", "about"),
-    "owner add": _owner("who", audit=_DECIDES),
-    "owner remove": _owner("who", audit=_DECIDES),
-    "chats list": _owner(),
-    "chats settings": _admin(),
-    "memory show": _admin(audit=AuditRule.CALL),
-    "memory log": _admin("limit"),
-    "memory diff": _admin("sha", audit=AuditRule.CALL),
-    "turns find": _admin("person", "since", "until", "limit"),
-    "turns show": _admin("reference", audit=AuditRule.CALL, subject="reference"),
-    "turns prompt": _admin("reference", audit=AuditRule.CALL, subject="reference"),
-    "usage": _owner("by", "since"),
-    "doctor": _owner("offline"),
-    "backups list": _owner(),
-    "backups create": _owner(audit=AuditRule.CALL),
-    "backups verify": _owner("name", audit=AuditRule.CALL, subject="name"),
-    "chats preview": _owner("chat", "name", "value"),
-    "chats change": _owner("chat", "name", "value", audit=AuditRule.CALL, subject="chat"),
-    "logs": _owner("after", "level", "component", "about"),
-    "setup status": _owner(),
-    "setup servers": _owner(),
-    "setup models": _owner("provider", "api_base", "api_key", audit=AuditRule.CALL),
-    "setup model": _owner("model", "api_base", "api_key", audit=AuditRule.CALL, subject="model"),
-    "setup platform": _owner("platform", "answers", audit=AuditRule.CALL, subject="platform"),
-    "setup restart": _owner(audit=AuditRule.CALL),
-}
-
-
 class ConsoleVisitors(Protocol):
     """The people who are logged in to the page, by account, as the console sees them."""
 
@@ -148,9 +97,20 @@ async def may_call(visitors: ConsoleVisitors, who: str, operation: ConsoleOperat
 class WebConsole:
     """The console of one page. It serves operations once `connect` was called."""
 
-    def __init__(self, visitor: Visitor, visitors: ConsoleVisitors, *, prefix: str = "") -> None:
-        """*visitor* returns the user of the page who makes a request; *prefix* is the page's own path."""
+    def __init__(
+        self,
+        visitor: Visitor,
+        visitors: ConsoleVisitors,
+        rules: Mapping[str, ConsoleOperation],
+        *,
+        prefix: str = "",
+    ) -> None:
+        """*visitor* returns the user of the page who makes a request; *prefix* is the page's own path.
+
+        *rules* has the operations that a browser may call, by name.
+        """
         self._visitor = visitor
+        self._rules = rules
         self._visitors = visitors
         self._base = f"{prefix}/console"
         self._operations: Mapping[str, Operation] = {}
@@ -174,7 +134,7 @@ class WebConsole:
             Route(f"{self._base}/session", self._session, methods=["GET"]),
             *(
                 Route(f"{self._base}/v1/{name.replace(' ', '/')}", partial(self._call, name, rule), methods=["POST"])
-                for name, rule in CONSOLE_OPERATIONS.items()
+                for name, rule in self._rules.items()
             ),
         ]
 

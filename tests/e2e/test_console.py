@@ -261,7 +261,7 @@ async def test_the_doctor_s_findings_come_with_the_line_to_paste(
     await take_pictures(page, "console-doctor")
     hurried = MachineOperations(people.up.app, check_within=0.0)
     with pytest.raises(UserError, match="took more than 0 s"):
-        _ = [line async for line in hurried.doctor({"offline": True})]
+        _ = [line async for line in hurried.doctor(offline=True)]
 
 
 async def test_a_backup_is_written_checked_and_found_to_be_damaged(chromium: Browser, people: ConsolePeople) -> None:
@@ -284,7 +284,7 @@ async def test_a_backup_is_written_checked_and_found_to_be_damaged(chromium: Bro
     verify = MachineOperations(people.up.app).verify_backup
     for name in ("../journal.db", "link.tar.gz", ".tar.gz", ""):
         with pytest.raises(UserError, match="there is no backup"):
-            _ = [line async for line in verify({"name": name})]
+            _ = [line async for line in verify(name)]
     entries = {(each.what, each.whom) for each in await people.up.app.store.access.audit(limit=20)}
     assert {("console backups create", ""), ("console backups verify", archive.name)} <= entries
 
@@ -332,12 +332,7 @@ async def test_a_setting_of_a_chat_is_shown_as_its_line_and_saved(chromium: Brow
         assert file.read_text(encoding="utf-8") == f"{before}chats:\n  web:owner:\n    language: de\n"
         for name, value in (("soul", "people/ann/MEMORY.md"), ("allow_from", "*"), ("model", "")):
             with pytest.raises(UserError):
-                _ = [
-                    each
-                    async for each in SetupOperations(people.up.app).change_chat(
-                        {"chat": "web:owner", "name": name, "value": value}
-                    )
-                ]
+                _ = [each async for each in SetupOperations(people.up.app).change_chat("web:owner", name, value)]
         await form.get_by_label("Value").fill("")
         await page.keyboard.press("Enter")
         await expect(lines).to_have_text("-chats:\n-  web:owner:\n-    language: de\n")

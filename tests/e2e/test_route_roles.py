@@ -13,8 +13,8 @@ import pytest_asyncio
 from starlette.routing import Route, WebSocketRoute
 
 from gateway.app import build_operations
+from gateway.app.operation_group import CONSOLE_OPERATIONS
 from gateway.events import SessionKey
-from gateway.web_console.console_routes import CONSOLE_OPERATIONS
 from tests.fakes.console_people import LOGINS, AdministeredChannel, ConsolePeople, console_people
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -38,13 +38,13 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
         assert not await service.has_downloads(scope, terminal)
         for person in ("console%3ame", "pocket%3aann"):
             put(parlour, f"people/{person}/USER.md")
-        [line] = [each async for each in people({"person": "console:me"})]
+        [line] = [each async for each in people("console:me")]
         assert not any("downloads/" in each for each in line["remains"])
         put(parlour, "downloads/plan.pdf")
         assert await service.has_downloads(scope, terminal)
-        [line] = [each async for each in people({"person": "console:me"})]
+        [line] = [each async for each in people("console:me")]
         assert any("downloads/" in each for each in line["remains"])
-        [line] = [each async for each in people({"person": "pocket:ann"})]
+        [line] = [each async for each in people("pocket:ann")]
         assert not any("downloads/" in each for each in line["remains"])
         assert SAVED not in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
 
@@ -57,7 +57,7 @@ async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_name
         await here.ask("what shall we do?", sent_at=now)
         await here.parlour.idle()
         with pytest.raises(UserError, match=r"nothing is stored about pocket:cleo.*/forget NAME --purge.*quoted"):
-            await anext(aiter(PeopleOperations(here.parlour.app).forget({"person": "pocket:cleo"})))
+            await anext(aiter(PeopleOperations(here.parlour.app).forget("pocket:cleo")))
         assert "zinnwald" in here.lines()[0]["quoted"]
         await erase(here.parlour.channel.ask, "g", "/forget Cleo --purge", group=True, is_admin=True)
         await wait_until_purged(here.parlour, "chats/pocket%3ag")

@@ -30,7 +30,7 @@ async def app(tmp_path: Path) -> AsyncIterator[GatewayApp]:
 
 async def status(app: GatewayApp) -> Line:
     """Return the operation's one line."""
-    (line,) = [line async for line in GatewayOperations(app).status({})]
+    (line,) = [line async for line in GatewayOperations(app).status()]
     return line
 
 
