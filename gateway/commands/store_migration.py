@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,11 +25,14 @@ from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import load_settings
+from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
+from gateway.store.objects import open_objects
 from gateway.store.scope_files import memory_of
-from gateway.store.sqlite.closed_journal import seal
+from gateway.store.sqlite.closed_journal import read_journal, seal
 from gateway.store.workers import WorkerIdentity
 
 if TYPE_CHECKING:
+    from gateway.ports.objects import ObjectStore
     from gateway.store.postgres.connection import PostgresConnection
 
 
@@ -44,15 +48,19 @@ def migrate_store(target: StoreKind) -> None:
         from gateway.store.postgres import schema
     except ModuleNotFoundError as missing:
         raise SettingsError(f"store.url needs {missing.name}: {HOW_TO_INSTALL}") from missing
+    objects = open_objects(settings.store.objects, settings.proxy_address) if settings.store.objects.url else None
     # The locks of the home and of the database: no gateway runs on either.
     with (
         open_home(settings.home) as home,
         closing(schema.connect(url, WorkerIdentity(), wait=schema.LOCK_SECONDS)) as connection,
     ):
-        move_to_database(home, connection) if target is StoreKind.POSTGRESQL else move_to_file(home, connection, url)
+        if target is StoreKind.POSTGRESQL:
+            move_to_database(home, connection, objects)
+        else:
+            move_to_file(home, connection, url, objects)
 
 
-def move_to_database(home: Home, connection: PostgresConnection) -> None:
+def move_to_database(home: Home, connection: PostgresConnection, objects: ObjectStore | None = None) -> None:
     """Move the journal's file into the database; the file is kept in backups/."""
     from gateway.store.postgres import schema
     from gateway.store.postgres.copies import fill_database
@@ -64,7 +72,9 @@ def move_to_database(home: Home, connection: PostgresConnection) -> None:
     move = schema.DatabaseMove(
         id=secrets.token_hex(8), state=schema.MoveState.COPIED, file=str(home.journal), at=_iso(at)
     )
-    count = fill_database(connection, home.journal, move, _report)
+    files = read_journal(home.journal, large_files) or ()
+    count = fill_database(connection, home.journal, move, _report, objects=objects)
+    _report_bytes(files)
     parameters = connection.session.info
     where = f"{parameters.dbname} on {parameters.host or 'this machine'}"
     write_move(home.journal, JournalMove(id=move.id, database=where, at=move.at))
@@ -73,6 +83,7 @@ def move_to_database(home: Home, connection: PostgresConnection) -> None:
     seal(home.journal)
     accept_store(home.journal, at)  # the other store counts anew
     _rename(home.journal, kept)  # from here on the database has the messages
+    set_bytes_aside(home.path, kept.with_suffix(""))
     schema.save_move(connection, replace(move, state=schema.MoveState.ACTIVE))
     typer.echo(
         f"{count:,} rows are in the database {where}: start Parlour with PARLOUR_STORE__URL set. The file is kept as"
@@ -93,11 +104,13 @@ def _finish(home: Home, connection: PostgresConnection) -> None:
             f"the messages of {home.path} are in another database ({file.database}) since {file.at[:10]}: set"
             " PARLOUR_STORE__URL to its address"
         )
+    for kept in home.backups.glob(f"journal-*-{move.id}.db"):
+        set_bytes_aside(home.path, kept.with_suffix(""))
     schema.save_move(connection, replace(move, state=schema.MoveState.ACTIVE))
     typer.echo("the messages are in the database of store.url: start Parlour with PARLOUR_STORE__URL set")
 
 
-def move_to_file(home: Home, connection: PostgresConnection, url: str) -> None:
+def move_to_file(home: Home, connection: PostgresConnection, url: str, objects: ObjectStore | None = None) -> None:
     """Move the tables into the journal's file; the database keeps its rows, and is not started on any more."""
     from gateway.store.postgres import schema
     from gateway.store.postgres.copies import copy_database
@@ -125,6 +138,9 @@ def move_to_file(home: Home, connection: PostgresConnection, url: str) -> None:
         )
     new = home.path / f"{STAGING}store" / home.journal.name
     count = copy_database(url, new, _report)
+    files = read_journal(new, large_files) or ()
+    fetch_bytes(files, home.path, objects)
+    _report_bytes(files)
     now = _iso(datetime.now(UTC))
     left = schema.DatabaseMove(id=secrets.token_hex(8), state=schema.MoveState.LEFT, file=str(home.journal), at=now)
     accept_store(home.journal, datetime.now(UTC))
@@ -150,3 +166,8 @@ def _iso(at: datetime) -> str:
 
 def _report(table: str, count: int) -> None:
     typer.echo(f"  {table}: {count:,} rows")
+
+
+def _report_bytes(files: Sequence[LargeFile]) -> None:
+    if files:
+        typer.echo(f"  large files: {len(files):,}, {sum(file.size for file in files):,} bytes with their digests")

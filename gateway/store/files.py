@@ -62,7 +62,7 @@ _REMOVE_OLD = sql(_REMOVE, "AND at < ?")
 _TOTALS = "SELECT kind, count(*), sum(size) FROM stored_file WHERE scope = ? GROUP BY kind"
 _SCOPES = "SELECT DISTINCT scope FROM stored_file ORDER BY scope"
 _SCOPES_OF = sql("SELECT DISTINCT scope FROM stored_file WHERE kind", LISTED, "ORDER BY scope")
-_ADD_PIECE = "INSERT INTO file_piece (scope, place, n, data) VALUES (?, ?, ?, ?)"
+ADD_PIECE = "INSERT INTO file_piece (scope, place, n, data) VALUES (?, ?, ?, ?)"
 _PIECES = "SELECT data FROM file_piece WHERE scope = ? AND place = ? AND n >= ? AND n < ? ORDER BY n"
 _SMALL = sql(
     "SELECT f.name, f.sha256, p.data FROM stored_file f JOIN file_piece p ON p.scope = f.scope AND p.place = f.place",
@@ -392,7 +392,7 @@ class SqlFiles:
         step = _IN_MEMORY // PIECE_BYTES
         for n in range(0, len(rows), step):
             some = rows[n : n + step]
-            await self._engine.writer.submit(lambda database, some=some: database.executemany(_ADD_PIECE, some).close())  # type: ignore[misc]
+            await self._engine.writer.submit(lambda database, some=some: database.executemany(ADD_PIECE, some).close())  # type: ignore[misc]
 
     def _discard(self, new: Iterable[_NewBytes | None]) -> None:
         """Have the bytes of a change that was not made removed.
@@ -539,7 +539,7 @@ def split_pieces(data: bytes) -> Sequence[bytes]:
 
 
 def _add_pieces(database: Database, scope: str, new: _NewBytes) -> None:
-    database.executemany(_ADD_PIECE, [(scope, new.place, n, piece) for n, piece in enumerate(new.pieces)]).close()
+    database.executemany(ADD_PIECE, [(scope, new.place, n, piece) for n, piece in enumerate(new.pieces)]).close()
 
 
 def _take(database: Database, new: _NewBytes) -> None:

@@ -20,6 +20,8 @@ from psycopg.raw_cursor import RawServerCursor
 
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import fault_line as file_fault_line
+from gateway.ports.objects import ObjectStore
+from gateway.store.file_copies import store_bytes
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.schema import DatabaseMove, fault_line, open_session
@@ -189,10 +191,18 @@ def copy_database(url: str, target: Path, report: Report = lambda *_: None) -> i
     return count
 
 
-def fill_database(connection: PostgresConnection, file: Path, move: DatabaseMove, report: Report) -> int:
+def fill_database(
+    connection: PostgresConnection,
+    file: Path,
+    move: DatabaseMove,
+    report: Report,
+    *,
+    objects: ObjectStore | None = None,
+) -> int:
     """Copy the journal *file*, which nothing else has open, into an empty database, with *move* as its note.
 
     An unfinished copy and what was moved away are replaced. It is one transaction: killed in it, nothing is there.
+    Bytes of large files in the home go to *objects*, or without them into the database.
     The server then knows the sizes of the tables.
     Returns the number of rows. Raises StoreUnavailable; UserError for a database that holds messages.
     """
@@ -213,6 +223,7 @@ def fill_database(connection: PostgresConnection, file: Path, move: DatabaseMove
                 )
                 connection.executemany("INSERT INTO unused_object (name, due) VALUES (?, 0)", unused)
                 count = _copy_tables(_JournalTables(journal), _DatabaseTables(connection.session), tables, report)
+                store_bytes(connection, file.parent, objects)
                 schema.write_move(connection, move)
                 # The plans for empty tables read whole tables at every turn, until autovacuum comes.
                 connection.execute(f"ANALYZE {', '.join(table.name for table in tables)}")

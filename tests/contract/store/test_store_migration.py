@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -17,9 +18,12 @@ from gateway.errors import HomeInUse, ParlourError, SchemaTooNew, SettingsError,
 from gateway.events import SessionKey
 from gateway.home import Home, hold_lock
 from gateway.journal_file import MOVED, STAMP, StoreKind, read_stamp
+from gateway.ports import FileKind
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import Store, StoreLimits
+from gateway.store.files import SMALL_BYTES, SqlFiles
 from gateway.store.migrations import MIGRATIONS
+from gateway.store.objects import DirectoryObjects
 from gateway.store.postgres import copies, open_database
 from gateway.store.postgres import open_store as open_on_database
 from gateway.store.postgres import schema as database_schema
@@ -34,6 +38,7 @@ from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, START, accept, answer, said, spent
 
 CHATS = 1_000
+ANN_SCOPE = "people/pocket%3aann"
 
 
 @pytest.fixture
@@ -372,4 +377,53 @@ async def test_a_row_that_postgresql_refuses_is_named(home: Home, server: Postgr
         journal.execute("INSERT INTO meta VALUES ('checked_at', CAST(x'00' AS TEXT))")
     with pytest.raises(ParlourError, match="nothing was moved"):
         migrate_store(StoreKind.POSTGRESQL)
+    assert startable(home.journal, server.url) == {"file"}
+
+
+LARGE, SMALL = b"large" * SMALL_BYTES, b"small"
+
+
+async def file_contents(store: Store) -> dict[str, bytes | None]:
+    """Return the verified bytes of Ann's files."""
+    return {file.name: await store.files.load(ANN_SCOPE, file) for file in await store.files.files(ANN_SCOPE)}
+
+
+@pytest.mark.parametrize("has_objects", [False, True])
+async def test_bytes_of_files_move_there_and_back(
+    home: Home, server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_objects: bool
+) -> None:
+    """Small and large ones, with and without a bucket; the home's copies go to backups/ with the journal."""
+    if has_objects:
+        monkeypatch.setenv("PARLOUR_STORE__OBJECTS__URL", f"file://{tmp_path / 'objects'}")
+    store = await open_on_file(home.path, "", StoreLimits(), lambda: START)
+    for data in (LARGE, SMALL, b""):
+        await store.files.put(ANN_SCOPE, FileKind.ATTACHMENT, data, at=START)
+    before = await file_contents(store)
+    await store.close()
+    assert len([*home.path.glob("people/*/bytes/*")]) == 1
+    await asyncio.to_thread(migrate_store, StoreKind.POSTGRESQL)
+    assert not [*home.path.glob("people/*/bytes")]
+    assert [path.read_bytes() for path in home.backups.glob("journal-*/people/*/bytes/*")] == [LARGE]
+    moved = await open_on_database(home.path, server.url, StoreLimits(), lambda: START)
+    assert isinstance(moved.files, SqlFiles)
+    if has_objects:
+        moved.files.use_objects(DirectoryObjects(tmp_path / "objects"))
+        assert [path.read_bytes() for path in (tmp_path / "objects").iterdir()] == [LARGE]
+    assert await file_contents(moved) == before
+    await moved.close()
+    await asyncio.to_thread(migrate_store, StoreKind.SQLITE)
+    back = await open_on_file(home.path, "", StoreLimits(), lambda: START)
+    assert await file_contents(back) == before
+    await back.close()
+
+
+async def test_lost_bytes_are_not_left_behind(home: Home, server: PostgresServer) -> None:
+    """A move of files that are not what was stored changes nothing."""
+    store = await open_on_file(home.path, "", StoreLimits(), lambda: START)
+    await store.files.put(ANN_SCOPE, FileKind.ATTACHMENT, LARGE, at=START)
+    await store.close()
+    (path,) = home.path.glob("people/*/bytes/*")
+    path.write_bytes(LARGE[:-1])
+    with pytest.raises(StoreUnavailable, match="is lost or not what was stored; nothing was moved"):
+        await asyncio.to_thread(migrate_store, StoreKind.POSTGRESQL)
     assert startable(home.journal, server.url) == {"file"}

@@ -1,0 +1,107 @@
+"""Bytes of large files in a move between stores: from the home's folders to the database or the bucket, and back.
+
+Each file is compared with its digest on the way. A place in the database has no hyphen (gateway/store/files.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import ObjectDamaged, StoreUnavailable, UserError
+from gateway.ports.durable_files import sync_folder
+from gateway.ports.objects import ObjectStore
+from gateway.store.database import Database
+from gateway.store.files import ADD_PIECE, BYTES, split_pieces
+from gateway.store.objects import DirectoryObjects
+from gateway.store.row_codec import quote, unquote
+
+_PLACE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{8}")
+_LARGE = "SELECT scope, place, sha256, size FROM stored_file WHERE place LIKE '%-%' ORDER BY scope, place"
+_SET_PLACE = "UPDATE stored_file SET place = ? WHERE scope = ? AND place = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class LargeFile:
+    """A file whose bytes are outside the database."""
+
+    scope: str
+    place: str  # also the name of its object
+    digest: str
+    size: int
+
+    @property
+    def path(self) -> str:
+        """Return the path of the bytes in a home."""
+        return f"{self.scope}/{BYTES}/{self.place}" if self.scope else f"{BYTES}/{self.place}"
+
+    async def read(self, source: ObjectStore, name: str) -> bytes:
+        """Return the bytes at *name* in *source*; raises StoreUnavailable if they are not the file's."""
+        try:
+            data = b"".join([piece async for piece in source.read(name)])
+        except ObjectDamaged:
+            data = b""
+        if len(data) == self.size and hashlib.sha256(data).hexdigest() == self.digest:
+            return data
+        raise StoreUnavailable(
+            f"{name} is lost or not what was stored; nothing was moved. `parlour store check` names such files, and"
+            " removes them with --remove"
+        )
+
+
+def large_files(database: Database) -> Sequence[LargeFile]:
+    """Return the files whose bytes are outside the database."""
+    rows = database.execute(_LARGE).fetchall()
+    return [LargeFile(unquote(scope), *rest) for scope, *rest in rows if _PLACE.fullmatch(rest[0])]
+
+
+def store_bytes(database: Database, home: Path, objects: ObjectStore | None) -> None:
+    """Copy the bytes in the folders of *home* to *objects*, or without them into *database*.
+
+    It is a part of the caller's transaction. Raises StoreUnavailable.
+    """
+    files, folders = large_files(database), DirectoryObjects(home, is_home=True)
+    if objects is not None:
+        asyncio.run(_copy([(file, folders, file.path, objects, file.place) for file in files]))
+        return
+    for file in files:
+        data, place, scope = asyncio.run(file.read(folders, file.path)), file.place.replace("-", ""), quote(file.scope)
+        pieces = [(scope, place, n, piece) for n, piece in enumerate(split_pieces(data))]
+        database.executemany(ADD_PIECE, pieces).close()
+        database.execute(_SET_PLACE, (place, scope, file.place)).close()
+
+
+def fetch_bytes(files: Sequence[LargeFile], home: Path, objects: ObjectStore | None) -> None:
+    """Copy the bytes of *files* from *objects* into the folders of *home*, durably.
+
+    Repeatable. Raises UserError without *objects*, and StoreUnavailable.
+    """
+    if files and objects is None:
+        raise UserError("large files are in an object store: set PARLOUR_STORE__OBJECTS__URL, and run this again")
+    if objects is not None:
+        folders = DirectoryObjects(home, is_home=True)
+        asyncio.run(_copy([(file, objects, file.place, folders, file.path) for file in files]))
+
+
+def set_bytes_aside(home: Path, aside: Path) -> None:
+    """Move the folders of bytes of *home*, which another store has now, into *aside*. Repeatable; raises OSError."""
+    for folder in [
+        home / BYTES,
+        *home.glob(f"shared/{BYTES}"),
+        *home.glob(f"people/*/{BYTES}"),
+        *home.glob(f"chats/*/{BYTES}"),
+    ]:
+        if folder.is_dir():
+            target = aside / folder.relative_to(home)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.rename(target)
+            sync_folder(folder.parent)
+
+
+async def _copy(copies: Iterable[tuple[LargeFile, ObjectStore, str, ObjectStore, str]]) -> None:
+    for file, source, name, target, new_name in copies:
+        await target.put(new_name, await file.read(source, name))
