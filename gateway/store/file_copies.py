@@ -87,8 +87,8 @@ def fetch_bytes(files: Sequence[LargeFile], home: Path, objects: ObjectStore | N
         asyncio.run(_copy([(file, objects, file.place, folders, file.path) for file in files]))
 
 
-def set_bytes_aside(home: Path, aside: Path) -> None:
-    """Move the folders of bytes of *home*, which another store has now, into *aside*. Repeatable; raises OSError."""
+def set_bytes_aside(home: Path, target: Path) -> None:
+    """Move the folders of bytes of *home*, which another store has now, into *target*. Repeatable; raises OSError."""
     for folder in [
         home / BYTES,
         *home.glob(f"shared/{BYTES}"),
@@ -96,9 +96,9 @@ def set_bytes_aside(home: Path, aside: Path) -> None:
         *home.glob(f"chats/*/{BYTES}"),
     ]:
         if folder.is_dir():
-            target = aside / folder.relative_to(home)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.rename(target)
+            moved = target / folder.relative_to(home)
+            moved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.rename(moved)
             sync_folder(folder.parent)
 
 
