@@ -33,7 +33,7 @@ help:
 	@echo "make messages    bring the translations up to date with the English sentences, mark outdated ones"
 	@echo "make bench    the measurements"
 	@echo "make bench-pages DATA=<folder>   how well web pages are read (docs/benchmarks.md)"
-	@echo "make bench-recall DATA=locomo10.json MODEL=local:<folder>   what memory finds, and how fast (docs/recall.md)"
+	@echo "make bench-recall DATA=locomo10.json   what memory finds, and how fast (docs/recall.md)"
 	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
 	@echo "make install-dev   what checks, tests and measurements need too"
 	@echo "make format   let ruff put the code in order"
@@ -117,9 +117,10 @@ bench: install-dev
 bench-pages: install-dev
 	$(BIN)/python -m tests.benchmarks.pages $(DATA)
 
-# DATA is a path or an address of LoCoMo's file, MODEL an embedding model; without DATA the hand-written sets alone.
+# DATA is a path or an address of LoCoMo's file, without which the hand-written sets are measured alone; MODEL is a
+# `local:<folder>`, by default the installed one.
 bench-recall: install-dev
-	$(BIN)/python -m tests.benchmarks.recall $(if $(DATA),--data $(DATA) --ablations) $(if $(MODEL),--model $(MODEL)) --scale 10000 100000
+	$(BIN)/python -m tests.benchmarks.recall $(if $(DATA),--data $(DATA)) --model $(or $(MODEL),installed) --scale 10000 100000
 
 format: install-dev
 	$(BIN)/ruff format .

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from gateway.logs import configure_logs
 from tests.benchmarks import (
     attacks,
+    embedding_beside_turns,
     flood,
     hand_edits,
     over_http,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "clients": lambda: asyncio.run(over_http.with_each_client()),
     "start": start.start,
     "start-many": start.start_of_many,
+    "embedding": lambda: asyncio.run(embedding_beside_turns.measure()),
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
     "hand-edits": lambda: asyncio.run(hand_edits.measure()),

@@ -139,7 +139,10 @@ def _moved_by_days(text: str, match: TimeMatch) -> TimeMatch:
     found = _DAYS_FROM.search(text, 0, match.begin)
     if span is None or span.start is None or span.end is None or found is None:
         return match
-    count = read_number(found["count"] or "1")
+    try:
+        count = read_number(found["count"] or "1")
+    except LookupError:  # "the last week before Christmas"
+        return match
     length = {"day": 1, "week": 7, "month": 30}[UNITS[found["unit"]]]
     is_before = found["side"] in {"before", "vor", "antes de"}
     if found["article"] and found["count"]:  # "the three days after Easter": all of them
@@ -221,7 +224,7 @@ def _range(first: TimeMatch, last: TimeMatch, now: datetime) -> TimeSpan:
         # "from 3 May to 9 June 2023": the year of the end.
         moved = move_to_year(start, other.span.start.year)
         start = moved if moved < end <= now + 366 * DAY else start
-    return TimeSpan(start, end) if start < end else TimeSpan(end, start)
+    return TimeSpan(start, end) if start < end else TimeSpan(end, max(start, end + DAY))  # no order makes sense of them
 
 
 def _with_limits(text: str, matches: Iterable[TimeMatch], now: datetime) -> Iterator[TimeExpression]:
@@ -243,7 +246,7 @@ def _with_limits(text: str, matches: Iterable[TimeMatch], now: datetime) -> Iter
             if span is not None:
                 span = (
                     TimeSpan(span.start, None if is_to_come else soon), TimeSpan(past, span.start),
-                    TimeSpan(past, span.end), TimeSpan(span.end, None if is_to_come else soon),
+                    TimeSpan(past, span.end), TimeSpan(span.end, soon if span.end and span.end <= now else None),
                 )[n]  # fmt: skip
             elif talks is not None:
                 talks = _limited(talks, n)

@@ -20,7 +20,7 @@ from agent.memory.search.embedding.embedder import Matrix, normalize_rows
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from tests.benchmarks.harness import memory_mb, percentile
-from tests.benchmarks.recall.locomo import LocomoChat
+from tests.benchmarks.recall.sets import RecallSet
 
 _DIMENSIONS = 384
 _ASKED = 200
@@ -63,11 +63,11 @@ class GrowingScope:
         return SourceReading(units=self.units[start:], mark=str(len(self.units)), is_more=start > 0)
 
 
-def _messages(count: int, chats: Sequence[LocomoChat]) -> Iterator[SearchUnit]:
+def _messages(count: int, chats: Sequence[RecallSet]) -> Iterator[SearchUnit]:
     """Yield real turns again and again with other rare words, or words by Zipf's law where there is no set."""
     chance = random.Random(7)  # noqa: S311 - the same text each time
     at = datetime(2020, 1, 1, tzinfo=UTC)
-    turns = [turn for chat in chats for turn in chat.turns]
+    turns = [turn for chat in chats for units in chat.units.values() for turn in units]
     ranks = np.random.default_rng(7).zipf(1.2, size=(1 if turns else count, 20)) % 50_000
     for n in range(count):
         if turns:
@@ -81,7 +81,7 @@ def _messages(count: int, chats: Sequence[LocomoChat]) -> Iterator[SearchUnit]:
         )
 
 
-def _questions(chats: Sequence[LocomoChat]) -> list[str]:
+def _questions(chats: Sequence[RecallSet]) -> list[str]:
     asked = [asked.text for chat in chats for asked in chat.questions] or [
         f"when did w{n} and w{n * 7} talk of w{n * 31}" for n in range(11, 11 + _ASKED)
     ]
@@ -90,7 +90,7 @@ def _questions(chats: Sequence[LocomoChat]) -> list[str]:
     return [text if n % 3 else f"{text} {_COMMON_WORDS[n % 10]}" for n, text in enumerate(asked[:_ASKED])]
 
 
-def print_table(count: int, chats: Sequence[LocomoChat]) -> None:
+def print_table(count: int, chats: Sequence[RecallSet]) -> None:
     """Build a scope of *count* units and print what it costs."""
     print(
         f"\n**{count:,} units in one scope**\n\n| what | p50 ms | p99 ms | CPU p50 ms | CPU p99 ms |",

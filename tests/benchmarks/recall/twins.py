@@ -1,7 +1,7 @@
 """Sixty facts and questions in English, German, Russian and Chinese, written for this: no language may fall behind.
 
 `twins.tsv` has a fact and its question for each language in a row; every language is an index of its own, and one
-index holds all four. Text alone: no model is asked.
+index holds all four.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from agent.memory.search.query import parse_query
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource
+from tests.benchmarks.recall.sets import Embed, fill_index
 
 LANGUAGES = ("en", "de", "ru", "zh")
 _START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -37,23 +38,23 @@ def rows() -> list[tuple[tuple[str, str], ...]]:
     return [tuple(zip(row[::2], row[1::2], strict=True)) for row in cells]
 
 
-def measure(folder: Path, *, is_mixed: bool = False) -> dict[str, LanguageRecall]:
+def measure(folder: Path, embed: Embed | None = None, *, is_mixed: bool = False) -> dict[str, LanguageRecall]:
     """Index the facts, ask the questions, and return what was found by language."""
-    return dict(_measure(folder, is_mixed=is_mixed))
+    return dict(_measure(folder, embed, is_mixed=is_mixed))
 
 
-def _measure(folder: Path, *, is_mixed: bool) -> Iterator[tuple[str, LanguageRecall]]:
+def _measure(folder: Path, embed: Embed | None, *, is_mixed: bool) -> Iterator[tuple[str, LanguageRecall]]:
     index = ScopeIndex(folder / "mixed.db", is_new=True) if is_mixed else None
     for column, language in enumerate(LANGUAGES):
         facts = [row[column][0] for row in rows()]
         if not is_mixed:
             index = ScopeIndex(folder / f"{language}.db", is_new=True)
         if index is not None:
-            index.put(UnitSource(name=language), _units(facts))
+            fill_index(index, UnitSource(name=language), _units(facts), embed)
     for column, language in enumerate(LANGUAGES):
         one = index if is_mixed else ScopeIndex(folder / f"{language}.db")
         if one is not None:
-            yield language, _ask(one, language, [row[column][1] for row in rows()])
+            yield language, _ask(one, language, [row[column][1] for row in rows()], embed)
             if not is_mixed:
                 one.close()
     if is_mixed and index is not None:
@@ -68,11 +69,12 @@ def _units(facts: list[str]) -> list[SearchUnit]:
     ]
 
 
-def _ask(index: ScopeIndex, language: str, questions: list[str]) -> LanguageRecall:
+def _ask(index: ScopeIndex, language: str, questions: list[str], embed: Embed | None) -> LanguageRecall:
     places = []
     for n, text in enumerate(questions, start=1):
         question = parse_query(text)
-        ranked = [each.id for _, each in rank_candidates([index.query(question)], question)[:10]]
+        vector = embed([text])[text] if embed else None
+        ranked = [each.id for _, each in rank_candidates([index.query(question, vector)], question)[:10]]
         passages = index.passages(ranked)
         found = [passages[each].line for each in ranked if passages[each].source.name == language]
         places.append(found.index(n) + 1 if n in found else 99)
@@ -80,16 +82,18 @@ def _ask(index: ScopeIndex, language: str, questions: list[str]) -> LanguageReca
     return LanguageRecall(*shares)
 
 
-def print_table() -> None:
+def print_table(embed: Embed | None) -> None:
     """Print the table."""
-    print("\n**Sixty hand-written questions in four languages, text alone**\n")
-    print("| language | R@1 | R@3 | R@10 | in one index of all four: R@1 | R@3 | R@10 |\n|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        alone, mixed = measure(Path(folder)), measure(Path(folder), is_mixed=True)
-    for language in LANGUAGES:
-        cells = [
-            f"{share:.0f}"
-            for one in (alone, mixed)
-            for share in (one[language].first, one[language].three, one[language].ten)
-        ]
+    print("\n**Sixty hand-written questions, alone and in one index of all four languages: R@1 / R@3 / R@10**\n")
+    ways = {"by words": None, **({"with the model": embed} if embed else {})}
+    heads = [f"{way}, {place}" for way in ways for place in ("alone", "in one index")]
+    print(f"| language | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
+    found: dict[str, list[LanguageRecall]] = {}
+    for model in ways.values():
+        for is_mixed in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                for language, recall in measure(Path(folder), model, is_mixed=is_mixed).items():
+                    found.setdefault(language, []).append(recall)
+    for language, row in found.items():
+        cells = [f"{each.first:.0f} / {each.three:.0f} / {each.ten:.0f}" for each in row]
         print(f"| {language} | {' | '.join(cells)} |", flush=True)

@@ -129,6 +129,21 @@ def test_any_text_may_stand_around_a_time(before: str, phrase: str, after: str) 
         assert each.span is None or each.span.start is None or each.span.end is None or each.span.start < each.span.end
 
 
+_WORDS = sorted({word for row in (*PHRASES, *COMPOSED) for word in row[0].split()} | {"few", "back", "durante", "letzte"})
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=9))
+def test_words_of_times_in_any_order_raise_nothing(words: list[str]) -> None:
+    """Words of times that make no sense together are some time or none, and each time ends after it begins."""
+    for each in find_time_expressions(" ".join(words), NOW):
+        assert each.span is None or each.span.start is None or each.span.end is None or each.span.start < each.span.end
+
+
+def test_a_count_that_is_no_number_is_no_error() -> None:
+    """The words between an article and "before" may be any."""
+    assert find_time_expressions("what did we eat the last week before Christmas?", NOW)
+
+
 # -- through an index ------------------------------------------------------------------------------
 
 TALKS = (
