@@ -26,7 +26,7 @@ import regex
 from agent import answer_links
 from agent.memory.editing import edit_review
 from agent.memory.erasure import embedded_text, phrase_matcher, purge_jobs
-from agent.memory.search import query, time_rules
+from agent.memory.search import query, time_grammar
 from gateway.text import markdown_blocks, redaction
 
 Pattern: TypeAlias = re.Pattern[Any] | regex.Pattern[Any]
@@ -88,7 +88,8 @@ BOUNDS: Mapping[str, int | None] = {
     "agent/llm/written_calls.py": 20_000,  # _MOST_CHARS
     "agent/memory/conversation_titles.py": 4_000,  # _LONGEST_TEXT
     "agent/memory/search/time_expressions.py": 2_000,  # LONGEST_QUERY
-    "agent/memory/search/time_rules.py": 2_000,  # LONGEST_QUERY
+    "agent/memory/search/time_grammar.py": 30_000,  # LONGEST_QUERY, as encoded tokens
+    "agent/memory/search/time_words.py": 2_000,  # LONGEST_QUERY
     "channels/kit/settings.py": None,
     "gateway/settings_writer.py": None,
     "gateway/settings/channel_blocks.py": None,
@@ -172,7 +173,7 @@ def built() -> Iterator[Found]:
             cell.cell_contents for cell in getattr(purge_jobs.build_id_filter({"aa", "a1"}), "__closure__", None) or ()
         ],
         "agent/memory/search/query.py": [query._any(words, "a")],
-        "agent/memory/search/time_rules.py": [time_rules._compile(rule.pattern) for rule in time_rules.TIME_RULES],
+        "agent/memory/search/time_grammar.py": [pattern for pattern, *_ in time_grammar._compiled()],
         "gateway/text/markdown_blocks.py": [
             *(markdown_blocks._closer(mark, length) for mark in "`~" for length in (3, 40)),
             *map(markdown_blocks._dedent, range(4)),
@@ -195,7 +196,7 @@ RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/memory/erasure/purge_jobs.py": "escaped ids",
     "agent/memory/history/jsonl_file.py": "an escaped name and value",
     "agent/memory/search/query.py": "a fixed list of words",
-    "agent/memory/search/time_rules.py": "a fixed list of words",
+    "agent/memory/search/time_grammar.py": "fixed patterns of classes",
     "channels/kit/settings.py": "shapes of secrets in the operator's settings",
     "gateway/i18n/__init__.py": "the program's own commands, in its own sentences",
     "gateway/settings/channel_blocks.py": "a platform's shape of an id, in the operator's settings",

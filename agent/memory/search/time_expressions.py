@@ -7,23 +7,14 @@ a time is placed in a longer one ("the second Sunday of May", "last week on Frid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import regex
-
-from agent.memory.search.time_rules import NUMBER, TIME_RULES, TimeMatch, compile_pattern
-from agent.memory.search.time_spans import (
-    DAY,
-    ConversationReference,
-    NamedTime,
-    TimeGrain,
-    TimeSpan,
-    move_to_year,
-    read_number,
-)
-from agent.memory.search.time_words import UNITS
+from agent.memory.search.calendar_spans import move_to_year
+from agent.memory.search.time_grammar import TimeMatch, TokenText, compile_pattern, find_times
+from agent.memory.search.time_spans import DAY, ConversationReference, NamedTime, TimeGrain, TimeSpan
+from agent.memory.search.time_words import read_tokens
 
 LONGEST_QUERY = 2_000  # characters that are read for times
 
@@ -40,38 +31,32 @@ class TimeExpression:
 
 def find_time_expressions(text: str, now: datetime) -> tuple[TimeExpression, ...]:
     """Return the times in *text*, in order and without overlaps; *now* is an aware time in the reader's zone."""
-    text = text[:LONGEST_QUERY]
-    # Letter by letter, so that places stay. Expressions of lower case compile in a tenth of the time.
-    lower = "".join(each.lower() if len(each.lower()) == 1 else each for each in text)
-    matches = [each for rule in TIME_RULES for each in rule.find(text, lower, now)]
+    words = TokenText(read_tokens(text[:LONGEST_QUERY]))
     chosen: list[TimeMatch] = []
     # The longest expression wins where two overlap: "last week" is part of "Saturday last week".
-    for each in sorted(matches, key=lambda match: (match.begin - match.end, match.begin)):
+    for each in sorted(find_times(words, now), key=lambda match: (match.begin - match.end, match.begin)):
         if all(each.end <= other.begin or other.end <= each.begin for other in chosen):
             chosen.append(each)
     chosen.sort(key=lambda match: match.begin)
     whole = [
-        each
-        for each in _place_in_longer(lower, chosen)
+        _moved_by_days(words, each)
+        for each in _place_in_longer(words, chosen)
         if each.time is None or (each.time.span is not None and each.time.is_complete)
     ]
-    return tuple(_with_limits(lower, _merge_ranges(lower, [_moved_by_days(lower, each) for each in whole], now), now))
+    return tuple(_with_limits(words, each, now) for each in _merge_ranges(words, whole, now))
 
 
-_BESIDE = regex.compile(
-    r"(?:['’]s?)?\s*[,-]?\s*(?:(?:of|in|on|the|at|during|from|des|der|dem|den|im|am|vom|von|zu|de|del|la|el|en"
-    r"|por)\s+)*"
-)
+_BESIDE = compile_pattern("BESIDE*")
 
 
-def _place_in_longer(text: str, matches: Sequence[TimeMatch]) -> list[TimeMatch]:
+def _place_in_longer(words: TokenText, matches: Sequence[TimeMatch]) -> list[TimeMatch]:
     """Return *matches*, those beside each other as one where one is part of the other or moves it."""
     rest = list(matches)
     n = len(rest) - 2
     while n >= 0:
         joined = None
-        if _BESIDE.fullmatch(text, rest[n].end, rest[n + 1].begin):
-            joined = _join_times(rest[n], rest[n + 1], is_bare=not text[rest[n].end : rest[n + 1].begin].strip())
+        if words.is_between(_BESIDE, rest[n].end, rest[n + 1].begin):
+            joined = _join_times(rest[n], rest[n + 1], is_bare=rest[n].end == rest[n + 1].begin)
         if joined is None:
             n -= 1
             continue
@@ -126,76 +111,57 @@ def _moved_time(day: NamedTime, ago: NamedTime) -> NamedTime:
     return NamedTime(TimeSpan(move(start), move(start) + (end - start)), day.grain)
 
 
-_DAYS_FROM = compile_pattern(
-    r"(?<![\p{L}\p{N}])(?:on |in )?(?P<article>the |die |den |los |las )?(?:am |in der |der |el |la )?"
-    rf"(?:(?P<count>{NUMBER}) )?(?P<unit>days?|weeks?|months?|tage?n?|wochen?|monate?n?|días?|semanas?|mes|meses)"
-    r" (?P<side>before|after|vor|nach|antes de|después de)(?: the| dem| der| den| el| la|l)?\s*$"
-)
+_DAYS_FROM = compile_pattern("(?:article:THE)?(?:count:NUM)?(?:unit:UNIT|unit:UNITS)(?:before:BEFORE|AFTER)THE?$")
+_LENGTHS = {"day": 1, "week": 7, "month": 30}
 
 
-def _moved_by_days(text: str, match: TimeMatch) -> TimeMatch:
+def _moved_by_days(words: TokenText, match: TimeMatch) -> TimeMatch:
     """Return *match*, or the time that is so many days or weeks before or after it: "the week after Easter"."""
     span = match.time.span if match.time else None
-    found = _DAYS_FROM.search(text, 0, match.begin)
+    found = words.before(_DAYS_FROM, match.begin)
     if span is None or span.start is None or span.end is None or found is None:
         return match
-    try:
-        count = read_number(found["count"] or "1")
-    except LookupError:  # "the last week before Christmas"
+    begin, values = found
+    count, is_before, length = values.get("count", 1), "before" in values, _LENGTHS.get(values["unit"], 0) * DAY
+    if not length:
         return match
-    length = {"day": 1, "week": 7, "month": 30}[UNITS[found["unit"]]]
-    is_before = found["side"] in {"before", "vor", "antes de"}
-    if found["article"] and found["count"]:  # "the three days after Easter": all of them
-        start = span.start - count * length * DAY if is_before else span.end
-        moved = TimeSpan(start, start + count * length * DAY)
-    elif length == 1 or count == 1:
-        start = span.start - count * length * DAY if is_before else span.end + (count - 1) * length * DAY
-        moved = TimeSpan(start, start + length * DAY)
+    if "article" in values and "count" in values:  # "the three days after Easter": all of them
+        start = span.start - count * length if is_before else span.end
+        moved = TimeSpan(start, start + count * length)
+    elif length == DAY or count == 1:
+        start = span.start - count * length if is_before else span.end + (count - 1) * length
+        moved = TimeSpan(start, start + length)
     else:
-        middle = span.start - count * length * DAY if is_before else span.end + count * length * DAY
+        middle = span.start - count * length if is_before else span.end + count * length
         moved = TimeSpan(middle - 3 * DAY, middle + 4 * DAY)
-    return TimeMatch(found.start(), match.end, time=NamedTime(moved, TimeGrain.DAYS))
+    return TimeMatch(begin, match.end, time=NamedTime(moved, TimeGrain.DAYS))
 
 
-_JOINS = regex.compile(
-    r"\s*(?:-|–|to|until|till|through|thru|and|bis(?: zu[mr]?)?|und|al?|y|hasta|到|至|和|与)"
-    r"\s*(?:the |our |dem |el |la |unser\p{L}* |nuestra )?"
-)
-_MARKED_JOINS = regex.compile(
-    r"\s*(?:-|–|to|until|till|through|thru|bis(?: zu[mr]?)?|hasta|到|至)\s*(?:the |our |dem |el |la |unser\p{L}* )?"
-)
-_BETWEEN = regex.compile(r"(?<!\p{L})(?:between|from|zwischen|vo[nm]|entre|desde|del?|从|在)\s*(?:the |dem |el |la )?$")
-_SINCE = regex.compile(
-    r"(?<!\p{L})(?:ever since|since|from|starting|as of|seit(?: dem| der)?|ab(?: dem)?|(?:a partir|desde)(?: del?| el"
-    r"| la)?"
-    r"|自从?|从)\s*$"
-)
-_BEFORE = regex.compile(r"(?<!\p{L})(?:before|prior to|vor(?: dem| der)?|antes de(?:l| la)?)\s*(?:the )?$")
-_UNTIL = regex.compile(r"(?<!\p{L})(?:until|till|up to|bis(?: zum)?|hasta(?: el)?)\s*(?:the )?$")
-_AFTER = regex.compile(r"(?<!\p{L})(?:after|following|nach(?: dem| der)?|después de(?:l| la)?)\s*(?:the )?$")
-_SINCE_SIGNS, _BEFORE_SIGNS, _UNTIL_SIGNS, _AFTER_SIGNS = (
-    regex.compile(rf"\s*(?:{each})") for each in ("以来|起", "之前|以前", "为止", "之后|以后")
-)
+_JOINS, _MARKED_JOINS = compile_pattern("(?:JOIN|AND)JOINED?"), compile_pattern("JOIN JOINED?")
+_BETWEEN = compile_pattern("BETWEEN THE?$")
 
 
-def _merge_ranges(text: str, matches: Sequence[TimeMatch], now: datetime) -> Iterator[TimeMatch]:
+def _merge_ranges(words: TokenText, matches: Sequence[TimeMatch], now: datetime) -> Iterator[TimeMatch]:
     """Yield *matches*, two of them as one where they are the ends of a range."""
     rest = list(matches)
     while rest:
         first = rest.pop(0)
-        between = _BETWEEN.search(text, 0, first.begin)
-        if rest and (first.time is None) == (rest[0].time is None):
-            join = text[first.end : rest[0].begin]
-            if (_JOINS if between else _MARKED_JOINS).fullmatch(join):
-                last = rest.pop(0)
-                begin = between.start() if between else first.begin
-                if first.conversation is not None and last.conversation is not None:
-                    talks = ConversationReference(first.conversation.first, last.conversation.last)
-                    yield TimeMatch(begin, last.end, conversation=talks)
-                else:
-                    yield TimeMatch(begin, last.end, time=NamedTime(_range(first, last, now), TimeGrain.DAYS))
-                continue
-        yield first
+        between = words.before(_BETWEEN, first.begin)
+        joins = _JOINS if between else _MARKED_JOINS
+        if (
+            rest
+            and (first.time is None) == (rest[0].time is None)
+            and words.is_between(joins, first.end, rest[0].begin)
+        ):
+            last = rest.pop(0)
+            begin = between[0] if between else first.begin
+            if first.conversation is not None and last.conversation is not None:
+                talks = ConversationReference(first.conversation.first, last.conversation.last)
+                yield TimeMatch(begin, last.end, conversation=talks)
+            else:
+                yield TimeMatch(begin, last.end, time=NamedTime(_range(first, last, now), TimeGrain.DAYS))
+        else:
+            yield first
 
 
 def _range(first: TimeMatch, last: TimeMatch, now: datetime) -> TimeSpan:
@@ -227,36 +193,44 @@ def _range(first: TimeMatch, last: TimeMatch, now: datetime) -> TimeSpan:
     return TimeSpan(start, end) if start < end else TimeSpan(end, max(start, end + DAY))  # no order makes sense of them
 
 
-def _with_limits(text: str, matches: Iterable[TimeMatch], now: datetime) -> Iterator[TimeExpression]:
-    """Yield *matches* as expressions; "since", "before" and "after" leave one end of a span open."""
-    for each in matches:
-        begin, end, talks = each.begin, each.end, each.conversation
-        span = each.time.span if each.time else None
-        soon = now + timedelta(seconds=1)
-        is_to_come = span is not None and span.start is not None and span.start > now
-        past = None if not is_to_come else now
-        for n, (before, after) in enumerate(_LIMITS):
-            written = before.search(text, 0, begin)
-            if written:
-                begin = written.start()
-            elif written := after.match(text, end):
-                end = written.end()
-            if not written:
-                continue
-            if span is not None:
-                span = (
-                    TimeSpan(span.start, None if is_to_come else soon), TimeSpan(past, span.start),
-                    TimeSpan(past, span.end), TimeSpan(span.end, soon if span.end and span.end <= now else None),
-                )[n]  # fmt: skip
-            elif talks is not None:
-                talks = _limited(talks, n)
-            break
-        yield TimeExpression(begin, end, span, talks)
-
-
 _LIMITS = (
-    (_SINCE, _SINCE_SIGNS), (_BEFORE, _BEFORE_SIGNS), (_UNTIL, _UNTIL_SIGNS), (_AFTER, _AFTER_SIGNS),
+    (compile_pattern("SINCE JOINED?$"), "SIGNSINCE"), (compile_pattern("BEFORE JOINED?$"), "SIGNBEFORE"),
+    (compile_pattern("UNTIL JOINED?$"), "SIGNUNTIL"), (compile_pattern("AFTER JOINED?$"), "SIGNAFTER"),
 )  # fmt: skip
+
+
+def _with_limits(words: TokenText, match: TimeMatch, now: datetime) -> TimeExpression:
+    """Return *match* as an expression; "since", "before" and "after" leave one end of a span open."""
+    begin, end, talks = match.begin, match.end, match.conversation
+    span = match.time.span if match.time else None
+    for n, (before, after) in enumerate(_LIMITS):
+        written = words.before(before, begin)
+        if written is None and n == 0 and words.has("ONWARDS", end):
+            written = words.before(_BETWEEN, begin)  # "from 27 December on"
+        if written is not None:
+            begin = written[0]
+        elif words.has(after, end):
+            end += 1
+        else:
+            continue
+        span = _limited_span(span, n, now) if span else None
+        talks = _limited(talks, n) if talks else None
+        break
+    return TimeExpression(words.tokens[begin].begin, words.tokens[end - 1].end, span, talks)
+
+
+def _limited_span(span: TimeSpan, limit: int, now: datetime) -> TimeSpan:
+    """Return the time since, before, up to or after *span*; a time to come limits what is to come."""
+    is_to_come = span.start is not None and span.start > now
+    past, soon = (now, None) if is_to_come else (None, now + timedelta(seconds=1))
+    match limit:
+        case 0:
+            return TimeSpan(span.start, soon)
+        case 1:
+            return TimeSpan(past, span.start)
+        case 2:
+            return TimeSpan(past, span.end)
+    return TimeSpan(span.end, soon if span.end and span.end <= now else None)
 
 
 def _limited(conversations: ConversationReference, limit: int) -> ConversationReference:

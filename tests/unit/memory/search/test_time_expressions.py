@@ -129,7 +129,9 @@ def test_any_text_may_stand_around_a_time(before: str, phrase: str, after: str) 
         assert each.span is None or each.span.start is None or each.span.end is None or each.span.start < each.span.end
 
 
-_WORDS = sorted({word for row in (*PHRASES, *COMPOSED) for word in row[0].split()} | {"few", "back", "durante", "letzte"})
+_WORDS = sorted(
+    {word for row in (*PHRASES, *COMPOSED) for word in row[0].split()} | {"few", "back", "durante", "letzte"}
+)
 
 
 @given(st.lists(st.sampled_from(_WORDS), max_size=9))
