@@ -34,7 +34,7 @@ class TimeMatch:
 
 
 _NEAR = 8  # tokens before a time that may say what it is
-_BACK, _AHEAD = {"sign": -1}, {"sign": 1}
+_BACK, _AHEAD = {"direction": -1}, {"direction": 1}
 _MACROS = {
     "{amount}": "(?:(?:count:NUM|few:FEW|part_of:HALF)GE?)",
     "{unit}": "(?:unit:UNIT|plural:UNITS)",

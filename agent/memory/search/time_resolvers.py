@@ -97,14 +97,14 @@ def _unit(values: Values) -> str:
 
 def resolve_ago(values: Values, now: datetime) -> NamedTime:
     """Resolve "four days ago" and "in four days": that day; that week, month or year for the longer units."""
-    unit, amount, sign = _unit(values), _amount(values), values["sign"]
-    if sign > 0 and "from" not in values and unit not in {"day", "week", "fortnight", "month", "year"}:
+    unit, amount, direction = _unit(values), _amount(values), values["direction"]
+    if direction > 0 and "from" not in values and unit not in {"day", "week", "fortnight", "month", "year"}:
         raise ValueError("what is said to be in an hour is seldom a time")
     if not amount:
-        return _few_ago(unit, sign, now)
+        return _few_ago(unit, direction, now)
     if amount != int(amount):
-        return _half_ago(unit, sign * amount, now)
-    first, last = sign * int(amount), sign * int(values.get("most", amount))
+        return _half_ago(unit, direction * amount, now)
+    first, last = direction * int(amount), direction * int(values.get("most", amount))
     spans = [limits_of(_ago(unit, count, now, values.get("part"))) for count in (first, last)]
     whole = TimeSpan(min(start for start, _ in spans), max(end for _, end in spans))
     grain = UNITS[unit].grain if first == last else TimeGrain.DAYS
@@ -145,12 +145,12 @@ def _half_ago(unit: str, count: float, now: datetime) -> NamedTime:
     return NamedTime(TimeSpan(middle - before * DAY, middle + after * DAY), TimeGrain.DAYS)
 
 
-def _few_ago(unit: str, sign: int, now: datetime) -> NamedTime:
+def _few_ago(unit: str, direction: int, now: datetime) -> NamedTime:
     """Return the time of "a few days ago": one to six days back; two to six of the longer units."""
     is_moment = UNITS[unit].grain is TimeGrain.MOMENT
     near, far = (1, 15 if unit == "minute" else 6) if is_moment or UNITS[unit].length == DAY else (2, 6)
     day = now if is_moment else midnight(now)
-    start, end = sorted((move_by_units(day, unit, sign * near), move_by_units(day, unit, sign * far)))
+    start, end = sorted((move_by_units(day, unit, direction * near), move_by_units(day, unit, direction * far)))
     if unit == "year":
         start = start.replace(month=1, day=1)
     return NamedTime(TimeSpan(start, end if is_moment else end + DAY), TimeGrain.DAYS)
@@ -161,10 +161,10 @@ def resolve_within(values: Values, now: datetime) -> NamedTime:
     unit, count, day = _unit(values), _amount(values) or 6, midnight(now)
     length = UNITS[unit].length
     if unit == "weekend" and count == 1:
-        return resolve_period(values | {"offset": values["sign"]}, now)  # type: ignore[operator]
+        return resolve_period(values | {"offset": values["direction"]}, now)  # type: ignore[operator]
     if length < DAY or (unit == "day" and count == 1):
         day = now  # the past day: 24 hours
-    if values["sign"] > 0:
+    if values["direction"] > 0:
         return NamedTime(TimeSpan(now, day + count * length + (0 if day == now else 1) * DAY), TimeGrain.DAYS)
     return NamedTime(TimeSpan(day - count * length, now + _SECOND), TimeGrain.DAYS)
 
@@ -176,7 +176,7 @@ def resolve_period(values: Values, now: datetime) -> NamedTime:
     """Resolve "last week", "this month", "the weekend before last"."""
     unit = _unit(values)
     if unit == "hour" and values["offset"] == -1:
-        return resolve_within(values | {"sign": -1}, now)  # type: ignore[operator]
+        return resolve_within(values | {"direction": -1}, now)  # type: ignore[operator]
     return NamedTime(period_of(unit, midnight(now), values["offset"]), UNITS[unit].grain)
 
 
