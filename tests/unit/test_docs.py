@@ -140,6 +140,21 @@ def test_every_path_that_a_page_names_exists() -> None:
             assert path.rstrip("/") in files | folders or path == "gateway/ports.py", f"{page} names {path}"
 
 
+_TEST = re.compile(r"`([a-z0-9_/]+\.py)::(\w+)`")
+
+
+def test_every_promise_has_a_test_that_exists() -> None:
+    """docs/tests.md names a test for each promise; one that is renamed or removed is noticed here."""
+    promises = [cells for cells in rows(DOCS["docs/tests.md"].partition("## Crashes")[0]) if cells[0] != "promise"]
+    assert len(promises) > 90
+    for promise, tests in promises:
+        assert _TEST.search(tests), promise
+        for path, name in _TEST.findall(tests):
+            file = ROOT / "tests" / path
+            assert file.is_file(), f"{promise}: {path}"
+            assert f"def {name}(" in file.read_text("utf-8"), f"{promise}: {path}::{name}"
+
+
 # -- examples
 
 
