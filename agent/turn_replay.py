@@ -6,7 +6,6 @@ report names every difference, and has a note for everything that can no longer 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +20,6 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, prompt_format, system_prompt
 from agent.memory.prompt.prompt_window import PromptSnapshot, PromptWindow, digests_of, fold
-from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of, parse_time
 from agent.memory.stored_sessions import RecordedTurn, StoredSessions
 from agent.prompt_assembly import message_header
@@ -40,7 +38,7 @@ from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import InboxRow, Line, MessageContext, NullPreview, SessionRow, TurnLease
+from gateway.ports import FileKind, FileStore, InboxRow, Line, MessageContext, NullPreview, SessionRow, TurnLease
 from gateway.ports.caps import CappedSender
 
 _NO_MEMORY = frozenset({"SOUL", ABILITIES})  # texts of a snapshot that are no memory
@@ -54,7 +52,7 @@ class TurnReplayer:
     reviewer: CallReviewer
     sessions: StoredSessions
     memory: ScopeMemory
-    texts: TextBlobCache
+    files: FileStore
     profiles: ChatProfiles
     context_of: Callable[[InboundMessage], MessageContext]
     role_of: Callable[[InboundMessage, MessageContext], Role | None]  # None: is not admitted today
@@ -106,15 +104,14 @@ class TurnReplayer:
         context = self.context_of(message)
         profile = self.profiles.apply(key, context.overrides)
         digests = {each for line in _snapshots(recorded) for each in digests_of(line)}
-        found = {each: await asyncio.to_thread(self.texts.read, scope, each) for each in digests}
-        texts = {digest: text for digest, text in found.items() if text is not None}
+        found = await self.files.load_small(scope, FileKind.TEXT, digests)
+        texts = {digest: data.decode("utf-8", "surrogatepass") for digest, data in found.items()}
         conversation = Conversation(
             key,
             scope,
             "",
             next_index=recorded.block.from_index,
             window=self.window if profile.memory_window is None else profile.memory_window,
-            blobs=self.texts,
         )
         state = PromptWindow()
         for block in recorded.earlier:

@@ -9,6 +9,7 @@ trips/%u%52ome.csv                     the same file, written by a call that unt
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import re
 import stat
@@ -28,7 +29,7 @@ from gateway.ports import FileKind, FileStore, ScopeFile, ScopeFileChange
 log = structlog.get_logger(__name__)
 
 _MARK = "%u"  # quoting never makes it
-_TRASH, _APPENDS = ".trash", ".appends"
+_TRASH, _APPENDS, _LOCK, _NEW = ".trash", ".appends", ".lock", ".new-"
 _ENTRY = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})(?:\.\d{1,12})?\Z")
 _STAMP = "%Y%m%dt%H%M%Sz"
 
@@ -44,6 +45,32 @@ async def adopt_workspace(folder: Path, scope: str, store: FileStore) -> int:
         data = await asyncio.to_thread(path.read_bytes) if path is not None else b""
         count += await store.change(scope, ScopeFileChange(now=file, data=data)) and path is not None
     return count
+
+
+async def remove_adopted(folder: Path, scope: str, store: FileStore) -> Sequence[Path]:
+    """Remove the files of *folder* that *scope* has; return the paths of those that it does not have."""
+    gone: set[int] = set()
+    for file, path in await asyncio.to_thread(lambda: list(_scan(folder))):
+        if path is None:
+            continue
+        there = await store.find(scope, file.kind, file.name)
+        data = await asyncio.to_thread(path.read_bytes)
+        if there is not None and there.digest == await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest()):  # noqa: B023
+            gone.add(path.lstat().st_ino)
+            await asyncio.to_thread(path.unlink)
+    return await asyncio.to_thread(lambda: [each for each in _leftovers(folder) if each.lstat().st_ino not in gone])
+
+
+def _leftovers(folder: Path) -> Iterator[Path]:
+    """Yield what was not adopted, but for the lock of writers, unfinished files and the records of appends."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if (
+            (path.is_file() or path.is_symlink())
+            and parts[0] not in (_LOCK, _APPENDS)
+            and not parts[0].startswith(_NEW)
+        ):
+            yield path
 
 
 def _scan(folder: Path) -> Iterator[tuple[ScopeFile, Path | None]]:

@@ -18,16 +18,18 @@ import structlog
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.displayed_messages import visible_lines
 from agent.memory.erasure.purge_jobs import scrub_job
-from agent.memory.erasure.scope_files import DIGEST, DerivedIndex, remove_attachments
+from agent.memory.erasure.scope_files import DIGEST, DerivedIndex
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import scope_folder, transcript_path
+from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from gateway.events import SessionKey
 from gateway.ports import (
+    FileKind,
+    FileStore,
     Job,
     JobQueue,
     PreferenceStore,
@@ -69,6 +71,7 @@ class StoredConversations:
     """
 
     home: Path
+    files: FileStore
     preferences: PreferenceStore
     records: TurnRecordStore
     turns: TranscriptStore
@@ -239,7 +242,7 @@ class StoredConversations:
         await owe_mirror(self.home, scope, self.disk)
         await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
         mine, others = await self._attachments(scope, key)
-        await asyncio.to_thread(remove_attachments, self.disk, scope_folder(self.home, scope), frozenset(mine - others))
+        await self.files.remove(scope, FileKind.ATTACHMENT, names=mine - others)
         # Turns after the files that only they name: after a crash they are still there to find them.
         count = await self.transcripts.remove_turns(scope, keys=keys)
         await asyncio.to_thread(self._remove_damaged, scope, key)

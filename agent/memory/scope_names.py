@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from agent.memory.scopes import SHARED, list_scopes, quote, scope_folder
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import DocumentChangeStore, HistoryRowStore, SessionRow
+from gateway.ports import BYTES, DocumentChangeStore, FileStore, HistoryRowStore, SessionRow
 
 _MOST_NAMED = 8
 _PERSONA = "SOUL.md"
@@ -36,9 +36,14 @@ def label(scope: str) -> str:
 
 
 async def find_scopes(
-    home: Path, *, sessions: Sequence[SessionRow], documents: DocumentChangeStore, history: HistoryRowStore
+    home: Path,
+    *,
+    sessions: Sequence[SessionRow],
+    documents: DocumentChangeStore,
+    history: HistoryRowStore,
+    files: FileStore,
 ) -> list[str]:
-    """Return the scopes with a conversation, documents, a history or a folder, in order.
+    """Return the scopes with a conversation, documents, a history, files or a folder, in order.
 
     A folder is not enough: no gateway has all of them where several share a store. "" is the home itself, last, where
     it remembers more than the persona of the installation.
@@ -46,7 +51,7 @@ async def find_scopes(
     remembering = set(await history.scopes())
     heads = await documents.heads(["", *await documents.scopes()])
     changed = {scope for scope, head in heads.items() if head.number}  # others have an epoch alone
-    stored = {each.scope for each in sessions} | changed | remembering
+    stored = {each.scope for each in sessions} | changed | remembering | set(await files.scopes())
     folders = await asyncio.to_thread(list_scopes, home)
     has_texts = bool(set(heads[""].revs) - {_PERSONA})
     is_scope = has_texts or "" in remembering or await asyncio.to_thread((home / "memory").is_dir)
@@ -167,19 +172,24 @@ class ScopeSize:
     bytes: int  # of everything
 
 
-def measure(home: Path, scope: str) -> ScopeSize:
-    """Look how much a scope holds. Blocks."""
+def measure(home: Path, scope: str, *, file_bytes: int) -> ScopeSize:
+    """Look how much a scope holds; *file_bytes* are those of its files. Blocks."""
     folder = scope_folder(home, scope)
     texts = (folder / "USER.md", folder / "memory" / "MEMORY.md")
     history = folder / "memory" / "history.jsonl"
     # The home itself holds other things beside its memory.
-    places = (folder,) if scope else (folder / "memory", folder / "sessions", folder / "attachments")
-    files = [path for place in places for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    places = (folder,) if scope else (folder / "memory", folder / "sessions")
+    files = [
+        path
+        for place in places
+        for path in place.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.parent != folder / BYTES
+    ]
     return ScopeSize(
         scope=scope,
         name=label(scope),
         remembered=sum(len(path.read_text("utf-8", "replace")) for path in texts if path.is_file()),
         entries=history.read_bytes().count(b"\n") if history.is_file() else 0,
         conversations=sum(path.parent.name == "sessions" and path.suffix == ".jsonl" for path in files),
-        bytes=sum(path.stat().st_size for path in files),
+        bytes=sum(path.stat().st_size for path in files) + file_bytes,
     )

@@ -65,20 +65,6 @@ def transcript_path(home: Path, scope: str, key: str) -> Path:
     return scope_folder(home, scope) / "sessions" / f"{quote(key)}.jsonl"
 
 
-def blob_path(home: Path, scope: str, digest: str) -> Path:
-    """Return the path of the content-addressed text *digest* of a scope."""
-    if not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise ValueError(f"not a sha256: {digest!r}")
-    return scope_folder(home, scope) / "blobs" / digest
-
-
 def rebase_reference(scope: str, reference: str) -> str:
     """Return the reference of the same bytes in *scope*: it never leads out of there."""
     return f"{scope}/{reference.rpartition('/')[2]}"
-
-
-def attachment_path(home: Path, scope: str, digest: str) -> Path:
-    """Return where the bytes *digest* of a file that a scope sent or was sent stand."""
-    if not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise ValueError(f"not a sha256: {digest!r}")
-    return scope_folder(home, scope) / "attachments" / digest

@@ -28,7 +28,6 @@ log = structlog.get_logger(__name__)
 MOST = 2_000  # addresses of one person; an older one is given anew when its line is shown again
 _MOST_CHARACTERS = 8_000_000  # of one person's texts
 _MOST_PEOPLE = 100
-PIECE_BYTES = 1 << 18
 DOWNLOAD_SECONDS = 3_600.0  # for one file; a browser that takes longer is cut off
 
 
@@ -96,10 +95,12 @@ class FileDownload:
     text: bytes = b""
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes; raise FileUnavailable if they have been deleted."""
-        for start in range(0, self.size, PIECE_BYTES):
-            length = min(PIECE_BYTES, self.size - start)
-            yield await self.blobs.read_at(self.blob, start, length) if self.blob else self.text[start : start + length]
+        """Yield the bytes; raise FileUnavailable if they have been deleted, or are damaged."""
+        if not self.blob:
+            yield self.text
+            return
+        async for piece in self.blobs.stream(self.blob):
+            yield piece
 
 
 class DownloadResponse(Response):

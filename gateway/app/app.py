@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from agent.attachments.attachment_store import AttachmentStore
 from agent.chat_profiles import ModelCatalog
 from agent.command_services import CommandServices
 from agent.files.file_workspace import ScopeWorkspaces
@@ -89,6 +90,7 @@ class GatewayApp:
     document_files: DocumentFileWriter
     history_files: HistoryFileWriter
     workspaces: ScopeWorkspaces
+    blobs: AttachmentStore
     pages: ToolResultPages
     recall: ScopeRecall
     memory_jobs: MemoryJobs
@@ -136,9 +138,14 @@ class GatewayApp:
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
-        """Write committed turns to their files, then hold jobs and these files until the block ends."""
+        """Write committed turns to their files, then hold jobs and these files, and the bytes of files."""
         await self.history_files.flush()
-        async with self.memory_jobs.writing, self.session_files.pause_writes(), self.history_files.pause_writes():
+        async with (
+            self.memory_jobs.writing,
+            self.session_files.pause_writes(),
+            self.history_files.pause_writes(),
+            self.store.files.keep_bytes(),
+        ):
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:
@@ -163,6 +170,7 @@ class GatewayApp:
             self.store.backup,
             target,
             fetch=fetch if self.store.connections is not None else None,
+            copy_objects=self.store.files.copy_objects,
             still=self.pause_writes(),
             list_missing=list_damaged,
             progress=progress,

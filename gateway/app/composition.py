@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
 
+from agent.attachments.attachment_store import AttachmentStore
 from agent.commands import CommandRouter
 from agent.llm.model_abilities import LearnedModels
 from agent.locks import WorkerSlots
@@ -16,7 +17,7 @@ from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_adoption import adopt_histories
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.memory.storage.file_adoption import adopt_files, adopt_workspaces
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_adoption import adopt_transcripts
@@ -71,6 +72,7 @@ from gateway.errors import UserError
 from gateway.events import InboundMessage
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
+from gateway.ports.store import Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
@@ -126,25 +128,7 @@ async def open_app(
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
-        adopting = (store.transcripts, store.documents, store.proposals, store.history)
-        adopted = [await each.is_adopted() for each in adopting]
-        if not all(adopted):  # before anything moves or removes files
-            if files is not None:
-                await files.fetch_all()
-            if not await store.documents.is_adopted():
-                await adopt_documents(home.path, store.documents, now)
-                if files is not None:
-                    await files.leave_documents()
-                await store.documents.mark_adopted()
-            await adopt_transcripts(home.path, store.transcripts, await store.records.sessions())
-            moves = await store.links.moves()
-            if not await store.proposals.is_adopted():
-                await app.commands.memory.staging.adopt_files(moves)
-            await adopt_histories(home.path, store.history, moves)
-            if files is not None:
-                files.leave_sessions()
-                await files.save_all()  # that the files of staged changes are gone, before they are not looked for
-            await store.proposals.mark_adopted()
+        await _adopt_earlier_files(app, store, files, now)
         # Files that are not this store's go first: after a kill, the next start still knows that they are not.
         is_outdated = await app.session_files.is_outdated(is_shared=files is not None)
         await app.document_files.begin(is_outdated=is_outdated)
@@ -156,6 +140,37 @@ async def open_app(
         await app.commands.memory.erasure.retention.plan()
         await load_counts(app.usage, store, settings.caps)
         yield app
+
+
+async def _adopt_earlier_files(
+    app: GatewayApp, store: Store, files: ScopeFileSync | None, now: Callable[[], datetime]
+) -> None:
+    """Take over what earlier releases have kept in files, before anything moves or removes them."""
+    adopting = (store.transcripts, store.documents, store.proposals, store.history, store.files)
+    adopted = [await each.is_adopted() for each in adopting]
+    if not all(adopted):  # before anything moves or removes files
+        if files is not None:
+            await files.fetch_all()
+        if not await store.documents.is_adopted():
+            await adopt_documents(app.home.path, store.documents, now)
+            if files is not None:
+                await files.leave_documents()
+            await store.documents.mark_adopted()
+        await adopt_transcripts(app.home.path, store.transcripts, await store.records.sessions())
+        moves = await store.links.moves()
+        if not await store.proposals.is_adopted():
+            await app.commands.memory.staging.adopt_files(moves)
+        await adopt_histories(app.home.path, store.history, moves)
+        if not await store.files.is_adopted():
+            await adopt_files(app.home.path, store.files)
+            await adopt_workspaces(app.home.path, store.files)
+        if files is not None:
+            files.leave_sessions()
+            await files.save_all()  # that the files of staged changes are gone, before they are not looked for
+        await store.files.mark_adopted()
+        await store.proposals.mark_adopted()
+    if files is None:  # files that an operator has put there
+        await adopt_workspaces(app.home.path, store.files)
 
 
 def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
@@ -226,8 +241,8 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     models = await stack.enter_async_context(open_models(factory))
     profiles = build_profiles(context, models.catalog)
 
-    blobs = AttachmentBlobStore(context.home.path)
-    pages = ToolResultPages(context.home.path)
+    blobs = AttachmentStore(store.files, context.now)
+    pages = ToolResultPages(store.files, context.now)
     channels = ConfiguredChannels({})
 
     def is_owner_of_console(channel: str, who: str) -> bool:
@@ -360,6 +375,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         document_files=memory.document_files,
         history_files=memory.history_files,
         workspaces=memory.workspaces,
+        blobs=parts.blobs,
         pages=parts.pages,
         recall=parts.recall,
         memory_jobs=memory.jobs,

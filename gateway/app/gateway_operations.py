@@ -7,6 +7,7 @@ itself. The command line formats the lines.
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from gateway.access.refusal_log import ChannelRefusals
 from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.control import ControlConnection, Line
-from gateway.errors import StoreUnavailable, UserError
+from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
@@ -31,6 +32,7 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
+_FILE_PIECE = 512 * 1024  # bytes of a file in one line
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
 
@@ -103,6 +105,16 @@ class GatewayOperations(OperationGroup):
             raise UserError("the text to send is missing; give one")
         turn = await self._app.submit(_parse_key(key), text)
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
+
+    @operation("chat file")
+    async def read_file(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield the bytes of an attachment in Base64, a piece in a line: the terminal saves the files that it gets."""
+        try:
+            async for piece in self._app.blobs.stream(str(arguments.get("blob", ""))):
+                for start in range(0, len(piece), _FILE_PIECE):
+                    yield {"data": base64.b64encode(piece[start : start + _FILE_PIECE]).decode("ascii")}
+        except FileUnavailable as error:
+            raise UserError(f"the file cannot be read: {error}") from error
 
     @operation("turn")
     async def turn(self, reference: str = "") -> AsyncIterator[Line]:

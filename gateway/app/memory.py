@@ -155,7 +155,6 @@ def build_memory(
     )
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
-        home,
         store.transcripts,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
@@ -182,6 +181,7 @@ def build_memory(
         files.watch(scope_lock.scopes_in_use, index.note)
     stored_conversations = StoredConversations(
         home=home,
+        files=store.files,
         preferences=store.people,
         records=store.records,
         turns=store.transcripts,
@@ -310,7 +310,7 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         retention_days=settings.memory.retention_days,
         has_uploads=any(block.traits.has_uploads for block in settings.channels.values()),
     )
-    return PrivacyService(context.home.path, facts, exports)
+    return PrivacyService(facts, exports)
 
 
 def _home_of_copies(context: AppContext) -> Path | None:
@@ -425,7 +425,7 @@ def build_job_runner(
         min_user_messages=session_memory.min_user_messages,
     )
     deletions = MessageDeletionJobs(
-        home=home,
+        files=store.files,
         journal=store.journal,
         records=store.records,
         transcripts=store.transcripts,

@@ -42,7 +42,8 @@ class MemoryOperations(OperationGroup):
     async def list_scopes(self) -> AsyncIterator[Line]:
         """Yield one line per scope, with its size."""
         for scope in (await self.names()).all():
-            size = await asyncio.to_thread(measure, self._app.home.path, scope)
+            file_bytes = sum(each.size for each in (await self._app.store.files.totals(scope)).values())
+            size = await asyncio.to_thread(measure, self._app.home.path, scope, file_bytes=file_bytes)
             waits = await self._app.commands.memory.staging.pending_changes(scope)
             yield {**plain(size), "waiting": len(waits)}
 
@@ -213,7 +214,13 @@ class MemoryOperations(OperationGroup):
         store, kinds = self._app.store, self._app.platforms
         sessions = await store.records.sessions()
         return ScopeNames(
-            await find_scopes(self._app.home.path, sessions=sessions, documents=store.documents, history=store.history),
+            await find_scopes(
+                self._app.home.path,
+                sessions=sessions,
+                documents=store.documents,
+                history=store.history,
+                files=store.files,
+            ),
             sessions=sessions,
             person=store.links.person,
             kind=lambda channel: kinds.get(channel, channel),

@@ -13,6 +13,7 @@ import structlog
 
 from agent.agent_loop import AgentLoop
 from agent.attachments.attachment_loader import AttachmentLoader
+from agent.attachments.attachment_store import AttachmentStore
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
@@ -40,9 +41,6 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.data_inventory import PrivacyService
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
-from agent.memory.storage.attachment_blobs import AttachmentBlobStore
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.text_blobs import TextBlobCache
 from agent.prompt_assembly import PromptAssembler
 from agent.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.reminders.reminder_jobs import ReminderJobs
@@ -92,7 +90,7 @@ class GatewaySubsystems:
     memory: MemoryServices
     recall: ScopeRecall
     privacy: PrivacyService
-    blobs: AttachmentBlobStore
+    blobs: AttachmentStore
     pages: ToolResultPages
     channels: ConfiguredChannels
     dispatcher: OutboxDispatcher
@@ -122,7 +120,7 @@ def build_pool(context: AppContext, parts: GatewaySubsystems) -> tuple[WorkerPoo
 
 
 def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLoop) -> TurnReplayer:
-    home, memory, unrecorded = context.home.path, parts.memory, UnrecordedCalls()
+    memory, unrecorded = parts.memory, UnrecordedCalls()
     models = ModelFactory(context.settings, context.plugins, unrecorded, unrecorded, now=context.now)
 
     def role_of(message: InboundMessage, facts: MessageContext) -> Role | None:
@@ -139,7 +137,7 @@ def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLo
         ),
         sessions=memory.sessions,
         memory=ScopeMemory(memory.documents),
-        texts=TextBlobCache(Disk(), home),
+        files=context.store.files,
         profiles=parts.profiles,
         context_of=context.context_of,
         role_of=role_of,

@@ -57,6 +57,7 @@ _USUAL = {
     "sessions": "conversations of shared memory (memory.isolation: shared)",
     "attachments": "files sent in conversations",
     "blobs": "prompt texts",
+    "bytes": "large files of shared memory",
     "files": "files that you put there",
     "exports": "unfinished exports",
     "windows.json": "learned context windows of models, of an earlier version",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import os
 import resource
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.control import ControlConnection, Line
-from gateway.control.gateway_client import connect
+from gateway.control.gateway_client import GatewayClient, connect
 from gateway.errors import UserError, WorkerReplaced
 from gateway.home import Home
 from gateway.logs import configure_logs
@@ -86,7 +89,7 @@ async def _chat(settings: Settings) -> int:
     async with connect(Home(settings.home)) as client:
         if client is not None:
             async with client.converse("chat attach") as conversation:
-                return await _converse(conversation, settings)
+                return await _converse(conversation, settings, partial(_fetch_file, client))
     require_startable(settings)
     # The terminal belongs to the conversation.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
@@ -106,7 +109,8 @@ async def _chat_with_own_gateway(settings: Settings) -> int:
         console = QueueConnection(incoming=to_console, outgoing=to_terminal)
         attached = services.create_task(GatewayOperations(app).attach({}, console), name="terminal")
         try:
-            return await _converse(QueueConnection(incoming=to_terminal, outgoing=to_console), settings)
+            terminal = QueueConnection(incoming=to_terminal, outgoing=to_console)
+            return await _converse(terminal, settings, app.blobs.get)
         finally:
             await to_console.put(None)
             await attached
@@ -129,11 +133,20 @@ class QueueConnection:
         await self._outgoing.put(line)
 
 
-async def _converse(connection: ControlConnection, settings: Settings) -> int:
-    from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+async def _fetch_file(client: GatewayClient, reference: str) -> bytes | None:
+    """Return the bytes of an attachment; None if they are lost."""
+    try:
+        pieces = [base64.b64decode(str(line["data"])) async for line in client.call("chat file", {"blob": reference})]
+    except UserError:
+        return None
+    return b"".join(pieces)
+
+
+async def _converse(
+    connection: ControlConnection, settings: Settings, read: Callable[[str], Awaitable[bytes | None]]
+) -> int:
     from channels.console.files import ConsoleFiles
     from channels.console.terminal_client import run_chat
 
-    # Access to the control socket means ownership of the home, so the terminal reads stored files itself.
-    downloads = ConsoleFiles(Home(settings.home).downloads, AttachmentBlobStore(settings.home).get)
+    downloads = ConsoleFiles(Home(settings.home).downloads, read)
     return await run_chat(connection.receive, connection.send, downloads=downloads)

@@ -45,6 +45,7 @@ from gateway.ports.documents import ScopeDocument as ScopeDocument
 from gateway.ports.documents import ScopeHead as ScopeHead
 from gateway.ports.documents import StalePath as StalePath
 from gateway.ports.documents import TextChange as TextChange
+from gateway.ports.files import BYTES as BYTES
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
 from gateway.ports.files import FileKind as FileKind

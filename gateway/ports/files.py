@@ -10,11 +10,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from gateway.errors import ParlourError
 from gateway.events import Attachment, SessionKey
 from gateway.ports.objects import ObjectStore
+
+BYTES = "bytes"  # the folder of a scope that has the bytes of its large files, where they are in the home
 
 
 class FileKind(StrEnum):
@@ -99,7 +102,7 @@ class FileStore(Protocol):
         """Return the verified bytes of those of *names* that exist, which fit in memory together, in one query."""
 
     def stream(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file; at their end, raise FileUnavailable if they are not what was stored."""
+        """Yield the bytes of a file; raise FileUnavailable before the last of them if they are not what was stored."""
 
     async def change(self, scope: str, *changes: ScopeFileChange, limit: FileLimit | None = None) -> bool:
         """Make all *changes* in their order, or none and return False if a file is not as it was read.
@@ -144,6 +147,9 @@ class FileStore(Protocol):
     def keep_bytes(self) -> AbstractAsyncContextManager[None]:
         """Remove no bytes while the context is open: a backup reads them. Those who remove files do not wait."""
 
+    async def copy_objects(self, home: Path) -> Sequence[str]:
+        """Write the bytes that are in an object store into the folders of a home; return a line for each lost file."""
+
     async def collect_garbage(self) -> int:
         """Remove bytes that interrupted changes have left; return their number. Call it now and then.
 
@@ -170,10 +176,10 @@ class BlobStore(Protocol):
         """Return the bytes; None when they are lost, or are not what their name says."""
 
     async def measure(self, reference: str) -> int | None:
-        """Verify the bytes without loading them all and return their number; None if `get` would return None."""
+        """Return the number of bytes; None if nothing is stored."""
 
-    async def read_at(self, reference: str, start: int, length: int) -> bytes:
-        """Return *length* bytes from *start* of what `measure` checked; raise FileUnavailable when they are lost."""
+    def stream(self, reference: str) -> AsyncIterator[bytes]:
+        """Yield the bytes. Raise FileUnavailable when they are lost, or before the last of them if they are damaged."""
 
 
 class AttachmentFetcher(Protocol):

@@ -37,7 +37,7 @@ class StoredWindow:
     turns: Sequence[StoredTurn]  # from the one that holds the replay start on
     replay_from: int = 0  # index of the first message that is sent
     snapshot: bytes = b""  # body of the newest earlier turn with a snapshot, where `turns` have none
-    blobs: Mapping[str, str] = field(default_factory=dict)  # snapshot texts that are in no file yet, by digest
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the last snapshot, by digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -280,10 +280,10 @@ def _redact_steps(database: Database, keys: str, turns: frozenset[str] | None, c
 
 
 def _redact_bodies(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
-    """Redact the turns that are in no file yet, and the texts of their snapshots."""
+    """Redact the turns that are in no file yet."""
     found = database.execute(
         sql(
-            "SELECT u.seq, r.turn, r.body, u.blobs, r.scope, r.key, r.transcript",
+            "SELECT u.seq, r.turn, r.body, r.scope, r.key, r.transcript",
             "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE",
             f"u.{_IN_KEYS}",
         ),
@@ -295,10 +295,8 @@ def _redact_bodies(database: Database, keys: str, turns: frozenset[str] | None, 
     database.executemany("UPDATE record SET body = ? WHERE seq = ?", changes)
     changed = {seq for _, seq in changes}
     # The mirror may be writing them as they were.
-    database.executemany(MAKE_STALE, {tuple(each[4:]) for each in mine if each[0] in changed})
-    blobs = [(new, seq) for seq, _, _, body, *_ in mine if (new := _other(body, change)) is not None]
-    database.executemany("UPDATE unwritten SET blobs = ? WHERE seq = ?", blobs)
-    return len({seq for _, seq in (*changes, *blobs)})
+    database.executemany(MAKE_STALE, {tuple(each[3:]) for each in mine if each[0] in changed})
+    return len(changes)
 
 
 def _redact_dead(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:

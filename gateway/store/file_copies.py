@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import ObjectDamaged, StoreUnavailable, UserError
+from gateway.ports import BYTES
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.objects import ObjectStore
 from gateway.store.database import Database
-from gateway.store.files import ADD_PIECE, BYTES, split_pieces
+from gateway.store.files import ADD_PIECE, split_pieces
 from gateway.store.objects import DirectoryObjects
 from gateway.store.row_codec import quote, unquote
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.errors import FileUnavailable, ObjectDamaged, ObjectsUnavailable, StoreUnavailable
-from gateway.ports.files import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.files import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.ports.objects import ObjectStore
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
@@ -31,8 +31,10 @@ T = TypeVar("T")
 
 SMALL_BYTES = 64 * 1024  # in the transaction of the row
 PIECE_BYTES = 256 * 1024
-BYTES = "bytes"  # folder of a scope
-_IN_MEMORY = 4 * 1024 * 1024  # bytes in one operation, so that other operations need not wait longer
+_READ_BYTES, _IN_MEMORY = (
+    1024 * 1024,
+    4 * 1024 * 1024,
+)  # read and stored in one operation, so that others wait no longer
 _HASHED_AT_ONCE = 1024 * 1024  # bytes; more would hold the event loop
 _AT_ONCE = 100  # files in one operation
 _STORING_SECONDS = 300.0  # for the bytes of one change
@@ -144,16 +146,20 @@ class SqlFiles:
         )
 
     async def stream(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file, then verify them."""
-        digest, size = hashlib.sha256(), 0
+        """Yield the bytes of a file, and verify them."""
+        digest, size, last = hashlib.sha256(), 0, b""
         async for data in self._read(scope, file):
+            if last:  # the last one is held back: without it, nobody takes a damaged file for a whole one
+                yield last
             size += len(data)
             if size > file.size:
                 break
             digest.update(data)
-            yield data
+            last = data
         if size != file.size or digest.hexdigest() != file.digest:
             raise FileUnavailable("it is lost")
+        if last:
+            yield last
 
     async def _read(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
         if _OUTSIDE in file.place:
@@ -163,7 +169,7 @@ class SqlFiles:
             except ObjectDamaged as error:
                 raise FileUnavailable("it is lost") from error
             return
-        columns, step = (quote(scope), file.place), _IN_MEMORY // PIECE_BYTES
+        columns, step = (quote(scope), file.place), _READ_BYTES // PIECE_BYTES
         for n in range(0, -(-file.size // PIECE_BYTES), step):
             for (data,) in await self._fetch(_PIECES, *columns, n, n + step):
                 yield bytes(data)
@@ -303,6 +309,22 @@ class SqlFiles:
             if not self._held:
                 self._released.set()
 
+    async def copy_objects(self, home: Path) -> Sequence[str]:
+        """Write the bytes that are in an object store into the folders of *home*."""
+        if self._folders is not None:
+            return ()
+        copies, lost = DirectoryObjects(home, is_home=True), []
+        for scope in await self.scopes():
+            for file in await self.files(scope):
+                if _OUTSIDE not in file.place:
+                    continue
+                data = await self.load(scope, file)
+                if data is None:
+                    lost.append(f"a file of {scope}: an object is damaged, see `parlour store check`")
+                else:
+                    await copies.put(_name_in_home(scope, file.place), data)
+        return lost
+
     async def collect_garbage(self) -> int:
         """Remove bytes that no file has, unless a backup reads them."""
         return await self.remove_unused() if not self._held else 0
@@ -362,7 +384,7 @@ class SqlFiles:
         """Return the name of a place: a path in the home, or that of an object."""
         if self._folders is None and _OUTSIDE in place:
             return place  # a bucket's owner reads no names of people
-        return f"{scope}/{BYTES}/{place}" if scope else f"{BYTES}/{place}"
+        return _name_in_home(scope, place)
 
     async def _store(self, scope: str, kind: FileKind, data: bytes) -> _NewBytes:
         """Return the new bytes of a file; large ones are stored durably at a new place before."""
@@ -389,7 +411,7 @@ class SqlFiles:
     async def _store_pieces(self, scope: str, place: str, data: bytes) -> None:
         """Store the pieces of a large file, a few at a time, so that turns are committed in between."""
         rows = [(quote(scope), place, n, piece) for n, piece in enumerate(split_pieces(data))]
-        step = _IN_MEMORY // PIECE_BYTES
+        step = 4 * _READ_BYTES // PIECE_BYTES
         for n in range(0, len(rows), step):
             some = rows[n : n + step]
             await self._engine.writer.submit(lambda database, some=some: database.executemany(ADD_PIECE, some).close())  # type: ignore[misc]
@@ -496,6 +518,12 @@ def _has_file(database: Database, scope: str, kind: FileKind, name: str, place: 
 # -- rows ----------------------------------------------------------------------------------------------
 
 
+def encode_texts(texts: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the bytes of texts by digest; one that an erasure has changed is left out."""
+    encoded = {digest: text.encode("utf-8", "surrogatepass") for digest, text in texts.items()}
+    return {digest: data for digest, data in encoded.items() if hashlib.sha256(data).hexdigest() == digest}
+
+
 def put_texts(database: Database, scope: str, texts: Mapping[str, bytes], at: datetime) -> None:
     """Store texts of a prompt snapshot, by digest, in the transaction of the turn; *scope* is a column."""
     for digest, data in texts.items():
@@ -505,10 +533,10 @@ def put_texts(database: Database, scope: str, texts: Mapping[str, bytes], at: da
             _add_pieces(database, scope, new)
 
 
-def read_texts(database: Database, scope: str, digests: Collection[str]) -> dict[str, bytes]:
+def read_texts(database: Database, scope: str, digests: Collection[str]) -> dict[str, str]:
     """Return those texts of a prompt snapshot that are stored; *scope* is a column."""
     found = database.execute(_SMALL, (scope, FileKind.TEXT, write_json([*digests]))).fetchall()
-    return verified_contents(found)
+    return {name: data.decode("utf-8", "surrogatepass") for name, data in verified_contents(found).items()}
 
 
 def _put_row(database: Database, scope: str, file: ScopeFile, at: datetime) -> dict[str, Any]:
@@ -597,6 +625,10 @@ def _columns(file: ScopeFile) -> tuple[Any, ...]:
 
 def _totals(rows: Iterable[Sequence[Any]]) -> dict[FileKind, FileTotal]:
     return {FileKind(kind): FileTotal(count=count, size=size) for kind, count, size in rows}
+
+
+def _name_in_home(scope: str, place: str) -> str:
+    return f"{scope}/{BYTES}/{place}" if scope else f"{BYTES}/{place}"
 
 
 def _read_name(name: str) -> tuple[str, str]:

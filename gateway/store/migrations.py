@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from gateway.store.database import Database
+from gateway.store.files import encode_texts, put_texts
 from gateway.store.row_codec import (
     moment,
     read_json,
@@ -430,6 +431,16 @@ def _keep_lines(database: Database) -> None:
     database.execute("DROP TABLE body")
 
 
+def _keep_texts(database: Database) -> None:
+    """Store the texts of snapshots that are in no file yet, of the turns that have them."""
+    found = database.execute(
+        "SELECT r.scope, r.at, u.blobs FROM unwritten u JOIN record r ON r.seq = u.seq ORDER BY u.seq"
+    ).fetchall()
+    for scope, at, blobs in found:
+        put_texts(database, scope, encode_texts(read_json(blobs)), moment(at))
+    database.execute("ALTER TABLE unwritten DROP COLUMN blobs")
+
+
 # Documents line by line (gateway/store/documents.py). A line is alive from the change `added` to the change `removed`.
 _DOCUMENT_LINES = """
 CREATE TABLE memory_scope (scope TEXT PRIMARY KEY, number INTEGER NOT NULL, epoch TEXT NOT NULL) WITHOUT ROWID;
@@ -469,6 +480,7 @@ MIGRATIONS: Sequence[Migration] = (
     _script(_HISTORY),
     _script(_FOLLOWED_CHANGES),
     _script(_FILES),
+    _keep_texts,
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
-ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals)})
+ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals, _keep_texts)})

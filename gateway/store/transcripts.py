@@ -19,6 +19,7 @@ from gateway.events import SessionKey
 from gateway.ports.transcripts import StaleFile, StoredTurn, StoredWindow, TranscriptExtent, TranscriptHead
 from gateway.store.database import LISTED, SET_META, Database, QueryResult
 from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.files import read_texts
 from gateway.store.row_codec import (
     micros,
     moment,
@@ -59,7 +60,6 @@ _SNAPSHOT = (
     "SELECT seq, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND snapshot IS NOT NULL "
     "AND body IS NOT NULL ORDER BY seq DESC LIMIT 1"
 )
-_BLOBS = "SELECT u.blobs FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.key = ? AND r.scope = ? ORDER BY u.seq"
 _SIZES = (
     "SELECT seq, length(body) FROM record WHERE scope = ? AND key = ? AND (? = '' OR transcript = ?) AND seq < ? "
     "AND body IS NOT NULL ORDER BY seq DESC LIMIT ?"
@@ -170,6 +170,7 @@ _BEGIN_SESSION = (
 )
 _ADOPTED, _MIRROR = "adopted_turns", "mirror"  # rows of `meta`
 _CHANGES = re.compile(rb'"(?:forgotten|rewind)"')  # kinds of lines
+_SNAPSHOT_LINE = b'"snapshot"'
 
 
 class SqlTranscripts:
@@ -182,7 +183,7 @@ class SqlTranscripts:
         """Return the turns from the last replay start on."""
         of_transcript = (quote(scope), write_key(key), transcript)
 
-        def read(database: Database) -> tuple[list[Any], int, bytes, list[Any]]:
+        def read(database: Database) -> tuple[list[Any], int, bytes, dict[str, str]]:
             replay_from, anchored = database.execute(_ANCHOR, of_transcript).fetchone() or (0, None)
             holder = database.execute(_HOLDER, (*of_transcript, replay_from)).fetchone()
             first, start, end = holder or (-(2**62), 0, 0)
@@ -194,18 +195,19 @@ class SqlTranscripts:
             first = min((each for each in (first, anchored) if each is not None), default=-(2**62))
             rows = database.execute(_SINCE, (*of_transcript, first)).fetchall()
             earlier = database.execute(_SNAPSHOT, of_transcript).fetchone()
+            digests = _snapshot_digests(bytes(earlier[1])) if earlier is not None else ()
+            texts = read_texts(database, of_transcript[0], digests) if digests else {}
             if earlier is not None and earlier[0] >= first:
                 earlier = None
-            blobs = database.execute(_BLOBS, (of_transcript[1], of_transcript[0])).fetchall()
             rows = [row for row in rows if row[0] == anchored or row[5] > replay_from or row[4] == row[5]]
-            return rows, replay_from, bytes(earlier[1]) if earlier is not None else b"", blobs
+            return rows, replay_from, bytes(earlier[1]) if earlier is not None else b"", texts
 
-        rows, replay_from, snapshot, blobs = await self._engine.writer.submit(read)
+        rows, replay_from, snapshot, texts = await self._engine.writer.submit(read)
         return StoredWindow(
             turns=[_read(row) for row in rows],
             replay_from=replay_from,
             snapshot=snapshot,
-            blobs={digest: text for (each,) in blobs for digest, text in read_json(each).items()},
+            texts=texts,
         )
 
     async def newest(
@@ -488,6 +490,14 @@ class SqlTranscripts:
     async def mark_adopted(self) -> None:
         """Note that all turns are stored."""
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+
+
+def _snapshot_digests(body: bytes) -> list[str]:
+    """Return the digests of the texts of the last snapshot in the lines of a turn."""
+    for line in reversed(decode_lines(b"\n".join(each for each in body.split(b"\n") if _SNAPSHOT_LINE in each))):
+        if line.get("kind") == "snapshot" and isinstance(line.get("blobs"), Mapping):
+            return [str(digest) for digest in line["blobs"].values()]
+    return []
 
 
 def _read_rows(database: Database, statement: str, columns: Sequence[Any]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, Turn
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database
 from gateway.store.erased_words import NO_OTHER_ERASURE, check_erasures
+from gateway.store.files import encode_texts, put_texts
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.message_deletion import MessageDeletion, store_deletion
 from gateway.store.row_codec import (
@@ -39,9 +40,9 @@ from gateway.text.json_lines import decode_lines, encode_lines
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
-    "r.failure, r.supersedes, r.scope, r.body, u.blobs"
+    "r.failure, r.supersedes, r.scope, r.body"
 )
-_BY_TURN = sql("SELECT", _RECORD, "FROM record r LEFT JOIN unwritten u ON u.seq = r.seq WHERE r.turn = ?")
+_BY_TURN = sql("SELECT", _RECORD, "FROM record r WHERE r.turn = ?")
 _UNWRITTEN = sql(
     "SELECT", _RECORD, "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.seq > ? ORDER BY u.seq LIMIT ?"
 )
@@ -93,7 +94,7 @@ class EncodedCommit:
     commit: TurnCommit
     key: str
     columns: tuple[Any, ...]
-    blobs: str  # as JSON
+    texts: Mapping[str, bytes]  # of its snapshot, by digest
     erasure_ids: str  # ids of the erasures whose words it has passed, as JSON
     jobs: tuple[tuple[Any, ...], ...]
     advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
@@ -144,7 +145,7 @@ def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]") -> EncodedCommi
                 )
             ),
         ),
-        blobs=write_json(record.blobs),
+        texts=encode_texts(record.blobs),
         erasure_ids=erasure_ids,
         jobs=tuple(encode_job(job) for job in commit.jobs),
         advances=tuple(encode_advance(each) for each in commit.advances),
@@ -154,8 +155,8 @@ def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]") -> EncodedCommi
 
 
 def read_record(columns: tuple[Any, ...]) -> StoredRecord:
-    """Read a record; its blobs are those that are in no file yet."""
-    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body, blobs = columns
+    """Read a record, without the texts of its snapshot."""
+    seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body = columns
     record = TurnRecord(
         turn=unquote(turn),
         key=read_key(key),
@@ -167,7 +168,6 @@ def read_record(columns: tuple[Any, ...]) -> StoredRecord:
         inbox=tuple(read_json(inbox)),
         at=moment(at),
         new_transcript=new,
-        blobs=read_json(blobs) if blobs is not None else {},
         failure=failure,
         supersedes=supersedes,
         scope=unquote(scope),
@@ -252,7 +252,9 @@ def _store(
     """Store everything but the lease and its *notes*; return the record, and the number of rows that it ended."""
     record = new.commit.record
     seq, previous = database.execute(_INSERT, new.columns).fetchone()
-    database.execute("INSERT INTO unwritten (seq, key, blobs) VALUES (?, ?, ?)", (seq, new.key, new.blobs))
+    database.execute("INSERT INTO unwritten (seq, key) VALUES (?, ?)", (seq, new.key))
+    if new.texts:
+        put_texts(database, quote(record.scope), new.texts, record.at)
     if new.deletion is not None:
         store_deletion(database, record, new.deletion)
     ended = _end_rows(database, record, new, notes)

@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.memory.documents.file_documents import document_path
-from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory
-from agent.memory.scopes import quote, transcript_path
+from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, digest_of
+from agent.memory.scopes import quote, scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.text_blobs import digest_of, put_blobs
 from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
 from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
@@ -84,7 +83,7 @@ async def live(home: Path, past: ConversationSizes) -> None:
     documents, changes = open_documents()
     for chat in past.all():
         await changes.write(chat.scope, "MEMORY.md", chat.memory, was="", why="benchmark")
-    memory, disk = ScopeMemory(documents), Disk()
+    memory = ScopeMemory(documents)
     template = b""
     for chat in past.all():
         view = await memory.view(chat.scope)
@@ -92,7 +91,8 @@ async def live(home: Path, past: ConversationSizes) -> None:
         names = {name: digest_of(text) for name, text in texts.items()}
         if not template:
             template = _template(home, past.messages, names | {"MEMORY": digest_of(_NO_REV)}, zone)
-        await asyncio.to_thread(put_blobs, disk, home, chat.scope, {names[name]: text for name, text in texts.items()})
+        for name, text in texts.items():
+            await asyncio.to_thread(_write, scope_folder(home, chat.scope) / "blobs" / names[name], text.encode())
         mine = template.replace(_NO_ID.encode(), chat.transcript.encode()).replace(b"c-----", chat.name.encode())
         mine = mine.replace(digest_of(_NO_REV).encode(), names["MEMORY"].encode()).replace(
             _NO_REV.encode(), view.rev.encode()

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agent.memory.scopes import attachment_path
-from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount
 from gateway.logs import configure_logs
 from tests.benchmarks import turns
@@ -55,7 +53,7 @@ async def run_gateway(url: str, name: str) -> None:
             if chats == "files":
                 scope = f"people/{PlatformAccount(kind=bench.channel.name, team='', id=sender[0]).name}"
                 for number in range(int(each)):
-                    Disk().replace(attachment_path(bench.home, scope, f"{number:064x}"), b"a picture")
+                    await bench.app.blobs.put(scope, b"picture %d" % number)
                 continue
             # Whichever gateway has a chat answers in it, so that only acceptance is seen here.
             keys = [f"{name}c{chat}" for chat in range(int(chats))]

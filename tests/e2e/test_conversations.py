@@ -25,11 +25,12 @@ from gateway.app import build_operations
 from gateway.app.context import utc_now
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job
+from gateway.ports import FileKind, Job
 from gateway.ports.conversations import LONGEST_TITLE
 from tests.fakes.held_model import HeldScriptModel, title_soon
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.staged_changes import erase
+from tests.fakes.stored_files import stored_files
 
 PAGE = {"PARLOUR_WEB__LOGIN": "always"}
 GARDEN, CELLAR = "garden2345678901", "cellar2345678901"
@@ -354,8 +355,7 @@ async def test_a_deleted_conversation_is_restored_within_a_day_and_erased_after_
         await up.idle()
     left = [path for path in home.rglob("*") if path.is_file() and b"zanzibar" in path.read_bytes()]
     assert [path for path in left if not is_kept(path.relative_to(home))] == []
-    kept = [path.read_bytes() for path in home.glob("people/*/attachments/*")]
-    assert kept == [b"a list of roses"]
+    assert list(stored_files(home, FileKind.ATTACHMENT).values()) == [b"a list of roses"]
 
 
 def is_kept(path: Path) -> bool:

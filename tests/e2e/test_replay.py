@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from gateway.app import build_operations
 from gateway.commands.replay import report_rows
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
+from gateway.ports import FileKind
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.held_model import calls
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -182,8 +182,8 @@ async def _without_turns(parlour: InProcessGateway) -> None:
 
 
 async def _without_snapshot_texts(parlour: InProcessGateway) -> None:
-    for path in parlour.home.rglob("blobs"):
-        shutil.rmtree(path)
+    for scope in await parlour.app.store.files.scopes():
+        await parlour.app.store.files.remove(scope, FileKind.TEXT)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from typing import Any
 
 from gateway.admission import AdmissionPolicy
 from gateway.events import SessionKey
+from gateway.ports import FileKind
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, Script, chatter, open_server
+from tests.fakes.stored_files import stored_files
 
 KEY = SessionKey("pocket", "c")
 SCOPE = "people/pocket%3aann"
@@ -52,7 +54,8 @@ class FileGateway:
 
     def kept(self) -> set[str]:
         """Return the digests of the files in the scope."""
-        return {path.name for path in self.parlour.home.glob("people/*/attachments/*")}
+        found = stored_files(self.parlour.home, FileKind.ATTACHMENT)
+        return {name.rpartition("/")[2] for name in found if name.startswith("people/")}
 
 
 @asynccontextmanager

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
+from gateway.ports import BYTES
 from gateway.ports.store import StoreLimits
 from gateway.store.database import BatchedOperation, StoreConnection
 from gateway.store.engine import Clock, utc_now
-from gateway.store.files import BYTES
 from gateway.store.history import TABLES as HISTORY_TABLES
 from gateway.store.scope_files import TABLES
 from gateway.store.sql_store import SqlStore, assemble

@@ -70,6 +70,9 @@ class FakeState:
         """Do nothing: no other worker has these notes."""
 
 
+_PIECE = 1 << 18  # bytes
+
+
 class FakeBlobs:
     """Files in memory, under the references that real ones have."""
 
@@ -90,11 +93,13 @@ class FakeBlobs:
         """Return how many bytes there are."""
         return len(self.kept[reference]) if reference in self.kept else None
 
-    async def read_at(self, reference: str, start: int, length: int) -> bytes:
-        """Return some of the bytes."""
+    async def stream(self, reference: str) -> AsyncIterator[bytes]:
+        """Yield the bytes in pieces."""
         if reference not in self.kept:
             raise FileUnavailable("it is lost")
-        return self.kept[reference][start : start + length]
+        data = self.kept[reference]
+        for start in range(0, len(data), _PIECE):
+            yield data[start : start + _PIECE]
 
 
 @dataclass

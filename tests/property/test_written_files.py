@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.storage import scope_scan
-from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.scope_scan import scan_scope
-from agent.memory.storage.text_blobs import digest_of, put_blobs
 from agent.memory.storage.written_files import note_writes
-from agent.tools.result_pages import ToolResultPages
 from gateway.errors import StoreUnavailable
 from tests.property.test_scope_file_sync import (
     ANN,
@@ -45,8 +42,6 @@ class ScopeWriters:
         self._home, self._disk = home, Disk()
         self._open: dict[str, int] = {}
         self._documents = FileDocumentStore(home)
-        self._attachments = AttachmentBlobStore(home)
-        self._results = ToolResultPages(home)
 
     async def write(self, kind: str, scope: str, text: str) -> None:
         """Let the part *kind* write, change or remove something."""
@@ -57,7 +52,9 @@ class ScopeWriters:
             was = (await self._documents.read(scope, "MEMORY.md")).rev
             await self._documents.write(scope, "MEMORY.md", f"- {text}\n", was=was, why="a test")
         else:
-            await self._attachments.put(scope, text.encode())
+            await asyncio.to_thread(
+                self._disk.replace, self._home / scope / "attachments" / f"a{len(text)}", text.encode()
+            )
 
     def _blocking(self, scope: str, text: str) -> Mapping[str, Callable[[], object]]:
         folder = self._home / scope
@@ -65,8 +62,7 @@ class ScopeWriters:
             "transcript": lambda: self._disk.write(self._transcript(scope), f"{text}\n".encode()),
             "cut": lambda: self._disk.truncate(self._transcript(scope), len(text)),
             "segment": lambda: self._roll(folder / "results/y.jsonl", len(text)),
-            "text": lambda: put_blobs(self._disk, self._home, scope, {digest_of(text): text}),
-            "result": lambda: self._results._keep(scope, text),
+            "result": lambda: self._disk.replace(folder / "results" / f"r{len(text)}", text.encode()),
             "remove area": lambda: self._remove(folder / AREAS[len(text) % len(AREAS)]),
         }
 

@@ -26,6 +26,7 @@ from agent.memory.account_links.scope_transfer import (
     find_digests,
     merge_scope_files,
     split_scope_files,
+    split_stored_files,
 )
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_file_writer import HistoryFileWriter
@@ -268,8 +269,8 @@ class AccountLinker:
         needed, staying = [await find_digests(scope, self.transcripts) for scope in (move.target, move.source)]
         with note_writes(*folders, is_tree=True):
             await self.merger.split(move.id, move.source, move.target, leaving, account_of, account_of_entry, person)
-            move_files = partial(split_scope_files, self.merger.home, self.disk, move, needed=needed, staying=staying)
-            await self.session_files.rearrange(folders, move_files)
+            await self.session_files.rearrange(folders, partial(split_scope_files, self.merger.home, self.disk, move))
+        await split_stored_files(self.files, move, needed, staying)
 
     async def _merge(self, move: ScopeMove, folders: Sequence[Path]) -> None:
         """Move the memory and files of the scope that ends. Idempotent."""
@@ -287,6 +288,7 @@ class AccountLinker:
             if await self.history.replace({move.target: merged, move.source: ScopeHistory()}, was=was):
                 break
         await merge_workspaces(self.files, move.source, move.target)
+        await self.files.move(move.source, move.target)
         await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
 
         def move_files() -> None:

@@ -1,6 +1,6 @@
 """Move the files of a memory scope to another one; take answers out of conversations that are separated.
 
-Everything here blocks and is idempotent. The caller holds the exclusive locks of both scopes.
+All of it is idempotent, and what is no coroutine blocks. The caller holds the exclusive locks of both scopes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
-from gateway.ports import Line, ScopeMove, TranscriptStore
+from gateway.ports import FileKind, FileStore, Line, ScopeMove, TranscriptStore
 
-_CONTENTS = ("sessions", "attachments", "files")
+_CONTENTS = ("sessions", "files")
 # Rebuilt when they are needed; an interrupted export must be requested again.
-_DERIVED = ("blobs", "exports", "results", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
+_DERIVED = ("exports", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 _MEMORY = ("memory", ".memory-new", ".memory-old")
 _TOP = ("USER.md", "SOUL.md")
 _DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")
@@ -48,27 +48,31 @@ def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
         disk.sync_folder(source.parent)
 
 
-def split_scope_files(
-    home: Path, disk: Disk, move: ScopeMove, *, needed: Collection[str], staying: Collection[str]
-) -> None:
-    """Move the files that the conversations of *move.account* refer to, which are in *move.target*.
-
-    *needed* are the digests that lines there name, and *staying* those that lines of *move.source* name.
-    """
+def split_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
+    """Move the corrupt lines of the conversations of *move.account*, which are in *move.target*."""
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
     names = {f"{quote(key)}.jsonl" for key in move.keys}
     for path in sorted((source / "sessions").glob("*.corrupt")):
         if path.name.removesuffix(".corrupt") in names:
             _move_file(disk, path, target / "sessions" / path.name)
-    for digest in sorted(needed):
-        path = source / "attachments" / digest
-        if path.exists():
-            if digest in staying:
-                disk.replace(target / "attachments" / digest, disk.load(path) or b"")
-            else:
-                _move_file(disk, path, target / "attachments" / digest)
     for name in _DERIVED:
         _delete(source / name)
+
+
+async def split_stored_files(
+    files: FileStore, move: ScopeMove, needed: Collection[str], staying: Collection[str]
+) -> None:
+    """Move the attachments that conversations of *move.account* name, by digest, and copy those of both sides.
+
+    *needed* are the digests that lines of *move.target* name, and *staying* those that lines of *move.source* name.
+    Texts of prompts and results of tools are removed: they may have data of either account. Idempotent.
+    """
+    for file in await files.files(move.source, FileKind.ATTACHMENT):
+        if file.name in needed and file.name not in staying:
+            await files.move(move.source, move.target, {file: file.name})
+        elif file.name in needed and (data := await files.load(move.source, file)) is not None:
+            await files.put(move.target, FileKind.ATTACHMENT, data, at=file.at)
+    await files.remove(move.source, FileKind.TEXT, FileKind.RESULT)
 
 
 def blank_answer(raw: bytes, since: datetime | None) -> bytes:

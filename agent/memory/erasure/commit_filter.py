@@ -122,9 +122,11 @@ def _clear_commit(request: ErasureRequest, commit: TurnCommit) -> TurnCommit:
     outbound = commit.outbound
     if request.requester.may_all:
         outbound = tuple(_clear_message(request, each) for each in outbound)
+    # Without one of its texts, a snapshot is taken again by the next turn.
+    blobs = {digest: text for digest, text in record.blobs.items() if not request.pattern.in_text(text)}
     return replace(
         commit,
-        record=replace(record, lines=tuple(_clear_lines(request, record.lines))),
+        record=replace(record, lines=tuple(_clear_lines(request, record.lines)), blobs=blobs),
         outbound=outbound,
         jobs=tuple(each for each in cleared if each is not None),
         advances=tuple(advances),

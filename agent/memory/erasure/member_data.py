@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent.attachments.file_facts import facts_in
 from agent.memory.documents.document_changes import rewrite_history
 from agent.memory.erasure.scope_files import (
-    BLOBS,
-    RESULTS,
     ErasureStorage,
     ReferencedAttachments,
     clear_raw,
-    remove_attachments,
 )
 from agent.memory.erasure.word_match import ALL, without_entries, without_words
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import decode, encode, kind_of
-from gateway.ports import Line
+from gateway.ports import FileKind, Line
 
 _ALL = 2**62  # changes
 _TEXT_KINDS = frozenset({"message", "command", "notice"})
@@ -35,18 +29,13 @@ class GroupMember:
     ids: frozenset[str]
     accounts: frozenset[str]
 
-    @property
-    def folder(self) -> Path:
-        """The scope's folder."""
-        return scope_folder(self.storage.home, self.scope)
-
     async def clear_transcripts(self, redact: Callable[[str, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
         """Blank the member's turns and remove their files; return False if none exist."""
         attachments = ReferencedAttachments(ALL, self._turn_filter(), drops_quoted=True)
         await redact(self.scope, attachments.look)
         if not attachments.has_matches:
             return False
-        await asyncio.to_thread(remove_attachments, self.storage.disk, self.folder, attachments.unreferenced)
+        await self.storage.files.remove(self.scope, FileKind.ATTACHMENT, names=attachments.unreferenced)
         is_own_turn = self._turn_filter()
         return bool(await redact(self.scope, lambda raw: self._blank_line(raw, is_own_turn)))
 
@@ -60,20 +49,16 @@ class GroupMember:
         is_author = any(each.by in self.accounts for each in await documents.changes.log(self.scope, limit=_ALL))
         if is_author:
             await rewrite_history(documents.changes, self.scope, redact, anonymous=self.accounts)
-            await asyncio.to_thread(self._clear_folder, BLOBS)
+            await self.storage.files.remove(self.scope, FileKind.TEXT)
         return is_author
 
     async def clear_raw(self) -> bool:
         """Blank the member's messages that have no summary; return False if none exist."""
         return bool(await clear_raw(self.storage.history, self.scope, ALL, self._is_sender))
 
-    def clear_results(self) -> None:
-        """Remove the results of tools: whose call it was is not recorded there. Blocks."""
-        self._clear_folder(RESULTS)
-
-    def _clear_folder(self, name: str) -> None:
-        for path in sorted((self.folder / name).glob("*")):
-            self.storage.disk.remove(path)
+    async def clear_results(self) -> None:
+        """Remove the results of tools: whose call it was is not recorded there."""
+        await self.storage.files.remove(self.scope, FileKind.RESULT)
 
     def _is_sender(self, line: Line) -> bool:
         by = line.get("by")

@@ -21,14 +21,11 @@ import structlog
 from agent.memory.documents.document_changes import rewrite_history
 from agent.memory.erasure.commit_filter import ErasureRequest
 from agent.memory.erasure.scope_files import (
-    BLOBS,
-    RESULTS,
     ErasureStorage,
     ReferencedAttachments,
     clear_history,
     clear_other_files,
     clear_raw,
-    remove_attachments,
     remove_matching,
     remove_set_aside,
 )
@@ -39,7 +36,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import SessionKey
-from gateway.ports import Job, JobAdvance
+from gateway.ports import FileKind, Job, JobAdvance
 from gateway.ports.erasure import FORGET, PURGE, ErasureFilter
 
 log = structlog.get_logger(__name__)
@@ -256,11 +253,10 @@ class PurgeJobs:
         since: datetime | None = None,
     ) -> WordErasureResult:
         await self.storage.transcripts.settle(scope)
-        folder = scope_folder(self.storage.home, scope)
         attachments = ReferencedAttachments(pattern, may_clear(requester))
         await self.storage.transcripts.redact(scope, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
-        await asyncio.to_thread(remove_attachments, self.storage.disk, folder, attachments.unreferenced)
+        await self.storage.files.remove(scope, FileKind.ATTACHMENT, names=attachments.unreferenced)
         result = await self.word_eraser.forget(
             scope, pattern, requester, turn="", whole=True, page=page, spare=spare, since=since
         )
@@ -275,16 +271,15 @@ class PurgeJobs:
             if requester.may_all:
                 await clear_history(self.storage.history, scope, pattern)
             await self.storage.settle_history(scope)
-            await asyncio.to_thread(self._clear_folder, scope, pattern, requester)
+            kinds = (FileKind.TEXT, FileKind.RESULT, *((FileKind.ATTACHMENT,) if requester.may_all else ()))
+            await remove_matching(self.storage.files, scope, pattern, *kinds)  # the next turn takes a new snapshot
+            if requester.may_all:
+                await asyncio.to_thread(self._clear_folder, scope, pattern)
         await self.storage.index.purge_stale(scope)
 
-    def _clear_folder(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
+    def _clear_folder(self, scope: str, pattern: ErasurePattern) -> None:
         folder = scope_folder(self.storage.home, scope)
-        if not folder.is_dir():
-            return
-        for name in (BLOBS, RESULTS):  # the next turn takes a new snapshot
-            remove_matching(self.storage.disk, folder / name, pattern)
-        if requester.may_all:
+        if folder.is_dir():
             remove_set_aside(self.storage.disk, folder)
             clear_other_files(self.storage.disk, self.storage.home, scope, pattern)
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import structlog
 
-from agent.memory.erasure.scope_files import ATTACHMENTS, BLOBS, SESSIONS, ErasureStorage
+from agent.memory.erasure.scope_files import SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, without_words
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import decode, encode, kind_of, parse_time
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import RAW_JSONL, Job, Line
+from gateway.ports import RAW_JSONL, FileKind, Job, Line
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +34,6 @@ _DAY = timedelta(days=1)
 _RETRY = timedelta(minutes=10)
 _TEXT_KINDS = frozenset({"message", "command", "notice", "delta"})
 _OTHER_FILES = (
-    f"{ATTACHMENTS}/*",
-    f"{BLOBS}/*",
     f"{SESSIONS}/*.corrupt",
     f"{SESSIONS}/*.json",
     "memory/*.corrupt",
@@ -114,14 +112,15 @@ class RetentionJob:
         async with self.storage.writing:
             result.lines = await self.storage.history.rewrite(scope, partial(_without_older, cutoff=cutoff))
             await self.storage.settle_history(scope)
-        result.files = len(others)
+        removed = await self.storage.files.remove(scope, FileKind.ATTACHMENT, FileKind.TEXT, before=cutoff)
+        result.files = removed + len(others)
         if result.is_changed:
             self.storage.reopen(scope)
             await self.storage.index.purge_stale(scope)
         return result
 
     def _other_files(self, folder: Path, cutoff: datetime) -> Iterator[Path]:
-        """Yield older attachments, snapshot texts, edited files and corrupt lines."""
+        """Yield older edited files and corrupt lines."""
         for pattern in _OTHER_FILES:
             for path in sorted(folder.glob(pattern)):
                 if path.is_file() and datetime.fromtimestamp(path.stat().st_mtime, UTC) < cutoff:

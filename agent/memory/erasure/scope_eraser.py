@@ -214,7 +214,7 @@ class ScopeEraser:
                 is_theirs = {job.payload.get("by"), job.payload.get("person")} & member.accounts
                 if is_theirs or job.payload.get("sender") in member.ids:
                     await self.storage.jobs.finish(job)
-            await asyncio.to_thread(member.clear_results)
+            await member.clear_results()
             is_changed = await member.clear_raw() or is_changed
             await self.storage.settle_history(scope)
             is_changed = bool(await self.storage.staging.erase_members(scope, member.accounts)) or is_changed

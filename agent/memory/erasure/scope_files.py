@@ -23,15 +23,24 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, FileStore, HistoryRowStore, JobQueue, Line, TurnRecordStore
+from gateway.ports import (
+    BYTES,
+    HISTORY_JSONL,
+    RAW_JSONL,
+    FileKind,
+    FileStore,
+    HistoryRowStore,
+    JobQueue,
+    Line,
+    TurnRecordStore,
+)
 from gateway.ports.erasure import ErasureStore, UnscopedData
 
 if TYPE_CHECKING:
     from agent.memory.editing.staged_change_store import StagedChangeStore
 
-BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS, RESULTS = "blobs", "attachments", "files", "sessions", "results"
-BYTES = "bytes"  # of the files that are rows
-_AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS, RESULTS)
+OWN_FILES, SESSIONS = "files", "sessions"
+_AREAS = (SESSIONS, "memory", BYTES)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
 LAPSED = ".lapsed.json"  # in memory/, of earlier releases
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
@@ -89,6 +98,7 @@ class ErasureStorage:
             sessions=await self.records.sessions(),
             documents=self.documents.changes,
             history=self.history,
+            files=self.files,
         )
 
 
@@ -109,10 +119,10 @@ def remove_set_aside(disk: Disk, folder: Path) -> None:
 
 
 def clear_other_files(disk: Disk, home: Path, scope: str, pattern: ErasurePattern) -> int:
-    """Erase the words from a scope's folder, except its transcripts, documents, history and own files.
+    """Erase the words from a scope's folder, except its transcripts, documents, history and the bytes of its files.
 
-    Lines of JSON and Markdown files are cleared; any other file that contains the words is removed: snapshot texts,
-    attachments, corrupt lines. Return the number of changed files.
+    Lines of JSON and Markdown files are cleared; any other file that contains the words is removed, such as corrupt
+    lines. Return the number of changed files.
     """
     changed = 0
     for path in list(_files(home, scope)):
@@ -149,7 +159,7 @@ def _files(home: Path, scope: str) -> Iterator[Path]:
 
 def _clear_file(path: Path, data: bytes, pattern: ErasurePattern) -> bytes | None:
     """Return the file without the words; None for a file that must be removed as a whole."""
-    if path.parent.name in (BLOBS, ATTACHMENTS) or path.name.startswith(".") or ".corrupt" in path.name:
+    if path.name.startswith(".") or ".corrupt" in path.name:
         return None
     if path.suffix == ".jsonl":
         return b"".join(_clear_line(raw, pattern) for raw in data.splitlines(keepends=True))
@@ -239,13 +249,13 @@ async def clear_history(history: HistoryRowStore, scope: str, pattern: ErasurePa
     return await history.rewrite(scope, change)
 
 
-def remove_matching(disk: Disk, folder: Path, pattern: ErasurePattern) -> int:
-    """Remove the files of *folder* that contain the words; return their number."""
+async def remove_matching(files: FileStore, scope: str, pattern: ErasurePattern, *kinds: FileKind) -> int:
+    """Remove the files of *kinds* that contain the words; return their number."""
     removed = 0
-    for path in sorted(folder.glob("*")):
-        if pattern.in_bytes(disk.load(path) or b""):
-            disk.remove(path)
-            removed += 1
+    for file in await files.files(scope, *kinds):
+        data = await files.load(scope, file) or b""
+        if await asyncio.to_thread(pattern.in_bytes, data):
+            removed += await files.remove(scope, file.kind, names=(file.name,))
     return removed
 
 
@@ -280,9 +290,3 @@ class ReferencedAttachments:
     def unreferenced(self) -> frozenset[str]:
         """The attachments that no line refers to after the erasure."""
         return frozenset(each for each in self._matching - self._others if DIGEST.match(each))
-
-
-def remove_attachments(disk: Disk, folder: Path, digests: frozenset[str]) -> None:
-    """Remove these attachments durably; missing ones are not an error."""
-    for digest in sorted(digests):
-        disk.remove(folder / ATTACHMENTS / digest)

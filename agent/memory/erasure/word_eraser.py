@@ -14,7 +14,7 @@ import structlog
 
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.documents.file_documents import DocumentBusy
-from agent.memory.erasure.scope_files import RESULTS, ErasureStorage, clear_workspace_file, remove_matching
+from agent.memory.erasure.scope_files import ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
@@ -33,7 +33,7 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports import REMEMBER, Job, Line, MarkKind
+from gateway.ports import REMEMBER, FileKind, Job, Line, MarkKind
 
 log = structlog.get_logger(__name__)
 
@@ -319,8 +319,7 @@ class WordEraser:
         def change(raw: bytes) -> bytes:
             return without_words(raw, pattern, is_allowed, whole=whole)
 
-        folder = scope_folder(self._storage.home, scope)
-        await asyncio.to_thread(remove_matching, self._storage.disk, folder / RESULTS, pattern)
+        await remove_matching(self._storage.files, scope, pattern, FileKind.RESULT)
         return await self._storage.transcripts.redact(scope, change)
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:

@@ -1,25 +1,20 @@
 """Inventory of all files in a home by kind of data, for `/privacy`; a test requires that each file matches a rule.
 
-Paths are relative to the home. `count_scope` and `unknown_files` block; everything else is pure.
+Paths are relative to the home.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
-from pathlib import Path
 
 from agent.memory.privacy.export_jobs import ExportJobs
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
-from gateway.ports import FileKind, FileTotal
+from gateway.ports import FileKind
 
 _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
+_COUNTED = (FileKind.ATTACHMENT, FileKind.WORKSPACE, FileKind.DELETED)
 _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
 
 
@@ -39,11 +34,8 @@ class DataKind(StrEnum):
 
 _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.TRANSCRIPTS, _SCOPE + r"sessions/[^/]+\.jsonl(?:\.corrupt)?"),
-    (DataKind.TRANSCRIPTS, _SCOPE + r"blobs/[0-9a-f]{64}"),  # texts of prompt snapshots
-    (DataKind.FILES, _SCOPE + r"attachments/[0-9a-f]{64}"),
+    (DataKind.FILES, _SCOPE + r"bytes/[0-9a-f]{64}-[0-9a-f]{8}"),  # large ones; the others are in the journal
     (DataKind.FILES, _SCOPE + r"files/.+"),
-    (DataKind.FILES, _SCOPE + r"bytes/[0-9a-f]{64}-[0-9a-f]{8}"),  # of rows
-    (DataKind.FILES, _SCOPE + r"results/[0-9a-f]{64}"),  # long results of tools, for a week
     (DataKind.FILES, _SCOPE + r"exports/[^/]+"),
     (DataKind.INDEX, _SCOPE + r"index\.db(?:-wal|-shm|-journal)?"),
     (DataKind.MEMORY, _SCOPE + r"(?:SOUL|USER)\.md"),
@@ -99,34 +91,6 @@ class ScopeInventory:
     file_bytes: int
 
 
-def count_scope(
-    home: Path,
-    scope: str,
-    *,
-    remembered: int = 0,
-    summaries: int = 0,
-    notes: int = 0,
-    staged_changes: int = 0,
-    conversations: int = 0,
-    since: datetime | None = None,
-    workspace: Collection[FileTotal] = (),
-) -> ScopeInventory:
-    """Count the files of a scope, beside what the store counts. Blocks."""
-    disk = Disk()
-    folder = scope_folder(home, scope)
-    files = [path for path in (folder / "attachments").glob("*") if path.is_file()]
-    return ScopeInventory(
-        remembered=remembered,
-        summaries=summaries,
-        notes=notes,
-        waiting=staged_changes,
-        conversations=conversations,
-        since=since,
-        files=len(files) + sum(each.count for each in workspace),
-        file_bytes=sum(disk.size(path) or 0 for path in files) + sum(each.size for each in workspace),
-    )
-
-
 def _count_lines(text: str) -> int:
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
 
@@ -148,25 +112,24 @@ class PrivacyFacts:
 class PrivacyService:
     """Counts and exports the data of a scope, which comes from the event."""
 
-    def __init__(self, home: Path, facts: PrivacyFacts, exports: ExportJobs) -> None:
-        self._home = home
+    def __init__(self, facts: PrivacyFacts, exports: ExportJobs) -> None:
         self.facts = facts
         self.exports = exports
 
     async def count(self, scope: str) -> ScopeInventory:
         """Count the data of *scope*."""
-        staged_changes = len(await self.exports.staging.records(scope))
-        conversations, since = await self.exports.transcripts.count(scope)
-        texts = await self.exports.documents.changes.texts(scope)
-        totals = await self.exports.files.totals(scope)
-        count = partial(
-            count_scope,
+        exports = self.exports
+        conversations, since = await exports.transcripts.count(scope)
+        texts = await exports.documents.changes.texts(scope)
+        totals = await exports.files.totals(scope)
+        files = [each for kind, each in totals.items() if kind in _COUNTED]
+        return ScopeInventory(
             remembered=sum(_count_lines(texts.get(name, "")) for name in ("USER.md", "MEMORY.md")),
-            summaries=len(await self.exports.history.after(scope)),
-            notes=sum(_NOTE.match(name) is not None for name in await self.exports.history.note_names(scope)),
-            staged_changes=staged_changes,
+            summaries=len(await exports.history.after(scope)),
+            notes=sum(_NOTE.match(name) is not None for name in await exports.history.note_names(scope)),
+            waiting=len(await exports.staging.records(scope)),
             conversations=conversations,
             since=since,
-            workspace=[each for kind, each in totals.items() if kind in (FileKind.WORKSPACE, FileKind.DELETED)],
+            files=sum(each.count for each in files),
+            file_bytes=sum(each.size for each in files),
         )
-        return await asyncio.to_thread(count, self._home, scope)

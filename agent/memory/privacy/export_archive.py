@@ -8,11 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, starmap
@@ -35,7 +34,6 @@ IS_EXPORT = "is_export"  # in file facts: exports do not contain earlier exports
 _EXCLUDED_FIELDS = frozenset({"quoted", "thinking"})
 _OVERHEAD = 1_024  # bytes of a zip file for each member's headers
 _TAIL = 4_096
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _COLUMNS = ("purpose", "model", "calls", "tokens_in", "tokens_out", "tokens_cached", "cost")
 
 Read = Callable[[], bytes | None]
@@ -66,6 +64,7 @@ def members(
     *,
     documents: Mapping[str, bytes] | None = None,
     conversations: Sequence[ArchiveMember] = (),
+    attachments: Mapping[str, ArchiveMember] | None = None,
     workspace: Sequence[ArchiveMember] = (),
     rows: Mapping[str, Sequence[Line]] | None = None,
     zone: str,
@@ -73,8 +72,9 @@ def members(
 ) -> Iterator[ArchiveMember]:
     """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
 
-    *documents* are its documents, history and notes by name, *conversations* the files of its transcripts, *workspace*
-    those of its workspace, and *rows* the content of further JSON Lines files by name.
+    *documents* are its documents, history and notes by name, *conversations* the files of its transcripts,
+    *attachments* the files that were sent and received, by digest, *workspace* those of its workspace, and *rows* the
+    content of further JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
@@ -92,10 +92,10 @@ def members(
         yield ArchiveMember(f"conversations/{each.name}", each.size, partial(_filter_lines, each.read))
         text = f"conversations/{each.name.removesuffix('.jsonl')}.md"
         yield ArchiveMember(text, each.size, partial(_render_text, each.read, zone))
-    for path in sorted((folder / "attachments").glob("*")):
+    for digest, member in (attachments or {}).items():
         # Attachments that no conversation refers to are unused, or exports.
-        if _DIGEST.match(path.name) and path.name in names:
-            yield from _plain(disk, path, f"files/{path.name[:8]} {names[path.name]}")
+        if digest in names:
+            yield replace(member, name=f"files/{digest[:8]} {names[digest]}")
     yield from workspace
 
 

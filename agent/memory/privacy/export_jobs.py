@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from agent.memory.privacy.export_archive import (
     members,
     write_archives,
 )
-from agent.memory.scopes import attachment_path, scope_folder
+from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFile, list_session_files, read_session_file
@@ -123,7 +122,8 @@ class ExportJobs:
         if limit < _MIN_LIMIT:
             return None
         files = await self._members(job.scope, str(job.payload["person"]))
-        packed, digests = await asyncio.to_thread(self._pack, job.scope, files, limit, language)
+        packed, stored = await self._pack(job.scope, files, limit, language)
+        digests = [each.name for each in stored]
         unexport = Job(
             id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
             kind=UNEXPORT,
@@ -132,7 +132,7 @@ class ExportJobs:
             due_at=self.now() + KEPT,
         )
         await self.jobs.put(unexport)
-        await self._send(job, key, packed, digests)
+        await self._send(job, key, packed, stored)
         log.info("export.made", scope=job.scope, files=packed.files, zips=len(digests), left_out=len(packed.left_out))
         return None
 
@@ -144,9 +144,7 @@ class ExportJobs:
         waiting = {each.blob for one in await self.outbox.undelivered(key) for each in one.message.attachments}
         if waiting & blobs and self.now() - since < _MAX_AGE:
             return RetryJobLater(_RETRY_DELAY, "it is not delivered yet", counts=False)
-        for digest in job.payload["digests"]:
-            path = attachment_path(self.home, job.scope, str(digest))
-            await asyncio.to_thread(self.disk.remove, path)
+        await self.files.remove(job.scope, FileKind.ATTACHMENT, names=job.payload["digests"])
         return None
 
     # -- parts -------------------------------------------------------------------------------------
@@ -172,7 +170,8 @@ class ExportJobs:
             usage,
             documents=await self._documents(scope),
             conversations=await self._conversations(scope),
-            workspace=await self._workspace(scope),
+            attachments={each.name: each for each in await self._file_members(scope, FileKind.ATTACHMENT)},
+            workspace=await self._file_members(scope, FileKind.WORKSPACE, FileKind.DELETED),
             rows=rows,
             zone=self.zone(scope),
             disk=self.disk,
@@ -188,35 +187,41 @@ class ExportJobs:
         files = await list_session_files(self.home, scope, self.transcripts)
         return [ArchiveMember(file.name, file.size, partial(read, file)) for file in files]
 
-    async def _workspace(self, scope: str) -> Sequence[ArchiveMember]:
-        """Return the files of the workspace, each of which a thread loads from the store when it is packed."""
+    async def _file_members(self, scope: str, *kinds: FileKind) -> Sequence[ArchiveMember]:
+        """Return the files of *kinds*, each of which a thread loads from the store when it is packed."""
         loop = asyncio.get_running_loop()
 
         def read(file: ScopeFile) -> bytes | None:
             return asyncio.run_coroutine_threadsafe(self.files.load(scope, file), loop).result()
 
-        files = await self.files.files(scope, FileKind.WORKSPACE, FileKind.DELETED)
-        return [ArchiveMember(exported_name(file), file.size, partial(read, file)) for file in files]
+        return [
+            ArchiveMember(
+                each.name if each.kind is FileKind.ATTACHMENT else exported_name(each), each.size, partial(read, each)
+            )
+            for each in await self.files.files(scope, *kinds)
+        ]
 
-    def _pack(
+    async def _pack(
         self, scope: str, files: Iterator[ArchiveMember], limit: int, language: str
-    ) -> tuple[PackedArchives, list[str]]:
-        """Write the zips and store them as attachments of the scope; return their digests."""
+    ) -> tuple[PackedArchives, Sequence[ScopeFile]]:
+        """Write the zips and store them as attachments of the scope; return these."""
         folder = scope_folder(self.home, scope) / "exports"
-        self.disk.make_folder(folder)
-        for path in folder.glob("*"):  # files of an interrupted export; one job at a time writes here
-            self.disk.remove(path)
-        packed = write_archives(
-            files, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
-        )
-        digests: list[str] = []
-        for path in packed.zips:
-            data = self.disk.load(path) or b""
-            digest = hashlib.sha256(data).hexdigest()
-            self.disk.replace(attachment_path(self.home, scope, digest), data)
-            self.disk.remove(path)
-            digests.append(digest)
-        return packed, digests
+
+        def write() -> PackedArchives:
+            self.disk.make_folder(folder)
+            for path in folder.glob("*"):  # files of an interrupted export; one job at a time writes here
+                self.disk.remove(path)
+            return write_archives(
+                files, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
+            )
+
+        packed = await asyncio.to_thread(write)
+        stored = [
+            await self.files.put(scope, FileKind.ATTACHMENT, await asyncio.to_thread(path.read_bytes), at=self.now())
+            for path in packed.zips
+        ]
+        await asyncio.to_thread(self.disk.remove_folder, folder)
+        return packed, stored
 
     def _about(self, scope: str, language: str) -> Callable[[PackedArchives], str]:
         def about(archives: PackedArchives) -> str:
@@ -226,7 +231,7 @@ class ExportJobs:
 
         return about
 
-    async def _send(self, job: Job, key: SessionKey, archives: PackedArchives, digests: list[str]) -> None:
+    async def _send(self, job: Job, key: SessionKey, archives: PackedArchives, files: Sequence[ScopeFile]) -> None:
         """Put the files into the outbox; has no effect if the job's record is stored already."""
         language = str(job.payload["language"])
         session = await self.session(key)
@@ -234,14 +239,14 @@ class ExportJobs:
         attachments = tuple(
             Attachment(
                 kind="document",
-                name=f"parlour-{day}.zip" if len(digests) == 1 else f"parlour-{day}-{n}.zip",
-                size=self.disk.size(attachment_path(self.home, job.scope, digest)) or 0,
+                name=f"parlour-{day}.zip" if len(files) == 1 else f"parlour-{day}-{n}.zip",
+                size=each.size,
                 media_type="application/zip",
-                blob=f"{job.scope}/{digest}",
+                blob=f"{job.scope}/{each.name}",
             )
-            for n, digest in enumerate(digests[:_MAX_FILES], 1)
+            for n, each in enumerate(files[:_MAX_FILES], 1)
         )
-        left_out = len(archives.left_out) + max(len(digests) - _MAX_FILES, 0)
+        left_out = len(archives.left_out) + max(len(files) - _MAX_FILES, 0)
         text = translate("privacy.export_done", language, files=archives.files)
         if left_out:
             text += " " + translate("privacy.export_left_out", language, count=left_out)

@@ -19,7 +19,6 @@ from agent.memory.prompt.prompt_window import (
     PromptWindow,
     WindowTurn,
     auxiliary_content,
-    digests_of,
     fold,
     kept_lines,
     last_messages,
@@ -29,7 +28,6 @@ from agent.memory.prompt.prompt_window import (
     says,
     snapshot_of,
 )
-from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import deleted_ids, kind_of
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord
@@ -54,7 +52,6 @@ class Conversation:
         *,
         next_index: int,
         window: int,
-        blobs: TextBlobCache,
         consolidates: bool = False,
         keep: KeepPolicy = KeepPolicy.HALF,
         flush: int | None = None,
@@ -71,7 +68,6 @@ class Conversation:
         self._keep = keep
         self.speaker_names = SenderNames()
         self.seen_rev = ""  # a state of memory that was compared and brought nothing new
-        self._blobs = blobs
         self._state = PromptWindow()
         self.snapshot: PromptSnapshot | None = None  # in force; None before the first turn or if its texts are lost
         self._messages: list[Message] = []
@@ -140,7 +136,7 @@ class Conversation:
         """Return the effective snapshot once *lines* (a turn's opening) are part of the conversation."""
         for line in reversed(lines):
             if kind_of(line) == "snapshot":
-                taken = snapshot_of(line, {**self._texts(line), **blobs})
+                taken = snapshot_of(line, blobs)
                 if taken is not None:
                     return taken
         if self.snapshot is None:
@@ -235,7 +231,6 @@ class Conversation:
             return
         if not record.lines and record.to_index > record.from_index:
             return  # its body left the journal: `next_index` stays behind, and opening reads the file
-        self._blobs.keep(record.blobs)
         self._peeked = None
         lines = record.lines
         self._state.taken[record.turn] = None
@@ -265,10 +260,10 @@ class Conversation:
             return record.to_index <= self.next_index
         return record.turn in self._state.taken
 
-    def restore(self, state: PromptWindow, blobs: Mapping[str, str]) -> None:
-        """Begin with what a cold read found."""
+    def restore(self, state: PromptWindow, texts: Mapping[str, str]) -> None:
+        """Begin with what a cold read found: a window, and the texts of its snapshot by digest."""
         self._state = state
-        self._load_snapshot(blobs)
+        self._load_snapshot(texts)
         for line in self.lines:
             self.speaker_names.note_line(line)
         self._show()
@@ -281,11 +276,8 @@ class Conversation:
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:
         line = self._state.snapshot
-        self.snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
+        self.snapshot = snapshot_of(line, texts) if line is not None else None
         self._snapshot_weight = self.snapshot.weight if self.snapshot is not None else 0
-
-    def _texts(self, line: Line) -> dict[str, str]:
-        return self._blobs.in_memory(digests_of(line))
 
     def _is_changed_by(self, lines: Sequence[Line]) -> bool:
         """Return True if *lines* change lines above them, rather than being appended only."""

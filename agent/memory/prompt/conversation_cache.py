@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
-from pathlib import Path
 
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.prompt_window import PromptWindow, digests_of, fold, move_start
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.text_blobs import TextBlobCache
+from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
 from agent.memory.storage.transcript_lines import decode_lines, kind_of
 from gateway.events import SessionKey
 from gateway.ports import MessageOutcome, SessionRow, StoredTurn, StoredWindow, TranscriptStore, TurnRecord
@@ -21,7 +19,6 @@ class ConversationCache:
 
     def __init__(
         self,
-        home: Path,
         transcripts: TranscriptStore,
         *,
         capacity: int = 500,
@@ -29,7 +26,6 @@ class ConversationCache:
         consolidates: bool = False,
         keep: KeepPolicy = KeepPolicy.HALF,
         flush: int | None = None,
-        disk: Disk | None = None,
     ) -> None:
         """Keep *capacity* conversations open; *consolidates* means that pointers, not marks, move the window.
 
@@ -41,8 +37,6 @@ class ConversationCache:
         self._consolidates = consolidates
         self._keep = keep
         self._flush = flush
-        self._disk = disk or Disk()
-        self._blobs = TextBlobCache(self._disk, home)
         self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
 
     async def open(self, session: SessionRow, scope: str, *, window: int | None = None) -> Conversation:
@@ -79,7 +73,7 @@ class ConversationCache:
             page = await self._transcripts.since(scope, hot.key, hot.transcript, hot.head)
             records = await asyncio.to_thread(lambda found: [_record_of(turn, scope) for turn in found], page)
             if any(kind_of(line) == "snapshot" for record in records for line in record.lines):
-                return False  # its texts are where the other gateway has them
+                return False  # its texts come with the window
             for record in records:
                 hot.adopt(record)
             hot.head = page[-1].seq if page else session.head
@@ -92,7 +86,6 @@ class ConversationCache:
             session.transcript,
             next_index=session.next_index,
             window=window,
-            blobs=self._blobs,
             consolidates=self._consolidates,
             keep=self._keep,
             flush=self._flush,
@@ -101,16 +94,10 @@ class ConversationCache:
         if not session.next_index:
             return conversation
         window_rows = await self._transcripts.window(scope, session.key, session.transcript)
-        state, texts = await asyncio.to_thread(self._fold, scope, window_rows)
-        conversation.restore(state, texts)
+        state = await asyncio.to_thread(window_state, window_rows)
+        # Many conversations have the same texts.
+        conversation.restore(state, {digest: sys.intern(text) for digest, text in window_rows.texts.items()})
         return conversation
-
-    def _fold(self, scope: str, window_rows: StoredWindow) -> tuple[PromptWindow, dict[str, str]]:
-        state = window_state(window_rows)
-        self._blobs.keep(window_rows.blobs)
-        digests = digests_of(state.snapshot) if state.snapshot is not None else []
-        texts = {digest: self._blobs.read(scope, digest) for digest in digests}
-        return state, {digest: text for digest, text in texts.items() if text is not None}
 
 
 def window_state(window_rows: StoredWindow) -> PromptWindow:

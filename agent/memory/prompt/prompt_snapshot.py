@@ -21,7 +21,6 @@ from agent.memory.prompt.prompt_window import PromptSnapshot
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.scopes import SHARED
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.text_blobs import digest_of
 from gateway.ports import Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in
@@ -151,6 +150,11 @@ class ScopeMemory:
         # The state is that from before the reading: a change in between is seen next time.
         self._views[scope] = (state, view)
         return view
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 by which a snapshot names *text*."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @lru_cache(maxsize=1_000)  # a decided voice is the same object in every turn

@@ -13,7 +13,7 @@ import glob
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,6 @@ from agent.memory.scopes import list_scopes, scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
 from agent.memory.storage.segments import archive_of, archive_path, read_head
-from agent.memory.storage.text_blobs import put_blobs
 from agent.memory.storage.transcript_lines import encode
 from gateway.errors import ScopeBehind, StoreUnavailable
 from gateway.events import SessionKey
@@ -88,13 +87,12 @@ _Failures: TypeAlias = dict[tuple[str, str], str]  # errors by scope and session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Append:
-    """Bytes to append to a file of *size* bytes, and the texts of snapshots that their lines refer to."""
+    """Bytes to append to a file of *size* bytes."""
 
     transcript: _Transcript
     path: Path
     size: int
     data: bytes
-    blobs: Mapping[str, str]
     archive: Path | None  # the name that the file gets then
     seqs: Sequence[int]
 
@@ -143,7 +141,7 @@ class SessionFileWriter:
         policy: FileWritePolicy | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Write no conversations unless *is_mirroring*, only the texts of snapshots.
+        """Write nothing unless *is_mirroring*.
 
         Where several gateways share the store, `settle` waits while *has_unwritten* says that one has texts of a scope
         to write; *fetch* then brings them.
@@ -334,7 +332,7 @@ class SessionFileWriter:
             after = stored[-1].seq
             # Once a record of a session has failed, its later records must wait to stay in order.
             ready = [each for each in stored if (each.record.scope, str(each.record.key)) not in failed]
-            done = await (self._append(ready, failed) if self._is_mirroring else self._write_blobs(ready, failed))
+            done = await self._append(ready, failed) if self._is_mirroring else [each.seq for each in ready]
             if done:
                 await self._records.mark_written(done)
             if len(stored) < self._policy.records:
@@ -345,21 +343,6 @@ class SessionFileWriter:
             elif (file.scope, str(file.key)) not in failed:
                 await self._write_again(file, failed)
         return failed
-
-    async def _write_blobs(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
-        """Write the texts of snapshots; return the seqs of the records that have none left."""
-        done: list[int] = []
-        for each in records:
-            record = each.record
-            try:
-                if record.blobs:
-                    put = partial(put_blobs, self._disk, self._home, record.scope, record.blobs)
-                    await wait_for_thread(asyncio.to_thread(put))
-            except (OSError, ValueError) as error:
-                failed[record.scope, str(record.key)] = _reason(error)
-            else:
-                done.append(each.seq)
-        return done
 
     async def _append(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
         """Append records to their files; return the seqs of those that are written."""
@@ -386,10 +369,7 @@ class SessionFileWriter:
         """Return the bytes to append to the file of *transcript*, which is found or written again if need be."""
         current = path = transcript_path(self._home, transcript.scope, str(transcript.key))
         file = self._files.get(path) if transcript.id else None  # records of no transcript are in no file
-        blobs = {digest: text for each in records for digest, text in each.record.blobs.items()}
         if transcript.id and (file is None or file.transcript != transcript.id):
-            if blobs:  # before a line refers to them
-                await wait_for_thread(asyncio.to_thread(put_blobs, self._disk, self._home, transcript.scope, blobs))
             path, file = await self._open(transcript, records[0])
             self._files[path] = file
         reached = file.seq if file is not None else records[-1].seq
@@ -400,7 +380,6 @@ class SessionFileWriter:
             path=path,
             size=file.size if file is not None else 0,
             data=b"".join(each.body for each in new),
-            blobs=blobs,
             archive=_archive(path, transcript.id, ending) if ending and transcript.id and path == current else None,
             seqs=[each.seq for each in records],
         )
@@ -544,8 +523,6 @@ class SessionFileWriter:
     def _write(self, each: _Append) -> bool | OSError | ValueError:
         """Append to a file, which gets its other name if its transcript has ended; False if it has another size."""
         try:
-            if each.blobs:
-                put_blobs(self._disk, self._home, each.transcript.scope, each.blobs)
             if each.data and not self._append_bytes(each.path, each.size, each.data):
                 return False
             if each.archive is not None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 
@@ -20,12 +19,12 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import attachment_path
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
 from gateway.ports import (
+    FileKind,
+    FileStore,
     InboxRow,
     Job,
     JobQueue,
@@ -54,7 +53,7 @@ class MessageDeletionJobs:
     *writing* is held while files are written.
     """
 
-    home: Path
+    files: FileStore
     journal: Journal
     records: TurnRecordStore
     transcripts: TranscriptStore
@@ -66,7 +65,6 @@ class MessageDeletionJobs:
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
     now: Callable[[], datetime]
-    disk: Disk = field(default_factory=Disk)
 
     async def delete(self, job: Job) -> RetryJobLater | None:
         """Record the deletion, and enqueue the jobs that find derived data."""
@@ -96,7 +94,7 @@ class MessageDeletionJobs:
     async def unindex(self, job: Job) -> None:
         """Remove the files of deleted messages that no line refers to, and from the index what is in no turn."""
         digests = {str(each) for each in job.payload.get("files", ())}
-        await remove_unreferenced(self.home, self.disk, self.transcripts, job.scope, digests)
+        await remove_unreferenced(self.files, self.transcripts, job.scope, digests)
         await self.purge_index(job.scope)
 
     async def unlearn(self, job: Job) -> RetryJobLater | None:
@@ -155,16 +153,15 @@ class MessageDeletionJobs:
 
 
 async def remove_unreferenced(
-    home: Path, disk: Disk, transcripts: TranscriptStore, scope: str, digests: Collection[str]
+    files: FileStore, transcripts: TranscriptStore, scope: str, digests: Collection[str]
 ) -> None:
-    """Remove those attachments of *scope* that no line refers to. Raises OSError."""
+    """Remove those attachments of *scope* that no line refers to."""
     left = {digest for digest in digests if DIGEST.fullmatch(digest)}
     after: tuple[str, int] | None = None
     while left and (turns := await transcripts.scan(scope, after=after)):
         left -= {each for each in left if any(each.encode() in turn.body for turn in turns)}
         after = (str(turns[-1].key), turns[-1].seq)
-    for digest in sorted(left):
-        await wait_for_thread(asyncio.to_thread(disk.remove, attachment_path(home, scope, digest)))
+    await files.remove(scope, FileKind.ATTACHMENT, names=left)
 
 
 def _may_remember(job: Job, traces: Sequence[DeletionTrace]) -> bool:

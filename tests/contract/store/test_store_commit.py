@@ -9,8 +9,10 @@ from datetime import timedelta
 
 import pytest
 
+from agent.memory.prompt.prompt_snapshot import digest_of
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage
+from gateway.ports import FileKind
 from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
 from gateway.ports.store import Store
@@ -35,15 +37,16 @@ JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"},
 
 
 async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None:
-    """Record, rows, outbound, jobs, usage and session stand together."""
+    """Record, rows, outbound, jobs, usage, session and the texts of its snapshot stand together."""
     store = await backend.open()
     lease = await begin_turn(store)
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     store.journal.spend(spent(lease.turn))
-    commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
+    commit = answered(lease, "one", "two", jobs=(JOB,), blobs={digest_of("text"): "text"})
     assert await store.journal.commit(lease, commit) == commit.record
     store = await backend.reopen()
-    assert [stored.record for stored in await store.records.unwritten(0, 10)] == [commit.record]
+    assert [stored.record for stored in await store.records.unwritten(0, 10)] == [replace(commit.record, blobs={})]
+    assert await store.files.load_small("", FileKind.TEXT, [digest_of("text")]) == {digest_of("text"): b"text"}
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
     assert (await store.journal.session(ANN)).next_index == 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
-from gateway.ports import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.ports.store import Store
 from gateway.store import files as module
 from gateway.store import objects
@@ -75,7 +75,7 @@ def stored_bytes(backend: StoreBackend, place: ObjectBackend | None) -> int:
 def home_files(backend: StoreBackend) -> list[Path]:
     """Return the files with bytes beside a journal."""
     journal = getattr(backend, "_path", None)
-    return list(journal.parent.glob(f"*/*/{module.BYTES}/*")) if journal is not None else []
+    return list(journal.parent.glob(f"*/*/{BYTES}/*")) if journal is not None else []
 
 
 async def test_bytes_of_any_size_come_back(files: SqlFiles, backend: StoreBackend) -> None:

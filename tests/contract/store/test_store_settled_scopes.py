@@ -21,16 +21,16 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import session_file_writer
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.storage.text_blobs import digest_of
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import REMEMBER, Job, ScopeMove, TurnLease
+from gateway.ports import REMEMBER, FileKind, Job, ScopeMove, TurnLease
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said
@@ -57,7 +57,7 @@ class WrittenHome:
             fetch=self.files.fetch,
         )
         store.scope_files.save_first(self.files.save)
-        self.conversations = ConversationCache(home, store.transcripts)
+        self.conversations = ConversationCache(store.transcripts)
         self.files.watch(lambda: (SCOPE,), lambda _: None)
 
     async def claim(self, key: SessionKey = ANN) -> tuple[TurnLease, Conversation]:
@@ -74,9 +74,10 @@ class WrittenHome:
         found = await self.store.transcripts.scan(SCOPE)
         return b"".join(turn.body for turn in found).decode()
 
-    def blobs(self) -> set[str]:
-        """Return the texts of snapshots that are here."""
-        return {path.read_text() for path in (scope_folder(self.path, SCOPE) / "blobs").glob("*")}
+    async def snapshot_texts(self) -> set[str]:
+        """Return the texts of the prompts of the scope."""
+        found = await self.store.files.files(SCOPE, FileKind.TEXT)
+        return {(await self.store.files.load(SCOPE, each) or b"").decode() for each in found}
 
 
 _NUMBERS = count()
@@ -116,7 +117,7 @@ async def test_an_erasure_has_the_texts_that_another_gateway_had_not_written(tea
     await asyncio.sleep(0)
     await homes[1].mirror.flush()
     await erasing
-    assert homes[0].blobs() == {"I like coffee", "I like green tea"}
+    assert await homes[0].snapshot_texts() == {"I like coffee", "I like green tea"}
     assert await homes[0].mirror.redact(SCOPE, lambda raw: raw.replace(b"green tea", b"_________"))
     assert "green tea" not in await homes[1].texts()
     assert "coffee" in await homes[1].texts()
@@ -158,7 +159,7 @@ async def test_one_gateway_waits_for_none(tmp_path: Path, team: Workers) -> None
     await home.files.start()
     await answer_in(store, ANN, "I like green tea")
     await home.mirror.settle(SCOPE)
-    assert home.blobs() == {"I like green tea"}
+    assert await home.snapshot_texts() == {"I like green tea"}
 
 
 async def test_a_history_has_what_another_gateway_has_committed(team: Workers, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from agent.memory.prompt.conversation_cache import window_state
+from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.storage import transcript_lines as build
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import ScopeMove, StoredTurn, TranscriptExtent, TranscriptStore, TurnRecord
+from gateway.ports import FileKind, ScopeMove, StoredTurn, TranscriptExtent, TranscriptStore, TurnRecord
 from gateway.ports.erasure import ErasureFilter
 from gateway.ports.store import Store
 from gateway.store import transcripts as statements
@@ -172,23 +173,27 @@ async def test_a_pointer_of_another_transcript_moves_no_window(store: Store) -> 
 
 
 async def test_a_window_has_the_newest_snapshot_and_its_texts(store: Store) -> None:
-    """From before the window if no turn in it has one; the texts are there until they are in files."""
-    texts = [{"a" * 64: "first"}, {"b" * 64: "second"}]
+    """From before the window if no turn in it has one. A text that an erasure has changed is not given out."""
+    texts = [{digest_of(text): text} for text in ("first", "second")]
     for n, blobs in enumerate(texts):
         taken = build.snapshot(n, {"SOUL": next(iter(blobs))}, "UTC", 2 * n, replay_from=0, rev=str(n))
         await commit(store, exchange(n, 2 * n, before=[taken], blobs=blobs))
     await commit(store, *talk(2, first=2, start=4))
     found = await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)
     assert found.snapshot == b""
-    assert found.blobs == texts[0] | texts[1]
+    assert found.texts == texts[1]
     await commit(store, note("p", 8, build.pointer(4)))
     found = await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)
     assert found.snapshot == (await all_of(store))[1].body
     state = window_state(found)
     assert state.snapshot is not None
     assert state.snapshot["rev"] == "1"
-    await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
-    assert (await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)).blobs == {}
+    assert found.texts == texts[1]
+    await store.files.remove(SCOPE, FileKind.TEXT)
+    assert (await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)).texts == {}
+    taken = build.snapshot(3, {"SOUL": "c" * 64}, "UTC", 8, replay_from=0, rev="3")
+    await commit(store, exchange(9, 8, before=[taken], blobs={"c" * 64: "changed"}))
+    assert (await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)).texts == {}
     assert (await store.transcripts.window(SCOPE, ANN, NEXT)).snapshot == b""
 
 

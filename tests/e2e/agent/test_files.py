@@ -12,18 +12,18 @@ import pytest
 from PIL import Image
 
 from agent.attachments.file_names import format_size
-from agent.memory.scopes import attachment_path
 from agent.memory.storage.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind
-from gateway.ports import UsageRow
+from gateway.ports import BYTES, UsageRow
 from tests.fakes import sample_files
 from tests.fakes.file_gateway import KEY, SCOPE, open_gateway, pictures, words
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import ModelFault, ScriptedAnswer
+from tests.fakes.stored_files import stored_files
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
@@ -257,12 +257,15 @@ async def test_a_deleted_message_takes_its_files_along() -> None:
 
 
 async def test_files_are_private_and_in_their_scope() -> None:
-    """Folder 0700, file 0600, under the scope of who sent it."""
+    """A small one is a row of who sent it; a large one is a file, 0600 in a folder 0700 of their scope."""
     async with open_gateway() as at:
         await at.sends("keep", "n.txt", b"hello")
         (digest,) = at.kept()
-        path = attachment_path(at.parlour.home, SCOPE, digest)
-        assert path.read_bytes() == b"hello"
+        large = b"hello" * 20_000
+        await at.sends("keep", "m.txt", large)
+        assert stored_files(at.parlour.home)[f"{SCOPE}/attachment/{digest}"] == b"hello"
+        (path,) = (at.parlour.home / SCOPE / BYTES).iterdir()
+        assert path.read_bytes() == large
         assert [each.stat().st_mode & 0o777 for each in (path, path.parent)] == [0o600, 0o700]
 
 

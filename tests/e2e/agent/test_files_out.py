@@ -19,6 +19,7 @@ from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import PLAIN, gateway
 from tests.fakes.openai_server import ScriptedAnswer, ScriptedToolCall
+from tests.fakes.stored_files import stored_files
 
 
 def sends(*files: Mapping[str, str]) -> ScriptedAnswer:
@@ -121,7 +122,10 @@ async def test_a_made_file_is_written_nowhere_else(tmp_path: Path) -> None:
         await parlour.idle()
         assert len(results(stage.asked[-1])) == len(names)
     assert {path: path.read_text() for path in ours} == ours
-    assert folders_with(tmp_path, b"- planted") == {home / SCOPE / "attachments"}
+    assert folders_with(tmp_path, b"- planted") == set()
+    assert {name.rpartition("/")[0] for name, data in stored_files(home).items() if data == b"- planted"} == {
+        f"{SCOPE}/attachment"
+    }
 
 
 async def test_what_does_not_fit_is_said_to_the_model() -> None:

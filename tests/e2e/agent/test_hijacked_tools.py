@@ -27,11 +27,11 @@ from gateway.ports.entry_points import load_entry_points
 from tests.fakes.held_model import results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, InstantModel, gateway
+from tests.fakes.stored_files import stored_files
 
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
 BOBS, HOSTS, KEY, OWN = "kanaribobsvogel", "kanarihostvogel", "kanarikeysvogel", "kanariannsvogel"
 PLANTED = "planted by a page"
-AREAS = ("files", "attachments")  # of a scope: where the model may write
 WAITING = re.compile(r"waiting for approval|not run: waiting for approval|not run: at most \d+ calls are asked about.*")
 REFUSED = re.compile(r"not allowed here.*")
 SITUATIONS = ("direct", "group", "untyped", "tainted")
@@ -103,10 +103,9 @@ def rows(outside: Path, port: int, ids: Mapping[str, str]) -> Mapping[str, Hosti
     }
 
 
-def planted_files(folder: Path, allowed: Sequence[Path]) -> Sequence[Path]:
-    """Return the files outside of the *allowed* folders that the model wrote."""
-    written = [path for path in folder.rglob("*") if path.is_file() and path.read_bytes().startswith(PLANTED.encode())]
-    return [path for path in written if not any(area in path.parents for area in allowed)]
+def planted_files(folder: Path) -> Sequence[Path]:
+    """Return the files that the model wrote: it may write to rows of the scope alone."""
+    return [path for path in folder.rglob("*") if path.is_file() and path.read_bytes().startswith(PLANTED.encode())]
 
 
 @dataclass
@@ -291,8 +290,9 @@ async def test_nothing_happens_without_a_yes(tmp_path: Path, monkeypatch: pytest
         assert OWN in "".join(scene.said["direct"])  # her own chat knows it
         assert isinstance(scene.parlour.channel, InProcessFileChannel)
         assert not [each for each in scene.parlour.channel.arrived if HOSTS.encode() in each.data]
-        allowed = [scene.parlour.home / scope / area for scope in (ANN, "chats/pocket%3agroup") for area in AREAS]
-        assert not planted_files(tmp_path, allowed)
+        assert not planted_files(tmp_path)
+        planted = [name for name, data in stored_files(scene.parlour.home).items() if PLANTED.encode() in data]
+        assert all(name.startswith((f"{ANN}/", "chats/pocket%3agroup/")) for name in planted)
 
 
 def test_every_tool_and_kind_has_a_row(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ import pytest
 
 from gateway.app import build_operations
 from gateway.errors import UserError
-from gateway.ports import ChannelCapabilities
+from gateway.ports import ChannelCapabilities, FileKind
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel, quiet, talk
 from tests.e2e.agent.test_purge import plant_canaries, use_canaries
 from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, PLAIN, InProcessGateway, gateway
+from tests.fakes.stored_files import stored_files
 
 
 def unpack_exports(parlour: InProcessGateway) -> dict[str, bytes]:
@@ -115,12 +116,11 @@ async def test_our_copy_goes_after_a_day_and_is_in_no_later_export(tmp_path: Pat
         await wait_for_files(parlour, 2)
         await wait_for_exports(parlour)
         assert not [name for name in unpack_exports(parlour) if name.startswith("files/")]
-        kept = list((parlour.home / SCOPE / "attachments").glob("*"))
-        assert len(kept) == 2
+        assert len(stored_files(parlour.home, FileKind.ATTACHMENT)) == 2
         jobs = await parlour.app.store.jobs.pending_in(SCOPE)
         unexport = parlour.app.background._quick["unexport"]
         assert [await unexport(job) for job in jobs if job.kind == "unexport"] == [None, None]
-        assert not [path for path in kept if path.exists()]
+        assert not stored_files(parlour.home, FileKind.ATTACHMENT)
 
 
 async def test_killed_while_it_is_packed_it_is_sent_once_and_leaves_nothing(tmp_path: Path) -> None:

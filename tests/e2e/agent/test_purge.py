@@ -20,7 +20,7 @@ from dulwich.repo import Repo
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import SessionKey
-from gateway.ports import HistoryEntry
+from gateway.ports import FileKind, HistoryEntry
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
 from tests.fakes.documents import stored_text
@@ -28,6 +28,7 @@ from tests.fakes.histories import open_journal_history
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
+from tests.fakes.stored_files import plant_file
 
 ROOM = "chats/pocket%3aroom"
 
@@ -90,14 +91,14 @@ def plant_canaries(home: Path) -> None:
         "memory/2026-11-20.md.edited-0123abcd": f"- {words}\n",
         "memory/HISTORY.md.legacy": f"[2025-01-01 10:00] {words}\n",
         "memory/.MEMORY.md.0123abcd-4567.tmp": words,
-        "blobs/" + "0" * 64: f"- {words}",
-        "attachments/" + "1" * 64: base64.b64encode(words.encode()).decode(),
     }  # fmt: skip
     for name, text in texts.items():
         path = scope / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (scope / "attachments" / ("2" * 64)).write_bytes(gzip.compress(words.encode() * 9))
+    plant_file(home, SCOPE, FileKind.TEXT, f"- {words}".encode())
+    plant_file(home, SCOPE, FileKind.ATTACHMENT, base64.b64encode(words.encode()), is_outside=True)
+    plant_file(home, SCOPE, FileKind.ATTACHMENT, gzip.compress(words.encode() * 9), is_outside=True)
     with open_journal_history(home, SCOPE) as history:
         history.keep_raw(
             HistoryEntry(timestamp="2026-11-20 10:00", content="[raw] 1 message", entry="eraw", session="pocket:ann"),
@@ -151,7 +152,7 @@ PLACES = (
     f"{SCOPE}/memory/.pending/", f"{SCOPE}/memory/.dream.json",
     f"{SCOPE}/memory/2026-11-20.md",
     f"{SCOPE}/memory/2026-11-20-old-note.md", f"{SCOPE}/memory/.git/objects/pack/", f"{SCOPE}/memory/.MEMORY.md.",
-    f"{SCOPE}/blobs/", f"{SCOPE}/attachments/", f"{SCOPE}/index.db",
+    f"{SCOPE}/bytes/", f"{SCOPE}/index.db",
 )  # fmt: skip
 
 

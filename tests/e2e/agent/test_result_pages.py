@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from agent.memory.storage.disk import Disk
-from agent.tools.result_pages import KEPT_FOR, MOST_RESULTS, RESULTS, ToolResultPages
+from agent.tools.result_pages import KEPT_FOR, MOST_RESULTS, ToolResultPages
 from agent.tools.sources import LONGEST_RESULT, ToolResult
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.turn_draft import StagedEffects
 from gateway.events import AnswerSource
+from gateway.ports import FileKind, FileTotal, ScopeFile
+from gateway.store.files import SqlFiles
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.memory import FakeRecords
+from tests.fakes.stored_files import stored_files
+from tests.fakes.turns import WallClock
 
 PAGE = 1_000
 
@@ -62,11 +65,9 @@ async def test_pages_follow_each_other_over_a_restart(tmp_path: Path) -> None:
     async with gateway(home=tmp_path / "home", model=model, tools=[reading(text)]) as parlour:
         await parlour.channel.ask("c", "and the rest?")
         await parlour.idle()
-        stored = list(parlour.home.rglob("results/*"))
-        assert [path.stat().st_mode & 0o777 for path in stored] == [0o600]
-        old = time.time() - (KEPT_FOR + timedelta(minutes=1)).total_seconds()
-        os.utime(stored[0], (old, old))
-        assert await parlour.app.pages.prune() == 1
+        assert await parlour.app.pages.prune() == 0
+        later = datetime.now(UTC) + KEPT_FOR + timedelta(minutes=1)
+        assert await ToolResultPages(parlour.app.store.files, lambda: later).prune() == 1
     second, third, missing = results(model.asked[1])[-3:]
     assert second == f'{text[PAGE : 2 * PAGE]}\n[page 2 of 3: read_result("{name}", 3)]'
     assert third == text[2 * PAGE :]
@@ -80,8 +81,8 @@ async def test_a_result_is_kept_up_to_a_megabyte(tmp_path: Path) -> None:
     async with gateway(home=tmp_path / "home", model=model, tools=[reading("é" * 900_000)]) as parlour:
         await parlour.channel.ask("c", "read it")
         await parlour.idle()
-        (stored,) = parlour.home.rglob("results/*")
-        assert stored.stat().st_size == LONGEST_RESULT
+        (scope,) = await parlour.app.store.files.scopes(FileKind.RESULT)
+        assert (await parlour.app.store.files.totals(scope))[FileKind.RESULT] == FileTotal(count=1, size=LONGEST_RESULT)
         first = results(model.asked[1])[0]
         assert '[page 1 of 500: read_result("' in first
         model.script.extend([calls(read_page(re.findall(r"r[0-9a-f]{8}", first)[-1], 500)), "read"])
@@ -89,32 +90,35 @@ async def test_a_result_is_kept_up_to_a_megabyte(tmp_path: Path) -> None:
     assert results(model.asked[3])[-1].endswith("é\n[cut: the rest of this result was not kept]")
 
 
-async def test_a_scope_keeps_a_hundred_results(tmp_path: Path) -> None:
+async def test_a_scope_keeps_a_hundred_results() -> None:
     """The oldest goes first; the newest stays whatever the clock says."""
-    pages, folder = ToolResultPages(tmp_path), tmp_path / "chats" / "c" / RESULTS
-    effects = StagedEffects()
+    files, clock, effects = FakeRecords().files, WallClock(), StagedEffects()
+    clock.advance(hours=1)  # it was ahead while the first were stored
+    pages = ToolResultPages(files, clock.now)
     names = []
     for n in range(MOST_RESULTS + 1):
+        clock.advance(seconds=1)
+        if n == MOST_RESULTS:
+            clock.advance(hours=-2)
         await pages.cut("chats/c", f"result {n}", 3, effects)
         assert effects.paged is not None
         names.append(effects.paged["sha"])
-        if n < MOST_RESULTS:  # the clock was ahead while these were stored
-            os.utime(folder / names[-1], (time.time() + 1_000 + n,) * 2)
-    assert {path.name for path in folder.iterdir()} == set(names[1:])
+    assert {each.name for each in await files.files("chats/c")} == set(names[1:])
 
 
-class FullDisk(Disk):
-    """A disk without space."""
+class FullStore(SqlFiles):
+    """A store on a disk without space."""
 
-    def replace(self, path: Path, data: bytes) -> None:
+    async def put(self, *_: Any, **__: Any) -> ScopeFile:
         """Write nothing."""
         raise OSError(28, "No space left on device")
 
 
-async def test_a_full_disk_costs_the_other_pages_and_not_the_turn(tmp_path: Path) -> None:
+async def test_a_full_disk_costs_the_other_pages_and_not_the_turn() -> None:
     """The model reads the first page, and that there is no more."""
     effects = StagedEffects()
-    text = await ToolResultPages(tmp_path, FullDisk()).cut("chats/c", "a long result", 6, effects)
+    pages = ToolResultPages(FullStore(FakeRecords().engine, None), WallClock().now)
+    text = await pages.cut("chats/c", "a long result", 6, effects)
     assert text + effects.footer == "a long\n[cut: the rest of this result was not kept]"
     assert effects.paged is None
 
@@ -143,13 +147,13 @@ async def test_erased_words_go_from_results_too(tmp_path: Path) -> None:
     async with gateway(home=tmp_path / "home", model=model, tools=[reading(text)]) as parlour:
         await parlour.channel.ask("c", "read about blue cheese")
         await parlour.idle()
-        assert list(parlour.home.rglob("results/*"))
+        assert stored_files(parlour.home, FileKind.RESULT)
         question = await parlour.channel.ask("c", "/forget blue cheese")
         yes = re.search(r"/memory approve f[a-z2-7]{16}", question)
         assert yes, question
         await parlour.channel.ask("c", yes[0])
         await parlour.idle()
-        assert not list(parlour.home.rglob("results/*"))
+        assert not stored_files(parlour.home, FileKind.RESULT)
 
 
 async def test_sources_are_listed_below_the_answer(tmp_path: Path) -> None:

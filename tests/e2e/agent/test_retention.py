@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,12 +13,13 @@ from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, HistoryEntry, Job, NoteChange
+from gateway.ports import DisplayedMessage, FileKind, HistoryEntry, Job, NoteChange
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.stored_files import stored_files
 
 DAYS = 30
 OLD, NEW = "oldquokka", "newquokka"
@@ -56,15 +56,13 @@ async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) ->
         await ask("ann", f"my {OLD}", attachments=[paper])
         await wait_until_purged(parlour)
         middle = datetime.now(UTC)
-        for path in (home / SCOPE / "attachments").iterdir():
-            os.utime(path, (middle.timestamp() - 1,) * 2)
         await ask("ann", f"my {NEW}")
         await wait_until_purged(parlour)
         assert await at(parlour, middle).expire(TODAY) is None
         said = messages(home)
         assert said[:3] == [FORGOTTEN, FORGOTTEN, f"my {NEW}"]
         assert NEW in str(said[3])
-        assert not list((home / SCOPE / "attachments").iterdir())
+        assert not stored_files(home, FileKind.ATTACHMENT)
         written = transcript_file(home).stat().st_ino
         await at(parlour, middle).expire(TODAY)
         assert transcript_file(home).stat().st_ino == written

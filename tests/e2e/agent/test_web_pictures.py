@@ -14,7 +14,6 @@ from aiohttp import web
 from PIL import Image
 
 from agent.agent_loop import MOST_PICTURES
-from agent.memory.scopes import attachment_path
 from agent.web.web_pages import WebPages
 from agent.web.web_tools import build_fetch_tool
 from tests.e2e.agent.test_purge import wait_until_purged
@@ -26,6 +25,7 @@ from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import ScriptedAnswer, ScriptedToolCall, open_server
 from tests.fakes.public_site import PublicSite, open_site
 from tests.fakes.staged_changes import erase
+from tests.fakes.stored_files import stored_files
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
@@ -145,15 +145,15 @@ async def test_a_killed_turn_shows_the_picture_again(monkeypatch: pytest.MonkeyP
         assert len(site.requests) == count
 
 
-async def _look(parlour: InProcessGateway, url: str) -> tuple[Path, Mapping[str, Any]]:
-    """Have the model look at a picture; return the stored file and the result's line."""
+async def _look(parlour: InProcessGateway, url: str) -> tuple[str, Mapping[str, Any]]:
+    """Have the model look at a picture; return the name of the stored file and the result's line."""
     await parlour.channel.ask("c", f"look at {url}")
     await parlour.idle()
     (line,) = (each for each in transcript(parlour.home) if each.get("files"))
     scope, _, digest = line["files"][0]["seen"]["blob"].rpartition("/")
-    path = attachment_path(parlour.home, scope, digest)
-    assert path.is_file()
-    return path, line
+    name = f"{scope}/attachment/{digest}"
+    assert name in stored_files(parlour.home)
+    return name, line
 
 
 async def test_it_is_words_after_a_snapshot_and_is_purged_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ async def test_it_is_words_after_a_snapshot_and_is_purged_with_them(monkeypatch:
         url = site.url("/red.png")
         model = HeldScriptModel(calls(fetch(url)), "seen")
         async with gateway(model=model, tools=tools(site), environment=SEES) as parlour:
-            path, line = await _look(parlour, url)
+            name, line = await _look(parlour, url)
             assert "blob" not in line["files"][0]  # it is not one of the files that were received
             assert pictures(model.asked[-1].messages[-1]["content"])
             await parlour.channel.ask("c", "/timezone Asia/Kolkata")
@@ -171,4 +171,4 @@ async def test_it_is_words_after_a_snapshot_and_is_purged_with_them(monkeypatch:
             assert SHOWN in json.dumps(list(model.asked[-1].messages))
             await erase(parlour.channel.ask, "c", "/forget red.png --purge")
             await wait_until_purged(parlour)
-            assert not path.exists()
+            assert name not in stored_files(parlour.home)

@@ -18,6 +18,7 @@ from gateway.commands.doctor import collect_findings
 from gateway.delivery import delivery_context
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.health.network_checks import probe_proxy
+from gateway.ports import FileKind
 from gateway.ports.findings import FindingLevel
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN
@@ -27,6 +28,7 @@ from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.proxies import FAR_NAME, far_away, microsocks, open_socks
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOT_TOKEN, BOT_USER, DM, slack_server
+from tests.fakes.stored_files import stored_files
 from tests.fakes.telegram_gateway import EchoModel
 from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import open_telegram
@@ -100,7 +102,7 @@ async def test_discord_by_its_gateway_with_a_file(tmp_path: Path) -> None:
             discord.say(chat, DISCORD_ANN, "look", attachments=[discord.cdn.keep("a.txt", WORDS)])
             await discord.until(lambda: discord.chat(chat))
             await up.idle()
-            assert [path.read_bytes() for path in up.home.glob("*/*/attachments/*")] == [WORDS]
+            assert list(stored_files(up.home, FileKind.ATTACHMENT).values()) == [WORDS]
 
 
 async def test_messages_wait_while_the_proxy_is_away_and_nothing_is_lost_or_said_twice() -> None:

@@ -29,14 +29,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from pathlib import Path
 
+from gateway.ports import FileKind
 from tests.fakes.held_model import HeldModel
 from tests.fakes.slack import slack
 from tests.fakes.slack_gateway import CALL, open_gateway, transcripts
 from tests.fakes.slack_server import ANN, DM, EVE, ROOM, FakeSlackChat, slack_server
+from tests.fakes.stored_files import stored_files
 from tests.fakes.web_services import FakePageServices
 
 HERE = Path(__file__).parent
@@ -114,8 +115,7 @@ async def test_a_picture_and_a_document_reach_their_turn() -> None:
         (prompt,) = model.prompts
         assert "cat.png" in prompt
         assert "4711" in prompt
-        kept = {path.name for path in parlour.home.rglob("attachments/*")}
-        assert hashlib.sha256(PNG).hexdigest() in kept
+        assert PNG in stored_files(parlour.home, FileKind.ATTACHMENT).values()
         assert len(server.downloads) == 2
 
 

@@ -12,7 +12,9 @@ from PIL import Image
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.i18n import translate
+from gateway.ports import FileKind
 from tests.fakes.chat_model import FakeChatModel
+from tests.fakes.stored_files import stored_files
 from tests.fakes.telegram_gateway import TEAM, EchoModel, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer
 
@@ -25,7 +27,7 @@ def document(server: TelegramServer, name: str, data: bytes, media_type: str = "
 
 def stored_file_contents(home: Path) -> list[bytes]:
     """Return the bytes of every file that was stored."""
-    return sorted(path.read_bytes() for path in home.glob("*/*/attachments/*"))
+    return sorted(stored_files(home, FileKind.ATTACHMENT).values())
 
 
 async def test_a_document_is_read_and_kept(server: TelegramServer) -> None:

@@ -46,7 +46,7 @@ class ConversationScene:
         self.window = window
         self.records = FakeRecords()
         self.mirror = SessionFileWriter(home, self.records, self.records.transcripts)
-        self.conversations = ConversationCache(home, self.records.transcripts, window=window)
+        self.conversations = ConversationCache(self.records.transcripts, window=window)
         self.facts: list[str] = []
         self.zone = "Europe/Berlin"
         self.n = 0
@@ -154,7 +154,7 @@ async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
     for what, number in steps:
         await scene.step(what, number)
         hot = await scene.conversations.open(scene.row, SCOPE)
-        cold = await ConversationCache(home, scene.records.transcripts, window=window).open(scene.row, SCOPE)
+        cold = await ConversationCache(scene.records.transcripts, window=window).open(scene.row, SCOPE)
         assert cold is not hot
         assert picture(cold) == picture(hot), what
         messages = list(hot.messages)

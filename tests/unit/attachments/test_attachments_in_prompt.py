@@ -21,7 +21,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + 
 async def conversation(home: Path) -> Conversation:
     """Return a conversation that has not begun."""
     row = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START)
-    return await ConversationCache(home, FakeRecords().transcripts).open(row, SCOPE)
+    return await ConversationCache(FakeRecords().transcripts).open(row, SCOPE)
 
 
 def turn(talk: Conversation, **fields: object) -> list[str]:

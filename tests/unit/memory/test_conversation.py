@@ -18,7 +18,6 @@ from tests.fakes.memory import (
     SCOPE,
     START,
     TRANSCRIPT,
-    CountingDisk,
     CountingTranscripts,
     FakeRecords,
     exchange,
@@ -54,7 +53,7 @@ def kinds(record: TurnRecord, kind: str) -> list[object]:
 async def test_the_window_moves_by_half_when_it_is_full(tmp_path: Path) -> None:
     """At 100 messages to 50, at 150 to 100; each move brings one new snapshot, with the next turn."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts, window=100).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts, window=100).open(row(), SCOPE)
     held = await hold(conversation, records, 101)
     marks = {n: record for n, record in enumerate(held) if kinds(record, "mark")}
     assert list(marks) == [49, 74, 99]
@@ -67,7 +66,7 @@ async def test_the_window_moves_by_half_when_it_is_full(tmp_path: Path) -> None:
 async def test_the_window_moves_to_the_beginning_of_a_turn(tmp_path: Path) -> None:
     """Never into the middle of a tool exchange, whatever the turns' sizes."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts, window=20).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts, window=20).open(row(), SCOPE)
     for _ in range(30):
         await hold(conversation, records, 1, tools=3)
         assert conversation.replay_from % 8 == 0
@@ -78,9 +77,7 @@ async def test_the_window_moves_to_the_beginning_of_a_turn(tmp_path: Path) -> No
 async def test_a_consolidation_that_does_not_come_lets_no_prompt_grow_for_ever(tmp_path: Path) -> None:
     """Twice the window, then a mark moves it; the pointer stays, so that nothing of it goes unsummarised."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts, window=20, consolidates=True).open(
-        row(), SCOPE
-    )
+    conversation = await ConversationCache(records.transcripts, window=20, consolidates=True).open(row(), SCOPE)
     for _ in range(100):
         await hold(conversation, records, 1)
         assert conversation.next_index - conversation.replay_from <= 40
@@ -88,16 +85,14 @@ async def test_a_consolidation_that_does_not_come_lets_no_prompt_grow_for_ever(t
     due = conversation.due(conversation.next_index)
     assert due is not None
     assert (due.start, due.end) == (0, 190)
-    cold = await ConversationCache(tmp_path, records.transcripts, window=20, consolidates=True).open(
-        records.rows[ANN], SCOPE
-    )
+    cold = await ConversationCache(records.transcripts, window=20, consolidates=True).open(records.rows[ANN], SCOPE)
     assert (cold.consolidated, cold.replay_from) == (0, conversation.replay_from)
 
 
 async def test_marks_keep_cold_reads_short_where_the_window_is_wide(tmp_path: Path) -> None:
     """A plain mark every 100 messages, which moves nothing and takes no snapshot."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts, window=1_000).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts, window=1_000).open(row(), SCOPE)
     held = await hold(conversation, records, 120)
     assert [n for n, record in enumerate(held) if kinds(record, "mark")] == [49, 99]
     assert sum(len(kinds(record, "snapshot")) for record in held) == 1
@@ -107,7 +102,7 @@ async def test_marks_keep_cold_reads_short_where_the_window_is_wide(tmp_path: Pa
 async def test_without_a_window_the_last_ten_messages_are_sent(tmp_path: Path) -> None:
     """`memory_window: 0` of seed 004; from a user's message on, and a longer last turn whole."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts, window=0).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts, window=0).open(row(), SCOPE)
     await hold(conversation, records, 80)
     assert len(conversation.messages) == 10
     assert conversation.messages[0]["content"].endswith("question 150")
@@ -119,7 +114,7 @@ async def test_without_a_window_the_last_ten_messages_are_sent(tmp_path: Path) -
 async def test_a_pointer_moves_the_window_and_asks_for_a_snapshot(tmp_path: Path) -> None:
     """Consolidation decides where replay starts; the turn that holds the pointer is replayed whole."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts).open(row(), SCOPE)
     await hold(conversation, records, 10)
     conversation.adopt(exchange(20, 20, before=[build.pointer(11)]))
     assert conversation.replay_from == 10
@@ -128,14 +123,13 @@ async def test_a_pointer_moves_the_window_and_asks_for_a_snapshot(tmp_path: Path
 
 
 async def test_hot_conversations_cost_nothing(tmp_path: Path) -> None:
-    """The very object, no file, no journal; a stranger's commit makes it cold."""
-    records, disk = FakeRecords(), CountingDisk()
-    conversations = ConversationCache(tmp_path, records.transcripts, disk=disk)
+    """The very object, without the journal; a stranger's commit makes it cold."""
+    records = FakeRecords()
+    conversations = ConversationCache(records.transcripts)
     conversation = await conversations.open(row(), SCOPE)
     await hold(conversation, records, 3)
     records.is_down = True
     assert await conversations.open(row(6), SCOPE) is conversation
-    assert disk.calls == {}
     records.is_down = False
     records.commit(exchange(99, 6))
     other = await conversations.open(row(8), SCOPE)
@@ -145,7 +139,7 @@ async def test_hot_conversations_cost_nothing(tmp_path: Path) -> None:
 async def test_few_are_kept(tmp_path: Path) -> None:
     """Beyond the capacity the least recently used goes; `forget` lets one go at once."""
     records = FakeRecords()
-    conversations = ConversationCache(tmp_path, records.transcripts, capacity=2)
+    conversations = ConversationCache(records.transcripts, capacity=2)
     keys = [SessionKey("web", str(n)) for n in range(3)]
     first, second, _ = [await conversations.open(row(key=key), SCOPE) for key in keys]
     assert await conversations.open(row(key=keys[1]), SCOPE) is second
@@ -163,14 +157,14 @@ async def test_new_is_a_fresh_window_before_and_after_the_rename(tmp_path: Path,
     records.commit(exchange(4, 0, transcript="n" * 16))
     if written:
         await SessionFileWriter(tmp_path, records, records.transcripts).close()
-    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(2, "n" * 16), SCOPE)
+    conversation = await ConversationCache(records.transcripts).open(row(2, "n" * 16), SCOPE)
     assert [message["content"][-10:] for message in conversation.messages] == ["question 4", "answer 4"]
 
 
 async def test_a_repeated_or_foreign_record_changes_nothing(tmp_path: Path) -> None:
     """A commit that was answered twice, a control command, a record of the transcript before."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts).open(row(), SCOPE)
     held = await hold(conversation, records, 2)
     before = list(conversation.messages)
     conversation.adopt(held[1])
@@ -181,14 +175,12 @@ async def test_a_repeated_or_foreign_record_changes_nothing(tmp_path: Path) -> N
 
 
 async def test_lost_texts_take_a_new_snapshot(tmp_path: Path) -> None:
-    """A blob that is gone or damaged costs a cached prompt, never a turn."""
+    """A text that is gone or damaged costs a cached prompt, never a turn."""
     records = FakeRecords()
-    conversation = await ConversationCache(tmp_path, records.transcripts).open(row(), SCOPE)
+    conversation = await ConversationCache(records.transcripts).open(row(), SCOPE)
     await hold(conversation, records, 2)
-    await SessionFileWriter(tmp_path, records, records.transcripts).close()
-    for blob in (tmp_path / SCOPE / "blobs").iterdir():
-        blob.write_text("damaged")
-    cold = await ConversationCache(tmp_path, records.transcripts).open(row(4), SCOPE)
+    records.connection.execute("UPDATE file_piece SET data = ?", (b"damaged",))
+    cold = await ConversationCache(records.transcripts).open(row(4), SCOPE)
     assert cold.snapshot is None
     assert len(cold.messages) == 4
     assert [line["kind"] for line in opening(cold, VIEW, "UTC", abilities="", at=4).lines] == ["snapshot"]
@@ -201,13 +193,13 @@ async def test_opening_a_cold_session_costs_its_window_not_its_age(tmp_path: Pat
     for count in (60, 2_500):
         home = tmp_path / str(count)
         records = FakeRecords()
-        conversations = ConversationCache(home, records.transcripts)
+        conversations = ConversationCache(records.transcripts)
         conversation = await conversations.open(row(), SCOPE)
         mirror = SessionFileWriter(home, records, records.transcripts)
         await hold(conversation, records, count, tools=tools)
         await mirror.close()
         counting = CountingTranscripts(records)
-        cold = await ConversationCache(home, counting).open(row(conversation.next_index), SCOPE)
+        cold = await ConversationCache(counting).open(row(conversation.next_index), SCOPE)
         assert list(cold.messages) == list(conversation.messages)
         costs.append(counting.bytes_read / max(len(cold.messages), 50))
     assert costs[1] <= costs[0] * 1.2

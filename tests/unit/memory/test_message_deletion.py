@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent.memory.scopes import attachment_path, transcript_path
+from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.versioning.message_deletions import remove_unreferenced
 from gateway.events import SessionKey
-from gateway.ports import UNINDEX, Line, TurnRecord
+from gateway.ports import UNINDEX, FileKind, Line, TurnRecord
 from gateway.text.deleted_messages import blank_message, find_message
 from tests.fakes.memory import ANN, SCOPE, START, FakeRecords, exchange, turn_name
 from tests.fakes.store import open_inline_store
@@ -27,16 +26,10 @@ THREAD = SessionKey("telegram", "42/7")
 
 
 class BrokenDisk(Disk):
-    """A disk that fails at each removal, or at each write, until it is mended."""
+    """A disk that fails at each write until it is mended."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def remove(self, path: Path) -> None:
-        """Remove, or fail."""
-        if self.name == "remove":
-            raise OSError(errno.EIO, "Input/output error")
-        super().remove(path)
 
     def write(self, fd: int, data: bytes) -> None:
         """Write, or fail."""
@@ -51,13 +44,9 @@ class BrokenDisk(Disk):
         super().replace(path, data)
 
 
-def keep(home: Path, data: bytes) -> str:
+async def keep(records: FakeRecords, data: bytes) -> str:
     """Store bytes in the scope; return their reference."""
-    digest = hashlib.sha256(data).hexdigest()
-    path = attachment_path(home, SCOPE, digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return f"{SCOPE}/{digest}"
+    return f"{SCOPE}/{(await records.files.put(SCOPE, FileKind.ATTACHMENT, data, at=START)).name}"
 
 
 def message_with_files(i: int, mid: str, *files: dict[str, Any], turn: str = "t1") -> Line:
@@ -80,9 +69,9 @@ def deleted(n: int, *mids: str) -> TurnRecord:
     return replace(exchange(n, 2 * n), turn=turn_name(f"d{n}"), lines=lines, to_index=2 * n, inbox=())
 
 
-def remaining_files(home: Path) -> set[bytes]:
+async def remaining_files(records: FakeRecords) -> set[bytes | None]:
     """Return the bytes of all files that are left."""
-    return {path.read_bytes() for path in (home / SCOPE / "attachments").iterdir()}
+    return {await records.files.load(SCOPE, each) for each in await records.files.files(SCOPE)}
 
 
 def text(home: Path) -> str:
@@ -95,37 +84,37 @@ async def stored(records: FakeRecords) -> bytes:
     return b"".join(each.body for each in await records.transcripts.scan(SCOPE))
 
 
-async def clean(home: Path, records: FakeRecords, disk: Disk | None = None) -> None:
+async def clean(records: FakeRecords) -> None:
     """Do as the jobs do that deletions have queued."""
     jobs = await records.engine.writer.submit(
         lambda database: database.execute("SELECT payload FROM job WHERE kind = ?", (UNINDEX,)).fetchall()
     )
     for (payload,) in jobs:
-        await remove_unreferenced(home, disk or Disk(), records.transcripts, SCOPE, json.loads(payload)["files"])
+        await remove_unreferenced(records.files, records.transcripts, SCOPE, json.loads(payload)["files"])
 
 
 async def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
     """Another line of the conversation, or of a second one of the scope, keeps the bytes."""
-    own, both, elsewhere, seen = [keep(tmp_path, data) for data in (b"own", b"both", b"elsewhere", b"seen")]
+    records = FakeRecords()
+    own, both, elsewhere, seen = [await keep(records, data) for data in (b"own", b"both", b"elsewhere", b"seen")]
     photo = {"kind": "image", "name": "a.png", "blob": own, "seen": {"blob": seen, "media_type": "image/png"}}
     shared = {"kind": "image", "name": "b.png", "blob": both}
     document = {"kind": "document", "blob": elsewhere}
-    records = FakeRecords(
-        said(0, "1", photo, shared, document), said(1, "2", shared), said(2, "9", document, key=THREAD)
-    )
+    for record in (said(0, "1", photo, shared, document), said(1, "2", shared), said(2, "9", document, key=THREAD)):
+        records.commit(record)
     mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     records.commit(deleted(3, "1"))
     assert b"words 1" not in await stored(records)
     await mirror.flush()
-    await clean(tmp_path, records)
-    assert remaining_files(tmp_path) == {b"both", b"elsewhere"}
+    await clean(records)
+    assert await remaining_files(records) == {b"both", b"elsewhere"}
     assert "words 1" not in text(tmp_path)
     assert "words 2" in text(tmp_path)
     assert text(tmp_path).count("theirs") == 1
     records.commit(deleted(4, "2"))
-    await clean(tmp_path, records)
-    assert remaining_files(tmp_path) == {b"elsewhere"}
+    await clean(records)
+    assert await remaining_files(records) == {b"elsewhere"}
 
 
 async def test_with_a_full_disk_the_words_leave_the_rows_at_once(tmp_path: Path) -> None:
@@ -144,15 +133,15 @@ async def test_with_a_full_disk_the_words_leave_the_rows_at_once(tmp_path: Path)
     assert "words 1" not in text(tmp_path)
 
 
-async def test_files_that_could_not_be_removed_are_removed_later(tmp_path: Path) -> None:
+async def test_files_that_could_not_be_removed_are_removed_later() -> None:
     """The job that removes them is stored with the deletion, and has their names."""
-    files = [{"kind": "document", "blob": keep(tmp_path, data)} for data in (b"one", b"two")]
-    records = FakeRecords(said(0, "1", *files), deleted(1, "1"))
-    with pytest.raises(OSError, match="Input/output error"):
-        await clean(tmp_path, records, BrokenDisk("remove"))
-    assert len(remaining_files(tmp_path)) == 2
-    await clean(tmp_path, records)
-    assert remaining_files(tmp_path) == set()
+    records = FakeRecords()
+    files = [{"kind": "document", "blob": await keep(records, data)} for data in (b"one", b"two")]
+    records.commit(said(0, "1", *files))
+    records.commit(deleted(1, "1"))
+    assert len(await remaining_files(records)) == 2
+    await clean(records)
+    assert await remaining_files(records) == set()
 
 
 async def test_a_message_is_blanked_wherever_its_turn_is() -> None:
@@ -174,20 +163,22 @@ async def test_a_name_in_a_line_is_no_path(tmp_path: Path) -> None:
     names = ["../../../victim", str(victim), "people/x/../../victim", ""]
     records = FakeRecords(said(0, "1", *({"kind": "document", "blob": name} for name in names)), deleted(1, "1"))
     await SessionFileWriter(tmp_path, records, records.transcripts).close()
-    await clean(tmp_path, records)
+    await clean(records)
     assert victim.exists()
     assert "words 1" not in text(tmp_path)
 
 
 async def test_the_turn_that_tells_of_it_keeps_its_own(tmp_path: Path) -> None:
     """Who deletes a picture and sends it again in the next message has it there."""
-    fact = {"kind": "image", "name": "a.png", "blob": keep(tmp_path, b"again")}
+    records = FakeRecords()
+    fact = {"kind": "image", "name": "a.png", "blob": await keep(records, b"again")}
     again = said(1, "2", fact)
     again = replace(again, lines=(build.forgotten_line("1"), *again.lines))
-    records = FakeRecords(said(0, "1", fact), again)
+    records.commit(said(0, "1", fact))
+    records.commit(again)
     await SessionFileWriter(tmp_path, records, records.transcripts).close()
-    await clean(tmp_path, records)
-    assert remaining_files(tmp_path) == {b"again"}
+    await clean(records)
+    assert await remaining_files(records) == {b"again"}
     assert "words 1" not in text(tmp_path)
     assert "words 2" in text(tmp_path)
 

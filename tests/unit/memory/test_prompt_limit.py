@@ -22,7 +22,7 @@ from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.consolidation_scene import ConsolidationScene, LooseDisk
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
 
 ROOM = 16_000
 TOOLS = 300  # tokens of the tools' schemas
@@ -36,7 +36,6 @@ class WindowScene:
         self.world = ConsolidationScene(home, turns=0)
         self.world.prompt_limit = self.prompt_limit = room
         self.world.disk = LooseDisk()
-        self.disk = CountingDisk()
         self.window = window
         self.conversations = self.opened()
         self.prompts: list[Sequence[Any]] = []
@@ -45,12 +44,10 @@ class WindowScene:
     def opened(self) -> ConversationCache:
         """Return conversations as a fresh process has them."""
         return ConversationCache(
-            self.world.home,
             self.world.records.transcripts,
             window=self.window,
             consolidates=True,
             flush=4_000,
-            disk=self.disk,
         )
 
     async def open(self, conversations: ConversationCache | None = None) -> Conversation:
@@ -158,14 +155,10 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
     talk = WindowScene(tmp_path)
     heaviest = 0
     work: dict[str, Counter[str]] = {"young": Counter(), "old": Counter()}
-    read: dict[str, int] = {}
     while (await talk.open()).next_index < 10_000:
         stretch = "young" if 500 <= talk.n < 620 else "old" if 2_500 <= talk.n < 2_620 else ""
-        before = talk.disk.bytes_read
         with count_calls(work[stretch]) if stretch else nullcontext():
             await talk.turn(*sizes(talk.n % 500 + 1, seeded(talk.n % 500)))
-        if stretch:
-            read[stretch] = read.get(stretch, 0) + talk.disk.bytes_read - before
         heaviest = max(heaviest, talk.reckoned)
         assert talk.reckoned <= ROOM, talk.n
         assert talk.n % 20 or talk.reckoned == talk.weight()  # what is carried along is what is there
@@ -184,7 +177,6 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
     assert [each.start for each in entries] == [0, *(each.end for each in entries[:-1])]
     assert entries[-1].end == conversation.consolidated >= conversation.replay_from
     assert not talk.world.jobs.jobs
-    assert read == {"young": 0, "old": 0}
     ratio = work["old"]["agent"] / work["young"]["agent"]
     record_property("figure", f"10,000 messages: heaviest prompt {heaviest} of {ROOM}, work old/young {ratio:.2f}")
     assert ratio <= 1.15
@@ -233,7 +225,7 @@ async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -
         talk = WindowScene(tmp_path / str(window), window=window, room=2_500)
         # With `memory_window: 0` nothing consolidates, whatever the model could do.
         talk.conversations = ConversationCache(
-            tmp_path / str(window), talk.world.records.transcripts, window=window, consolidates=not window, flush=4_000
+            talk.world.records.transcripts, window=window, consolidates=not window, flush=4_000
         )
         for n in range(200):
             await talk.turn(*sizes(n + 1, seeded(n)))

@@ -30,7 +30,7 @@ def view(memory: str = "- tea", *, user: str = "Ann", soul: str = "", shared: st
 
 async def conversation(tmp_path: Path) -> Conversation:
     """Return a conversation that has not begun."""
-    return await ConversationCache(tmp_path, FakeRecords().transcripts).open(ROW, SCOPE)
+    return await ConversationCache(FakeRecords().transcripts).open(ROW, SCOPE)
 
 
 def begin(talk: Conversation, memory: MemoryView, zone: str = ZONE, abilities: str = "look") -> TurnOpening:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.scopes import blob_path, person_of, quote, scope_folder, scope_of, transcript_path
+from agent.memory.scopes import person_of, quote, scope_folder, scope_of, transcript_path
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 
 
@@ -82,12 +82,6 @@ def test_what_is_no_scope_has_no_folder(tmp_path: Path, scope: str) -> None:
     """A path is never built from what was not quoted."""
     with pytest.raises(ValueError, match="not a scope"):
         scope_folder(tmp_path, scope)
-
-
-def test_a_blob_is_named_by_a_digest_or_not_at_all(tmp_path: Path) -> None:
-    """A transcript that names `../x` as a blob reads nothing."""
-    with pytest.raises(ValueError, match="not a sha256"):
-        blob_path(tmp_path, "shared", "../../etc/passwd")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.scopes import blob_path, transcript_path
+from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain, segment_path, transcript_of_archive
@@ -24,7 +24,6 @@ from agent.memory.storage.session_file_writer import (
     list_session_files,
     read_session_file,
 )
-from agent.memory.storage.text_blobs import digest_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.errors import ScopeBehind, StoreUnavailable
 from gateway.events import SessionKey
@@ -185,18 +184,6 @@ async def test_a_turn_that_was_written_before_a_crash_is_written_once(tmp_path: 
     assert path_of(tmp_path).read_bytes() == whole
     assert turns(path_of(tmp_path)) == names(0, 1, 2, 3)
     assert not records.stored
-
-
-async def test_texts_are_there_before_the_line_that_names_them(tmp_path: Path) -> None:
-    """A snapshot line never names a text that a crash could have kept from the disk."""
-    digest = digest_of("soul")
-    taken = build.snapshot(1, {"SOUL": digest}, "UTC", 0, replay_from=0, rev="r")
-    records = FakeRecords(exchange(0, 0, before=[taken], blobs={digest: "soul"}))
-    with pytest.raises(ProcessCrash):
-        await mirror_of(tmp_path, records, DyingDisk(at=0, error=ProcessCrash(), only="sessions")).flush()
-    assert blob_path(tmp_path, SCOPE, digest).read_text() == "soul"
-    assert blob_path(tmp_path, SCOPE, digest).stat().st_mode & 0o777 == 0o600
-    assert not path_of(tmp_path).exists()
 
 
 async def test_a_record_without_an_end_gets_one(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ async def test_the_next_prompt_is_the_one_from_before(tmp_path: Path) -> None:
     records = FakeRecords()
     records.rows[ANN] = session(TRANSCRIPT, 8)
     await adopt(tmp_path, records)
-    conversation = await ConversationCache(tmp_path, records.transcripts).open(records.rows[ANN], SCOPE)
+    conversation = await ConversationCache(records.transcripts).open(records.rows[ANN], SCOPE)
     said = [str(each["content"])[-10:] for each in conversation.messages]
     assert (len(said), said[0]) == (4, "question 2")
 

@@ -292,11 +292,11 @@ class PiecewiseBlobs(FakeBlobs):
         self.largest = max(self.largest, len(data or b""))
         return data
 
-    async def read_at(self, reference: str, start: int, length: int) -> bytes:
-        """Note a piece."""
-        data = await super().read_at(reference, start, length)
-        self.largest = max(self.largest, len(data))
-        return data
+    async def stream(self, reference: str) -> AsyncIterator[bytes]:
+        """Note each piece."""
+        async for piece in super().stream(reference):
+            self.largest = max(self.largest, len(piece))
+            yield piece
 
 
 async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSession) -> None:
@@ -320,10 +320,10 @@ async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.C
     """Forgotten while it is handed out: the visitor's browser sees a broken download, not a short file."""
 
     class VanishingBlobs(FakeBlobs):
-        async def read_at(self, reference: str, start: int, length: int) -> bytes:
-            if start:
+        async def stream(self, reference: str) -> AsyncIterator[bytes]:
+            async for piece in super().stream(reference):
+                yield piece
                 raise FileUnavailable("it is lost")
-            return await super().read_at(reference, start, length)
 
     services = FakePageServices(blobs=VanishingBlobs())
     blob = await services.blobs.put("people/ann", bytes(3_000_000))

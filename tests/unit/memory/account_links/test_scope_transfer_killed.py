@@ -6,7 +6,6 @@ Every ninth change here; `EVERY_STEP=1 python -m pytest tests/unit/memory/links`
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -19,14 +18,20 @@ from typing import Any
 import pytest
 
 from agent.memory.account_links.memory_merge import MemoryMerger
-from agent.memory.account_links.scope_transfer import blank_answer, merge_scope_files, split_scope_files
+from agent.memory.account_links.scope_transfer import (
+    blank_answer,
+    merge_scope_files,
+    split_scope_files,
+    split_stored_files,
+)
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount
-from gateway.ports import DocumentChange, DocumentState, ScopeMove
+from gateway.ports import DocumentChange, DocumentState, FileKind, ScopeMove
 from gateway.store.sqlite import schema
 from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.documents import FakeDocuments, run
+from tests.fakes.memory import FakeRecords
 
 ANN, BOB = "pocket%3aann", "pocket%3abob"
 AT = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
@@ -140,11 +145,7 @@ def separating(home: Path, disk: CountdownDisk) -> None:
     with documents_of(home, disk) as documents:
         merger = MemoryMerger(home=home, changes=documents, disk=disk)
         run(merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, lambda _: "", ANN))
-    needed, staying = [
-        set(re.findall(r"[0-9a-f]{64}", "".join(path.read_text() for path in (home / scope).glob("sessions/*.jsonl"))))
-        for scope in (UNLINK.target, UNLINK.source)
-    ]
-    split_scope_files(home, disk, UNLINK, needed=needed, staying=staying)
+    split_scope_files(home, disk, UNLINK)
 
 
 def state(home: Path) -> dict[str, Any]:
@@ -212,20 +213,32 @@ def test_apart_again_each_has_its_own(one: Path) -> None:
         assert f"{others} knows" not in versions
 
 
-def test_files_go_with_the_conversations_that_name_them(one: Path) -> None:
-    """What both name is in both places, and what is not named by the one that leaves stays where it is."""
+def test_corrupt_lines_go_with_their_conversation(one: Path) -> None:
+    """Those of the one that leaves, once."""
     source, target, disk = one / "people" / ANN, one / "people" / BOB, Disk()
-    mine, theirs, both = ("a" * 64, "b" * 64, "c" * 64)
-    for digest in (mine, theirs, both):
-        disk.replace(source / "attachments" / digest, digest.encode())
     disk.replace(source / "sessions" / f"{BOB}.jsonl.corrupt", b"{bob\n")
     for _ in range(2):
-        split_scope_files(one, disk, UNLINK, needed={theirs, both}, staying={mine, both})
-        assert {path.name for path in (source / "attachments").iterdir()} == {mine, both}
-        assert {path.name for path in (target / "attachments").iterdir()} == {theirs, both}
-        assert (target / "attachments" / both).read_bytes() == both.encode()
+        split_scope_files(one, disk, UNLINK)
         assert (target / "sessions" / f"{BOB}.jsonl.corrupt").read_bytes() == b"{bob\n"
         assert not (source / "sessions" / f"{BOB}.jsonl.corrupt").exists()
+
+
+def test_files_go_with_the_conversations_that_name_them() -> None:
+    """What both name is in both scopes, and what is not named by the one that leaves stays where it is."""
+    files = FakeRecords().files
+
+    def digests(scope: str) -> set[str]:
+        return {each.name for each in run(files.files(scope, FileKind.ATTACHMENT))}
+
+    mine, theirs, both = (
+        run(files.put(UNLINK.source, FileKind.ATTACHMENT, data, at=AT)).name for data in (b"a", b"b", b"c")
+    )
+    run(files.put(UNLINK.source, FileKind.TEXT, b"the prompt of both", at=AT))
+    for _ in range(2):
+        run(split_stored_files(files, UNLINK, {theirs, both}, {mine, both}))
+        assert digests(UNLINK.source) == {mine, both}
+        assert digests(UNLINK.target) == {theirs, both}
+        assert run(files.files(UNLINK.source, FileKind.TEXT)) == []
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"q": "bob"}'}}

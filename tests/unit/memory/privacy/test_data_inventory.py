@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of
+from agent.memory.privacy.data_inventory import DataKind, kind_of
 from tests.fakes.home_files import unknown_files
-from tests.fakes.memory import START
 
 DIGEST = "a" * 64
 
@@ -18,9 +17,7 @@ DIGEST = "a" * 64
     [
         ("people/telegram%3a42/sessions/telegram%3a42.jsonl", DataKind.TRANSCRIPTS),
         ("people/telegram%3a42/sessions/telegram%3a42.abcd.tq2.jsonl.corrupt", DataKind.TRANSCRIPTS),
-        (f"chats/slack%3ac1/blobs/{DIGEST}", DataKind.TRANSCRIPTS),
-        (f"chats/slack%3ac1/attachments/{DIGEST}", DataKind.FILES),
-        (f"chats/slack%3ac1/attachments/.{DIGEST}.0a1b2c3d-4e5f6071.tmp", DataKind.FILES),
+        (f"chats/slack%3ac1/bytes/.{DIGEST}-0a1b2c3d.4e5f6071.tmp", DataKind.FILES),
         ("people/a/files/deep/own.txt", DataKind.FILES),
         (f"people/a/bytes/{DIGEST}-0a1b2c3d", DataKind.FILES),
         ("people/a/exports/export-1.zip", DataKind.FILES),
@@ -52,7 +49,7 @@ def test_each_file_has_its_kind(path: str, kind: DataKind) -> None:
         "people/a/memory/feelings.db",
         "people/a/profile.json",
         "people/a/sessions/raw/1.jsonl",
-        f"people/a/attachments/thumb-{DIGEST}",
+        f"people/a/bytes/thumb-{DIGEST}",
         "telemetry.json",
         "people/a/memory/.secret",
     ],
@@ -63,19 +60,3 @@ def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text("x")
     assert unknown_files(tmp_path) == [path]
-
-
-def test_counts_are_of_one_scope(tmp_path: Path) -> None:
-    """Files of this folder alone, and of an empty one 0, beside what the store counts."""
-    mine, other = tmp_path / "people/a", tmp_path / "people/b"
-    for folder in (mine, other):
-        (folder / "memory").mkdir(parents=True)
-    (mine / "attachments").mkdir()
-    (mine / "attachments" / ("0" * 64)).write_text("x")
-    found = count_scope(
-        tmp_path, "people/a", remembered=3, summaries=2, notes=1, staged_changes=2, conversations=1, since=START
-    )
-    assert (found.waiting, found.since, found.files) == (2, START, 1)
-    assert (found.remembered, found.summaries, found.notes, found.conversations) == (3, 2, 1, 1)
-    empty = count_scope(tmp_path, "people/nobody")
-    assert (empty.remembered, empty.conversations, empty.files, empty.since) == (0, 0, 0, None)

@@ -9,13 +9,10 @@ from typing import Any
 
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_jobs import ExportJobs
-from agent.memory.scopes import attachment_path
 from agent.memory.storage import transcript_lines as build
 from gateway.events import Attachment, OutboundMessage, SessionKey
-from gateway.ports import Job, PendingDelivery
+from gateway.ports import FileKind, Job, PendingDelivery
 from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FakeRecords
-
-DIGEST = "ab" * 32
 
 
 @dataclass
@@ -31,20 +28,19 @@ class HeldOutbox:
 
 async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Path) -> None:
     """Undelivered after a day: kept, uncounted. Delivered, or a week old: gone, and gone twice is gone once."""
-    path = attachment_path(tmp_path, SCOPE, DIGEST)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"zip")
+    records = FakeRecords()
+    digest = (await records.files.put(SCOPE, FileKind.ATTACHMENT, b"zip", at=START)).name
     message = OutboundMessage(
         id="t.1",
         key=ANN,
         text="",
-        attachments=(Attachment(kind="document", name="e.zip", size=3, blob=f"{SCOPE}/{DIGEST}"),),
+        attachments=(Attachment(kind="document", name="e.zip", size=3, blob=f"{SCOPE}/{digest}"),),
     )
     outbox = HeldOutbox([PendingDelivery(message=message, parts=(), preview=None)])
     now = START
     # None of these is asked.
     parts: dict[str, Any] = dict.fromkeys(
-        ("usage", "session", "transcripts", "documents", "history", "files", "staging", "limit")
+        ("usage", "session", "transcripts", "documents", "history", "staging", "limit")
     )
 
     def clock() -> datetime:
@@ -53,24 +49,25 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
     exports = ExportJobs(
         home=tmp_path,
         jobs=FakeJobs(),
-        records=FakeRecords(),
+        records=records,
+        files=records.files,
         outbox=outbox,  # type: ignore[arg-type]  # as much of one as is asked
         zone=lambda _: "UTC",
         now=clock,
         **parts,
     )
-    payload = {"key": str(ANN), "digests": [DIGEST], "since": build.format_time(START)}
+    payload = {"key": str(ANN), "digests": [digest], "since": build.format_time(START)}
     job = Job(id="unexport:1", kind="unexport", scope=SCOPE, payload=payload, due_at=START)
     now = START + timedelta(days=1)
     later = await exports.unexport(job)
     assert isinstance(later, RetryJobLater)
     assert not later.counts
-    assert path.exists()
+    assert await records.files.files(SCOPE)
     now = START + timedelta(days=8)
     assert await exports.unexport(job) is None
-    assert not path.exists()
+    assert not await records.files.files(SCOPE)
     assert await exports.unexport(job) is None
-    path.write_bytes(b"zip")
+    await records.files.put(SCOPE, FileKind.ATTACHMENT, b"zip", at=START)
     now, outbox.waiting = START + timedelta(days=1), []
     assert await exports.unexport(job) is None
-    assert not path.exists()
+    assert not await records.files.files(SCOPE)

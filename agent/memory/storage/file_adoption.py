@@ -1,0 +1,150 @@
+"""Take over the files of scopes that earlier releases have kept in folders: attachments, snapshot texts, long results.
+
+Workspaces are taken over at every start, because operators put files there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from agent.files.workspace_adoption import adopt_workspace, remove_adopted
+from agent.memory.scopes import list_scopes, scope_folder
+from gateway.ports import BYTES, FileKind, FileStore
+
+log = structlog.get_logger(__name__)
+
+_FOLDERS = {"attachments": FileKind.ATTACHMENT, "blobs": FileKind.TEXT, "results": FileKind.RESULT}
+_EXPORTS, _WORKSPACE = "exports", "files"
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_OUTSIDE = re.compile(r"([0-9a-f]{64})-[0-9a-f]{8}\Z")
+_LEFT = "backups/not-adopted"  # in a home: files that are not what their names say, or that no workspace can have
+_AT_ONCE, _MOST_BYTES = 64, 8 * 1024 * 1024  # files, and bytes of them, that are stored together
+_REPORT_EVERY = 50  # scopes
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundFile:
+    """A file in a folder of an earlier release."""
+
+    path: Path
+    kind: FileKind
+    digest: str
+    size: int
+    at: datetime
+
+
+async def adopt_files(home: Path, files: FileStore) -> int:
+    """Store the files of every scope and remove them from their folders; return their number.
+
+    A file is removed once its row is durable and has its digest. One that is not what its name says is set aside in
+    `backups/not-adopted`. Idempotent; a kill interrupts it. Raises OSError and StoreUnavailable.
+    """
+    scopes, count, damaged = ["", *await asyncio.to_thread(list_scopes, home)], 0, 0
+    for n, scope in enumerate(scopes, start=1):
+        folder = scope_folder(home, scope)
+        for some in _in_parts(await asyncio.to_thread(lambda folder=folder: list(_scan(folder)))):  # type: ignore[misc]
+            stored = await asyncio.gather(*(_store(files, scope, each) for each in some))
+            count += sum(stored)
+            await asyncio.to_thread(_end, home, dict(zip((each.path for each in some), stored, strict=True)))
+            damaged += len(some) - sum(stored)
+        count += await _adopt_large(folder, scope, files)
+        await asyncio.to_thread(_remove_folders, folder)
+        if not n % _REPORT_EVERY:
+            log.info("memory.adopting_files", scopes=n, of=len(scopes), files=count)
+    if count or damaged:
+        log.info("memory.files_adopted", scopes=len(scopes), files=count, damaged=damaged)
+    return count
+
+
+async def adopt_workspaces(home: Path, files: FileStore) -> int:
+    """Store what is in the folders `files/` of all scopes, and remove it there; return the number of new files.
+
+    What a workspace cannot have is set aside in `backups/not-adopted`. Idempotent; a kill interrupts it.
+    """
+    count = 0
+    for scope in ["", *await asyncio.to_thread(list_scopes, home)]:
+        folder = scope_folder(home, scope) / _WORKSPACE
+        if await asyncio.to_thread(lambda folder=folder: folder.is_dir() and not folder.is_symlink()):  # type: ignore[misc]
+            count += await adopt_workspace(folder, scope, files)
+            left = await remove_adopted(folder, scope, files)
+            await asyncio.to_thread(_set_aside, home, left)
+            await asyncio.to_thread(shutil.rmtree, folder)
+    return count
+
+
+async def _store(files: FileStore, scope: str, file: _FoundFile) -> bool:
+    """Store a file; return False for one that is not what its name says."""
+    data = await asyncio.to_thread(file.path.read_bytes)
+    if await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest()) != file.digest:
+        return False
+    stored = await files.put(scope, file.kind, data, at=file.at)
+    return stored.digest == file.digest and stored.size == len(data)
+
+
+async def _adopt_large(folder: Path, scope: str, files: FileStore) -> int:
+    """Store the large files of a lost store, whose names are not known, as attachments; return their number."""
+    known = {each.place for each in await files.files(scope)}
+    count = 0
+    for path in await asyncio.to_thread(lambda: sorted((folder / BYTES).glob("*"))):
+        match = _OUTSIDE.match(path.name)
+        if match is not None and path.name not in known:
+            at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            if await _store(files, scope, _FoundFile(path, FileKind.ATTACHMENT, match[1], path.stat().st_size, at)):
+                await asyncio.to_thread(path.unlink)
+                count += 1
+    return count
+
+
+def _scan(folder: Path) -> Iterator[_FoundFile]:
+    for name, kind in _FOLDERS.items():
+        for path in sorted((folder / name).glob("*")):
+            about = path.lstat()
+            if _DIGEST.match(path.name) and path.is_file() and not path.is_symlink():
+                at = datetime.fromtimestamp(about.st_mtime, UTC)
+                yield _FoundFile(path, kind, path.name, about.st_size, at)
+
+
+def _in_parts(files: Sequence[_FoundFile]) -> Iterator[Sequence[_FoundFile]]:
+    """Yield *files* in parts that fit in memory."""
+    part: list[_FoundFile] = []
+    for each in files:
+        if part and (len(part) == _AT_ONCE or sum(one.size for one in part) + each.size > _MOST_BYTES):
+            yield part
+            part = []
+        part.append(each)
+    if part:
+        yield part
+
+
+def _end(home: Path, files: Mapping[Path, bool]) -> None:
+    """Remove the files that are stored, and set the others aside."""
+    for path, is_stored in files.items():
+        if is_stored:
+            path.unlink(missing_ok=True)
+    _set_aside(home, [path for path, is_stored in files.items() if not is_stored])
+
+
+def _set_aside(home: Path, paths: Sequence[Path]) -> None:
+    for path in paths:
+        target = home / _LEFT / path.relative_to(home)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.warning("memory.file_not_adopted", file=str(target.parent))
+        with suppress(FileNotFoundError):
+            path.replace(target)
+
+
+def _remove_folders(folder: Path) -> None:
+    """Remove the folders of earlier releases, with exports that were being made."""
+    for name in (*_FOLDERS, _EXPORTS):
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            shutil.rmtree(folder / name)
