@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,6 +17,7 @@ from gateway.ports.access import (
     AccessListing,
     AccessStatus,
     DecisionOutcome,
+    DecisionRefused,
     PersonAccess,
     PersonQuota,
 )
@@ -25,23 +26,17 @@ from gateway.text.text_units import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself
 _MOST = 40  # lines that one answer shows
-_GOOD = frozenset({DecisionOutcome.DONE, DecisionOutcome.SAME})
-
-DECISION_SENTENCES: Mapping[DecisionOutcome, str] = {
+_DECIDED: Mapping[tuple[str, DecisionOutcome], str] = {
+    ("allow", DecisionOutcome.DONE): "people.allowed",
+    ("allow", DecisionOutcome.SAME): "people.allowed_already",
+    ("block", DecisionOutcome.DONE): "people.blocked",
+    ("block", DecisionOutcome.SAME): "people.blocked_already",
+}
+_REFUSED: Mapping[DecisionOutcome, str] = {
     DecisionOutcome.NOBODY: "people.nobody",
     DecisionOutcome.ELSEWHERE: "people.elsewhere",
     DecisionOutcome.NO_PERSON: "quota.no_person",
-}
-_ALLOW: Mapping[DecisionOutcome, str] = {
-    **DECISION_SENTENCES,
-    DecisionOutcome.DONE: "people.allowed",
-    DecisionOutcome.SAME: "people.allowed_already",
     DecisionOutcome.BLOCKED_AS: "people.blocked_as",
-}
-_BLOCK: Mapping[DecisionOutcome, str] = {
-    **DECISION_SENTENCES,
-    DecisionOutcome.DONE: "people.blocked",
-    DecisionOutcome.SAME: "people.blocked_already",
     DecisionOutcome.SET_OWNER: "people.owner_set",
     DecisionOutcome.OWNER: "people.owner_claimed",
     DecisionOutcome.ONLY_LET_IN: "people.only_let_in",
@@ -65,21 +60,28 @@ _DECIDE = CommandNeed(direct=Role.OWNER, shared=Role.OWNER)
 @command("allow", who=Role.OWNER)
 async def allow(context: CommandContext) -> CommandReply:
     """Admit a user or chat, given by id, mention, `here`, or as a reply to the user's message."""
-    subject = subject_of(context, context.args)
-    if not subject:
-        return _ask(context, "people.allow_whom")
-    decision = await context.services.people.access.allow(subject, context.decider, here=context.key.channel)
-    return _decision_reply(context, decision, _ALLOW)
+    return await _decide(context, "allow", context.services.people.access.allow, "people.allow_whom")
 
 
 @command("block", who=Role.OWNER)
 async def block(context: CommandContext) -> CommandReply:
     """Block a user or chat, whatever else admits them."""
+    return await _decide(context, "block", context.services.people.access.block, "people.block_whom")
+
+
+async def _decide(
+    context: CommandContext, what: str, decide: Callable[..., Awaitable[AccessDecision]], how: str
+) -> CommandReply:
+    """Return the reply to a decision about the subject of the command, or the sentence *how* without a subject."""
     subject = subject_of(context, context.args)
     if not subject:
-        return _ask(context, "people.block_whom")
-    decision = await context.services.people.access.block(subject, context.decider, here=context.key.channel)
-    return _decision_reply(context, decision, _BLOCK)
+        return CommandReply(text=context.translate(how), is_private=True, outcome="refused")
+    try:
+        decision = await decide(subject, context.decider, here=context.key.channel)
+    except DecisionRefused as error:
+        return _refusal(context, error)
+    text = context.translate(_DECIDED[what, decision.ruling], whom=format_id(decision.whom))
+    return CommandReply(text=text, is_private=True, whom=decision.whom)
 
 
 @command("people", who=Role.OWNER, looks=True, is_control=True)
@@ -106,23 +108,6 @@ def subject_of(context: CommandContext, text: str) -> str:
     return subject or ("" if by in (UNKNOWN, message.sender.id) else by)
 
 
-def _ask(context: CommandContext, sentence: str) -> CommandReply:
-    return CommandReply(text=context.translate(sentence), is_private=True, outcome="refused")
-
-
-def _decision_reply(
-    context: CommandContext, decision: AccessDecision, sentences: Mapping[DecisionOutcome, str]
-) -> CommandReply:
-    is_good = decision.ruling in _GOOD
-    text = context.translate(sentences[decision.ruling], whom=format_id(decision.whom), other=format_id(decision.other))
-    return CommandReply(
-        text=text,
-        is_private=True,
-        whom=decision.whom if decision.ruling not in (DecisionOutcome.NOBODY, DecisionOutcome.ELSEWHERE) else "",
-        outcome="done" if is_good else "refused",
-    )
-
-
 def _line(context: CommandContext, each: AccessListing) -> str:
     whom = f"`{format_id(f'{each.channel}:{each.who}')}`"
     name = safe_display_name(each.name)
@@ -145,18 +130,17 @@ async def quota(context: CommandContext) -> CommandReply:
         return _list_quotas(context)
     text, change = _parse(context.args)
     subject = subject_of(context, text)
-    person = access.find_person(subject, here=context.key.channel) if subject and " " not in subject else None
-    if person is None:
+    if not subject or " " in subject:
         return CommandReply(text=context.translate("quota.how"), is_private=True, outcome="refused")
-    if isinstance(person, AccessDecision):
-        return _refusal(context, person)
+    try:
+        person = access.find_person(subject, here=context.key.channel)
+    except DecisionRefused as error:
+        return _refusal(context, error)
     if change is None:
         return CommandReply(text=await _describe(context, person), is_private=True, whom=person.whom)
     wanted = replace(person.quota, **change) if change else NO_QUOTA
     decision = await access.set_quota(subject, wanted, context.decider, here=context.key.channel)
     done = access.find_person(subject, here=context.key.channel)
-    if isinstance(done, AccessDecision):
-        return _refusal(context, done)
     key = "quota.same" if decision.ruling is DecisionOutcome.SAME else "quota.set" if wanted else "quota.removed"
     lines = [context.translate(key, whom=format_id(person.whom)), await _describe(context, done)]
     return CommandReply(text="\n".join(lines), is_private=True, whom=person.whom)
@@ -228,8 +212,7 @@ def _use(context: CommandContext, allowance: CapAllowance) -> str:
     return f"{line} {context.translate('quota.resets', until=until)}"
 
 
-def _refusal(context: CommandContext, decision: AccessDecision) -> CommandReply:
-    text = context.translate(
-        DECISION_SENTENCES[decision.ruling], whom=format_id(decision.whom), other=format_id(decision.other)
-    )
-    return CommandReply(text=text, is_private=True, outcome="refused")
+def _refusal(context: CommandContext, error: DecisionRefused) -> CommandReply:
+    text = context.translate(_REFUSED[error.ruling], whom=format_id(error.whom), other=format_id(error.other))
+    is_subject = error.ruling not in (DecisionOutcome.NOBODY, DecisionOutcome.ELSEWHERE)
+    return CommandReply(text=text, is_private=True, whom=error.whom if is_subject else "", outcome="refused")

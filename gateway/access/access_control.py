@@ -23,6 +23,7 @@ from gateway.ports.access import (
     AuditEntry,
     DecisionActor,
     DecisionOutcome,
+    DecisionRefused,
     PersonAccess,
     PersonQuota,
 )
@@ -63,57 +64,42 @@ class AccessControlService:
 
     async def allow(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Admit an account or chat."""
-        found = self._somebody(text, here)
-        if isinstance(found, AccessDecision):
-            return found
-        channel, entry = found
+        channel, entry = self._somebody(text, here)
         whom = f"{channel}:{entry}"
         if self._is_owner(channel, entry):
             return AccessDecision(ruling=DecisionOutcome.SAME, whom=whom)
-        elsewhere = self._blocked_elsewhere(channel, entry)
-        if elsewhere:
-            return AccessDecision(ruling=DecisionOutcome.BLOCKED_AS, whom=whom, other=elsewhere)
+        if elsewhere := self._blocked_elsewhere(channel, entry):
+            raise DecisionRefused(DecisionOutcome.BLOCKED_AS, whom, elsewhere)
         return await self._put(channel, entry, AccessStatus.ALLOWED, decider, "allow")
 
     async def block(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Block an account or chat."""
-        found = self._somebody(text, here)
-        if isinstance(found, AccessDecision):
-            return found
-        channel, entry = found
+        channel, entry = self._somebody(text, here)
         if entry.grants not in (AdmissionGrant.USER, AdmissionGrant.CHAT, AdmissionGrant.GUILD):
-            return AccessDecision(ruling=DecisionOutcome.ONLY_LET_IN, whom=f"{channel}:{entry}")
+            raise DecisionRefused(DecisionOutcome.ONLY_LET_IN, f"{channel}:{entry}")
         if entry.grants is AdmissionGrant.USER and self._is_owner(channel, entry):
             is_set = self._roster.is_set_owner(channel, entry.id)
-            return AccessDecision(
-                ruling=DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.OWNER, whom=f"{channel}:{entry}"
-            )
+            raise DecisionRefused(DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.OWNER, f"{channel}:{entry}")
         return await self._put(channel, entry, AccessStatus.BLOCKED, decider, "block")
 
     async def remove(self, text: str, decider: DecisionActor) -> AccessDecision:
         """Revoke a decision, so that the settings apply again. Ownership is not revoked here."""
-        found = self._read(text, "")
-        if isinstance(found, AccessDecision):
-            return found
-        channel, entry = found
+        channel, entry = self._read(text, "")
         whom = f"{channel}:{entry}"
         member = self._roster.access.members().get((channel, str(entry)))
         if member is None:
             policy = self._roster.policies[channel]
             is_set = entry in policy.entries or str(entry) in policy.owners
-            return AccessDecision(ruling=DecisionOutcome.BY_SETTING if is_set else DecisionOutcome.UNLISTED, whom=whom)
+            raise DecisionRefused(DecisionOutcome.BY_SETTING if is_set else DecisionOutcome.UNLISTED, whom)
         if member.standing is AccessStatus.OWNER:
-            return AccessDecision(ruling=DecisionOutcome.OWNER, whom=whom)
+            raise DecisionRefused(DecisionOutcome.OWNER, whom)
         return await self.forget(member, decider, "remove")
 
-    def find_person(self, text: str, *, here: str = "") -> PersonAccess | AccessDecision:
-        """Return the person of an account, or the decision that says why *text* names none."""
-        found = self._somebody(text, here)
-        if isinstance(found, AccessDecision):
-            return found
-        channel, entry = found
+    def find_person(self, text: str, *, here: str = "") -> PersonAccess:
+        """Return the person of an account; raise DecisionRefused if *text* names none."""
+        channel, entry = self._somebody(text, here)
         if entry.grants is not AdmissionGrant.USER:
-            return AccessDecision(ruling=DecisionOutcome.NO_PERSON, whom=f"{channel}:{entry}")
+            raise DecisionRefused(DecisionOutcome.NO_PERSON, f"{channel}:{entry}")
         accounts = tuple(dict.fromkeys(self._accounts(channel, entry)))
         is_owner = self._is_owner(channel, entry)
         return PersonAccess(
@@ -134,8 +120,6 @@ class AccessControlService:
     ) -> AccessDecision:
         """Set the caps of a person: the decision replaces those under all accounts of the person."""
         person = self.find_person(text, here=here)
-        if isinstance(person, AccessDecision):
-            return person
         if quota == person.quota:
             return AccessDecision(ruling=DecisionOutcome.SAME, whom=person.whom)
         notes = self._quotas.notes_that_set(quota, person.whom, person.accounts)
@@ -147,27 +131,21 @@ class AccessControlService:
     async def make_owner(self, text: str, decider: DecisionActor) -> AccessDecision:
         """Make a person an owner: the operator's, or another owner's decision."""
         person = self.find_person(text)
-        if isinstance(person, AccessDecision):
-            return person
         if person.is_owner:
             return AccessDecision(ruling=DecisionOutcome.SAME, whom=person.whom)
         if person.blocked_as:
-            return AccessDecision(ruling=DecisionOutcome.BLOCKED_AS, whom=person.whom, other=person.blocked_as)
+            raise DecisionRefused(DecisionOutcome.BLOCKED_AS, person.whom, person.blocked_as)
         channel, _, user = person.whom.partition(":")
         return await self._put(channel, AllowEntry.parse(user), AccessStatus.OWNER, decider, "owner add")
 
     async def disown(self, text: str, decider: DecisionActor) -> AccessDecision:
         """Take back an ownership that was claimed by a code."""
-        found = self._read(text, "")
-        if isinstance(found, AccessDecision):
-            return found
-        channel, entry = found
+        channel, entry = self._read(text, "")
         member = self._roster.access.members().get((channel, str(entry)))
         if member is None or member.standing is not AccessStatus.OWNER:
             is_set = self._roster.is_set_owner(channel, str(entry))
-            return AccessDecision(
-                ruling=DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.UNLISTED, whom=f"{channel}:{entry}"
-            )
+            ruling = DecisionOutcome.SET_OWNER if is_set else DecisionOutcome.NOT_OWNER
+            raise DecisionRefused(ruling, f"{channel}:{entry}")
         return await self.forget(member, decider, "owner remove")
 
     async def forget(self, member: AccessEntry, decider: DecisionActor, what: str) -> AccessDecision:
@@ -188,20 +166,14 @@ class AccessControlService:
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _somebody(self, text: str, here: str) -> tuple[str, AllowEntry] | AccessDecision:
+    def _somebody(self, text: str, here: str) -> tuple[str, AllowEntry]:
         """Parse *text* as `_read` does, and refuse ids that are impossible on the platform."""
-        found = self._read(text, here)
-        if isinstance(found, AccessDecision):
-            return found
-        channel, entry = found
-        entry_error = self._wrong(channel, str(entry))
-        return (
-            AccessDecision(ruling=DecisionOutcome.NOBODY, whom=f"{channel}:{entry}", other=entry_error)
-            if entry_error
-            else found
-        )
+        channel, entry = self._read(text, here)
+        if error := self._wrong(channel, str(entry)):
+            raise DecisionRefused(DecisionOutcome.NOBODY, f"{channel}:{entry}", error)
+        return channel, entry
 
-    def _read(self, text: str, here: str) -> tuple[str, AllowEntry] | AccessDecision:
+    def _read(self, text: str, here: str) -> tuple[str, AllowEntry]:
         """Read "channel:who", or who alone in the block *here*."""
         wanted = text.strip()
         channel, colon, rest = wanted.partition(":")
@@ -209,15 +181,15 @@ class AccessControlService:
             is_block = colon and _BLOCK.match(channel) and channel not in _GRANTS
             channel, rest = "" if is_block else here, wanted
         if channel not in self._roster.policies:
-            return AccessDecision(ruling=DecisionOutcome.ELSEWHERE, whom=wanted, other=", ".join(self._channel_names()))
+            raise DecisionRefused(DecisionOutcome.ELSEWHERE, wanted, ", ".join(self._channel_names()))
         mention = _MENTION.match(rest)
         try:
             entry = AllowEntry.parse(mention[1] if mention else rest)
         except ValueError:
-            return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
+            raise DecisionRefused(DecisionOutcome.NOBODY, wanted) from None
         is_handle = rest.startswith("@") and ":" not in rest  # ids of Matrix have a colon: @ann:example.org
         if entry.grants is AdmissionGrant.EVERYONE or is_handle:
-            return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
+            raise DecisionRefused(DecisionOutcome.NOBODY, wanted)
         return channel, entry
 
     def _channel_names(self) -> list[str]:

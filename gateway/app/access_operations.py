@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,8 @@ from gateway.ports.access import (
     ACTING,
     OPERATOR,
     AccessChange,
-    AccessDecision,
     AuditEntry,
     DecisionActor,
-    DecisionOutcome,
 )
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest
 from gateway.web_console.console_routes import AuditRule
@@ -39,22 +37,6 @@ if TYPE_CHECKING:
 _MOST = 1_000  # lines of the audit at once
 _LINKED_WITHIN = 10.0  # seconds that a command waits for the move, which finishes without it
 _POLL = 0.05
-
-_HINTS: Mapping[DecisionOutcome, str] = {
-    DecisionOutcome.SET_OWNER: "{whom} is listed in PARLOUR_OWNERS: remove it there first, and restart",
-    DecisionOutcome.OWNER: "{whom} is an owner: run `parlour owner remove {whom}` first",
-    DecisionOutcome.BLOCKED_AS: "{whom} is the same person as {other}, who is blocked: `parlour people allow {other}`",
-    DecisionOutcome.NOBODY: (
-        "{whom!r} is not an id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID"
-    ),
-    DecisionOutcome.ONLY_LET_IN: "only people, chats and guilds can be blocked; for a role or team, remove its entry",
-    DecisionOutcome.ELSEWHERE: (
-        "{whom!r} does not name a channel that admits people; write channel:user_id, one of: {other}"
-    ),
-    DecisionOutcome.UNLISTED: "no decision about {whom} exists; `parlour people list` shows who may write",
-    DecisionOutcome.NO_PERSON: "{whom} is no person; the caps of a chat are settings, see docs/caps.md",
-    DecisionOutcome.BY_SETTING: "{whom} is in the settings (PARLOUR_OWNERS, allow_from): remove it there, or block it",
-}
 
 
 class AccessOperations(OperationGroup):
@@ -76,17 +58,17 @@ class AccessOperations(OperationGroup):
     @operation("people allow", by_owner(audit=AuditRule.OPERATION))
     async def allow(self, who: str = "") -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role."""
-        yield decision_line(await self._app.access.decisions.allow(who, operator()))
+        yield plain(await self._app.access.decisions.allow(who, operator()))
 
     @operation("people block", by_owner(audit=AuditRule.OPERATION))
     async def block(self, who: str = "") -> AsyncIterator[Line]:
         """Block a person, chat or guild."""
-        yield decision_line(await self._app.access.decisions.block(who, operator()))
+        yield plain(await self._app.access.decisions.block(who, operator()))
 
     @operation("people remove", by_owner(audit=AuditRule.OPERATION))
     async def remove(self, who: str = "") -> AsyncIterator[Line]:
         """Remove a decision made by an owner or the operator."""
-        yield decision_line(await self._app.access.decisions.remove(who, operator()))
+        yield plain(await self._app.access.decisions.remove(who, operator()))
 
     @operation("people link")
     async def link(self, account: str = "", other: str = "") -> AsyncIterator[Line]:
@@ -138,15 +120,12 @@ class AccessOperations(OperationGroup):
     @operation("owner add", by_owner(audit=AuditRule.OPERATION))
     async def make_owner(self, who: str = "") -> AsyncIterator[Line]:
         """Make a person an owner."""
-        yield decision_line(await self._app.access.decisions.make_owner(who, operator()))
+        yield plain(await self._app.access.decisions.make_owner(who, operator()))
 
     @operation("owner remove", by_owner(audit=AuditRule.OPERATION))
     async def disown(self, who: str = "") -> AsyncIterator[Line]:
         """Remove an owner whom no setting names."""
-        decision = await self._app.access.decisions.disown(who, operator())
-        if decision.ruling is DecisionOutcome.UNLISTED:  # not an owner, but perhaps blocked or admitted
-            raise UserError(f"{decision.whom} is not an owner; `parlour owner list` shows the owners")
-        yield decision_line(decision)
+        yield plain(await self._app.access.decisions.disown(who, operator()))
 
     @operation("why")
     async def why(self, channel: str = "", id_: str = "") -> AsyncIterator[Line]:
@@ -246,15 +225,6 @@ def operator() -> DecisionActor:
     """
     acting = ACTING.get()
     return DecisionActor(by=acting or OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
-
-
-def decision_line(decision: AccessDecision) -> Line:
-    """Return a decision as a line. Raises UserError with what to do instead where nothing was decided."""
-    if decision.ruling is DecisionOutcome.NOBODY and decision.other:
-        raise UserError(f"{decision.whom}: {decision.other}")
-    if decision.ruling in _HINTS:
-        raise UserError(_HINTS[decision.ruling].format(whom=decision.whom, other=decision.other))
-    return {"whom": decision.whom, "ruling": decision.ruling.value}
 
 
 def _name(request: PairingRequest) -> str:

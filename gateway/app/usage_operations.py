@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.memory.scope_names import ScopeSelector
-from gateway.app.access_operations import decision_line, operator
+from gateway.app.access_operations import operator
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.operation_group import OperationGroup, by_owner, operation, plain
 from gateway.control import Line
@@ -61,7 +61,7 @@ class UsageOperations(OperationGroup):
     @operation("people show", by_owner())
     async def show(self, who: str = "") -> AsyncIterator[Line]:
         """Yield the access of the person of account *who*, their quota, and use and limit of each of their caps."""
-        yield await self._describe(self._find(who))
+        yield await self._describe(self._app.access.decisions.find_person(who))
 
     @operation("people quota", by_owner(audit=AuditRule.OPERATION))
     async def set_quota(
@@ -75,21 +75,15 @@ class UsageOperations(OperationGroup):
         given = {name: _limit(name, value) for name, value in caps.items() if value is not None}
         if not given:
             raise UserError("say turns, tokens or usd: a number, 0 for no cap, or default")
-        person = self._find(who)
+        person = self._app.access.decisions.find_person(who)
         decision = await self._app.access.decisions.set_quota(who, replace(person.quota, **given), operator())
-        yield {**await self._describe(self._find(who)), "ruling": decision_line(decision)["ruling"]}
+        yield {**await self._describe(self._app.access.decisions.find_person(who)), "ruling": decision.ruling.value}
 
     @operation("people quotas", by_owner())
     async def list_quotas(self) -> AsyncIterator[Line]:
         """Yield a line per person with a quota: the account that it was set for, turns, tokens and dollars."""
         for whom, quota in self._app.access.decisions.list_quotas().items():
             yield {"whom": whom, **plain(quota)}
-
-    def _find(self, who: str) -> PersonAccess:
-        found = self._app.access.decisions.find_person(who)
-        if isinstance(found, PersonAccess):
-            return found
-        raise UserError(decision_line(found)["ruling"])
 
     async def _describe(self, person: PersonAccess) -> Line:
         accounts = await self._accounts(person)

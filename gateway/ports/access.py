@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from gateway.errors import UserError
 from gateway.events import OutboundMessage, PlatformAccount
 
 
@@ -93,17 +94,47 @@ class DecisionOutcome(StrEnum):
     ONLY_LET_IN = "only-let-in"  # roles and workspaces can be admitted and removed, not blocked
     ELSEWHERE = "elsewhere"  # no channel has this name
     UNLISTED = "unlisted"  # no run-time decision to revoke
+    NOT_OWNER = "not-owner"  # no ownership to revoke
     BY_SETTING = "by-setting"  # admitted by the settings
     NO_PERSON = "no-person"  # a chat, guild, team or role, where only a person can be meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessDecision:
-    """Outcome of a request: the account it is about, and the "channel:who" that prevents it, if any."""
+    """A request that was fulfilled, or had nothing to change, and the account or chat that it is about."""
 
-    ruling: DecisionOutcome
-    whom: str = ""
-    other: str = ""
+    ruling: DecisionOutcome  # DONE or SAME
+    whom: str
+
+
+_HINTS: Mapping[DecisionOutcome, str] = {
+    DecisionOutcome.SET_OWNER: "{whom} is listed in PARLOUR_OWNERS: remove it there first, and restart",
+    DecisionOutcome.OWNER: "{whom} is an owner: run `parlour owner remove {whom}` first",
+    DecisionOutcome.BLOCKED_AS: "{whom} is the same person as {other}, who is blocked: `parlour people allow {other}`",
+    DecisionOutcome.NOBODY: (
+        "{whom!r} is not an id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID"
+    ),
+    DecisionOutcome.ONLY_LET_IN: "only people, chats and guilds can be blocked; for a role or team, remove its entry",
+    DecisionOutcome.ELSEWHERE: (
+        "{whom!r} does not name a channel that admits people; write channel:user_id, one of: {other}"
+    ),
+    DecisionOutcome.UNLISTED: "no decision about {whom} exists; `parlour people list` shows who may write",
+    DecisionOutcome.NOT_OWNER: "{whom} is not an owner; `parlour owner list` shows the owners",
+    DecisionOutcome.NO_PERSON: "{whom} is no person; the caps of a chat are settings, see docs/caps.md",
+    DecisionOutcome.BY_SETTING: "{whom} is in the settings (PARLOUR_OWNERS, allow_from): remove it there, or block it",
+}
+
+
+class DecisionRefused(UserError):
+    """A request cannot be fulfilled: why, whom it is about, and the "channel:who" that prevents it, if any.
+
+    The text is for the command line, with what to do instead.
+    """
+
+    def __init__(self, ruling: DecisionOutcome, whom: str, other: str = "") -> None:
+        is_explained = ruling is DecisionOutcome.NOBODY and other
+        super().__init__(f"{whom}: {other}" if is_explained else _HINTS[ruling].format(whom=whom, other=other))
+        self.ruling, self.whom, self.other = ruling, whom, other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +196,10 @@ class PersonAccess:
 
 
 class AccessControl(Protocol):
-    """Owners' decisions about people and chats, effective at the next message and stored with an audit entry."""
+    """Owners' decisions about people and chats, effective at the next message and stored with an audit entry.
+
+    A request that cannot be fulfilled raises DecisionRefused.
+    """
 
     async def allow(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
         """Admit an account or chat, and lift a block on it.
@@ -182,8 +216,8 @@ class AccessControl(Protocol):
     ) -> AccessDecision:
         """Set the caps of a person, over all linked accounts; an empty *quota* removes them. Effective next message."""
 
-    def find_person(self, text: str, *, here: str = "") -> PersonAccess | AccessDecision:
-        """Return the person of an account, or the decision that says why *text* names none."""
+    def find_person(self, text: str, *, here: str = "") -> PersonAccess:
+        """Return the person of an account; raise DecisionRefused if *text* names none."""
 
     def list_quotas(self) -> Mapping[str, PersonQuota]:
         """Return the quotas by the "channel:user_id" that they were set for."""

@@ -183,7 +183,7 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
         run = build_operations(parlour.app)
 
         async def ask(name: str, who: str = "") -> list[Line]:
-            return [line async for line in run[f"people {name}"]({"who": who})]
+            return [line async for line in run[f"people {name}"]({"who": who} if who else {})]
 
         assert [line["who"] for line in await ask("pending")] == [MAL, "67", "68"]
         assert await ask("approve", f"pocket:{MAL}") == [{"who": f"pocket:{MAL}", "name": "Mal", "yes": True}]
