@@ -1,6 +1,7 @@
 """`MemoryStore` of [000] and [001]: a workspace's MEMORY.md and its history, for programs that use memory as a library.
 
-It consolidates with the gateway's `Consolidator` and takes the same locks, so a gateway may use the folder as well.
+It consolidates with the gateway's `Consolidator`. In a folder that a gateway has the memory of, it reads and refuses to
+write.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.session_manager import Session
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.storage.unowned_folder import hold_unowned, is_mirrored, require_unowned
 from gateway.ports import ScopeDocument
 
 log = structlog.get_logger(__name__)
@@ -57,8 +59,8 @@ _SCOPE = ""  # a workspace is a home with one scope
 class MemoryStore:
     """`memory/MEMORY.md` and `memory/HISTORY.md` of a workspace; the latter is derived from `history.jsonl`.
 
-    Every method except `consolidate` blocks. Times in the history are in *zone*; *budget* is the maximum length of
-    MEMORY.md after a consolidation, in characters.
+    Every method except `consolidate` blocks. Those that write raise HomeInUse in a folder of a gateway's memory. Times
+    in the history are in *zone*; *budget* is the maximum length of MEMORY.md after a consolidation, in characters.
     """
 
     def __init__(
@@ -72,12 +74,14 @@ class MemoryStore:
         disk: Disk | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.memory_dir = Path(workspace) / "memory"
+        self._workspace = Path(workspace)
+        self.memory_dir = self._workspace / "memory"
         self.memory_file = self.memory_dir / MEMORY
         self.history_file = self.memory_dir / HISTORY_MD
         self._disk = disk or Disk()
         self._zone, self._keep, self._now = zone, keep, now
-        self._disk.make_folder(self.memory_dir)
+        if not is_mirrored(self._workspace):
+            self._disk.make_folder(self.memory_dir)
         self._documents = FileDocumentStore(Path(workspace), disk=self._disk)
         self._history = HistoryLog(self.memory_dir, self._disk, now=lambda: now().astimezone(ZoneInfo(zone)))
         history = FolderHistory(self._history, self.memory_dir, self._disk)
@@ -111,6 +115,10 @@ class MemoryStore:
 
         If both changed the same entry, theirs stays in MEMORY.md and ours goes to a conflict copy.
         """
+        with hold_unowned(self._workspace):
+            self._write(content)
+
+    def _write(self, content: str) -> None:
         while True:
             current = self._documents.read_now(_SCOPE, MEMORY)
             text = content
@@ -126,7 +134,9 @@ class MemoryStore:
     def append_history(self, entry: str) -> None:
         """Append an entry to the history, with the current time unless it begins with one. Raises OSError."""
         content = entry.strip()
-        if content:
+        if not content:
+            return
+        with hold_unowned(self._workspace):
             now = self._now()
             made = entry_id(f"{content} {now.isoformat()}", 0, self._disk.size(self.history_file) or 0)
             self._history.append(HistoryEntry(timestamp=self._time(now), content=content, origin="owner", entry=made))
@@ -153,6 +163,7 @@ class MemoryStore:
         """
         lock = self._busy.setdefault(session.key, asyncio.Lock())
         async with lock:
+            require_unowned(self._workspace)
             try:
                 return await self._consolidate(session, provider, model, archive_all, memory_window)
             except OSError as error:

@@ -1,23 +1,19 @@
 """`Session` and `SessionManager` of [000] and [002] over transcript files, for programs that use memory as a library.
 
-The workspace is a home or a scope that no gateway is using.
+The workspace is a folder of its own, or a scope of a home. Where a gateway has the memory, it can be read only.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import secrets
 from base64 import b32encode
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.memory.scopes import AREAS, SHARED, quote
+from agent.memory.scopes import quote
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.legacy_sessions import find_legacy
@@ -25,7 +21,7 @@ from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import from_user, kind_of, replayable
 from agent.memory.storage.transcript_reader import read_all
 from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
-from gateway.errors import HomeInUse
+from agent.memory.storage.unowned_folder import hold_unowned, is_mirrored
 from gateway.ports import Line, MessageOutcome
 
 SESSIONS_IN_MEMORY = 256
@@ -73,7 +69,10 @@ class _SavedState:
 
 
 class SessionManager:
-    """Loads sessions when they are asked for and saves what is new. Raises HomeInUse where a gateway is at work."""
+    """Loads sessions when they are asked for and saves what is new.
+
+    `save` raises HomeInUse in a folder that a gateway has the memory of; reading works there.
+    """
 
     def __init__(self, workspace: Path, *, capacity: int = SESSIONS_IN_MEMORY, disk: Disk | None = None) -> None:
         self.workspace = Path(workspace)
@@ -82,19 +81,18 @@ class SessionManager:
         self._disk = disk or Disk()
         self._cache: OrderedDict[str, Session] = OrderedDict()
         self._saved: dict[str, _SavedState] = {}
-        with self._unowned():
+        if not is_mirrored(self.workspace):
             self._disk.make_folder(self.sessions_dir)
 
     def get_or_create(self, key: str) -> Session:
         """Return the session of *key*, from memory, from its file, from an older system's file, or new."""
-        with self._unowned():
-            session = self._cache.get(key)
-            if session is None:
-                session = self._load(key)
-                self._cache[key] = session
-            self._cache.move_to_end(key)
-            while len(self._cache) > self._capacity:
-                self.invalidate(next(iter(self._cache)))
+        session = self._cache.get(key)
+        if session is None:
+            session = self._load(key)
+            self._cache[key] = session
+        self._cache.move_to_end(key)
+        while len(self._cache) > self._capacity:
+            self.invalidate(next(iter(self._cache)))
         return session
 
     def save(self, session: Session) -> None:
@@ -102,7 +100,7 @@ class SessionManager:
 
         A list that was shortened or replaced (`clear`) ends the transcript: the old one is archived.
         """
-        with self._unowned():
+        with hold_unowned(self.workspace):
             saved = self._saved.get(session.key)
             if saved is None:
                 saved = self._open(session.key)
@@ -129,7 +127,7 @@ class SessionManager:
         if not chain.end:
             return self._import(key)
         parsed = read_all(chain)
-        if parsed.bad:
+        if parsed.bad and not is_mirrored(self.workspace):
             save_corrupt(self._disk, self._path(key), parsed.bad)
         session = Session(key)
         moments = []
@@ -205,31 +203,6 @@ class SessionManager:
             raise
         saved.file.close()
         self._remember(session, saved.file)
-
-    @contextlib.contextmanager
-    def _unowned(self) -> Iterator[None]:
-        """Hold the home's lock, shared, for one operation; raise HomeInUse where a gateway has it."""
-        with contextlib.ExitStack() as stack:
-            for path in _locks(self.workspace):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                stack.callback(os.close, fd)
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise HomeInUse(
-                        f"a gateway owns {path.parent}: ask it (`parlour sessions list`), or stop it first"
-                    ) from None
-            yield
-
-
-def _locks(workspace: Path) -> list[Path]:
-    """Return the lock files that speak for *workspace*: its own, or its home's when it is a scope."""
-    homes = [workspace]
-    if workspace.parent.name in AREAS:
-        homes.append(workspace.parent.parent)
-    if workspace.name == SHARED:
-        homes.append(workspace.parent)
-    return [home / "lock" for home in homes if (home / "lock").is_file()]
 
 
 def _continues(saved: _SavedState, session: Session) -> bool:

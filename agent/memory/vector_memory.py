@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from agent.memory.history.folder_history import open_folder
@@ -14,6 +15,7 @@ from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit, chunks
 from agent.memory.storage.disk import read_text
+from agent.memory.storage.unowned_folder import is_mirrored
 from gateway.ports import MEMORY, SearchOptions
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class VectorMemoryManager:
         self.workspace = Path(workspace)
         self.memory_dir = self.workspace / "memory"
         self.docs_dir = self.workspace / "docs"
+        # A gateway's own indexes are left to it.
+        self._indexes = TemporaryDirectory(prefix="parlour-index-") if is_mirrored(self.workspace) else None
         options = {name: getattr(config, name) for name in _OPTIONS if hasattr(config, name)}
         seed = SeedProfile(**options)
         self._recall = ScopeRecall(
@@ -48,6 +52,7 @@ class VectorMemoryManager:
                 interval=0,  # no background job looks for changed documents, so each search does
                 cut=partial(_cut, seed),
                 budget=20 * seed.chunk_tokens,
+                indexes=Path(self._indexes.name) if self._indexes is not None else None,
             ),
         )
 
@@ -72,6 +77,8 @@ class VectorMemoryManager:
     async def close(self) -> None:
         """Close the indexes."""
         await self._recall.close()
+        if self._indexes is not None:
+            self._indexes.cleanup()
 
 
 def _cut(seed: SeedProfile, text: str, at: datetime | None) -> Sequence[SearchUnit]:

@@ -11,12 +11,16 @@ from agent.memory.history.history_files import MARK_FILES, NOTE_NAME
 from agent.memory.history.history_log import LOCK, HistoryLog
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
+from agent.memory.storage.unowned_folder import require_unowned
 from gateway.ports import HISTORY_JSONL, HistoryEntry, HistoryRevs, MarkKind, NoteChange
 from gateway.ports.history import Marks
 
 
 class FolderHistory:
-    """Implements `HistoryStore` over a workspace's `memory/`, which is its only scope. Raises OSError."""
+    """Implements `HistoryStore` over a workspace's `memory/`, which is its only scope.
+
+    Raises OSError, and HomeInUse for a write in a folder that a gateway has the memory of.
+    """
 
     def __init__(self, log: HistoryLog, folder: Path, disk: Disk) -> None:
         self._log = log
@@ -25,10 +29,12 @@ class FolderHistory:
 
     async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:  # noqa: ARG002
         """Store the entries."""
+        require_unowned(self._folder.parent)
         return await asyncio.to_thread(self._log.append, *entries)
 
     async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:  # noqa: ARG002
         """Store messages without a summary."""
+        require_unowned(self._folder.parent)
         return await asyncio.to_thread(self._log.keep_raw, entry, messages)
 
     async def find(self, scope: str, entry: str) -> HistoryEntry | None:  # noqa: ARG002
@@ -71,6 +77,7 @@ class FolderHistory:
         marks: Mapping[MarkKind, Marks] | None = None,
     ) -> bool:
         """Change notes, then marks: a kill in between leaves the notes without the marks."""
+        require_unowned(self._folder.parent)
         return await asyncio.to_thread(self._write, notes or {}, marks or {})
 
     def _write(self, notes: Mapping[str, NoteChange], marks: Mapping[MarkKind, Marks]) -> bool:

@@ -19,6 +19,7 @@ from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import LlmProvider, ProviderReply, UnusableAnswer, build_prompt, call_provider
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.storage.unowned_folder import require_unowned
 from gateway.ports import HistoryStore, MarkKind, NoteChange
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ class NoteWriter:
     ) -> None:
         """*history* has the notes of *scope*; without it, the files of the workspace have them."""
         self.memory_dir = Path(workspace) / "memory"
+        self._own_folder = Path(workspace) if history is None else None
         self._history = history or open_folder(Path(workspace), disk)
         self._scope = scope
         self.provider = provider
@@ -57,6 +59,10 @@ class NoteWriter:
         self._zone = zone
         self._deadline = deadline
         self._now = now
+
+    def _require_unowned(self) -> None:
+        if self._own_folder is not None:
+            require_unowned(self._own_folder)
 
     def _local_now(self) -> datetime:
         return self._now().astimezone(ZoneInfo(self._zone))
@@ -98,6 +104,7 @@ class MemoryFlusher(NoteWriter):
         """
         if estimated_tokens <= context_window - threshold_tokens or not messages:
             return False
+        self._require_unowned()
         cycle = _cycle(messages)
         if await self.was_flushed(session_key, cycle):
             return False

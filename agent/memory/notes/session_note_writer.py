@@ -88,6 +88,7 @@ class SessionMemoryWriter(NoteWriter):
         recent = self.recent_messages(messages, max_messages)
         if not recent:
             return None
+        self._require_unowned()
         return await self.write_note(session_key, recent, await self.summarise(recent))
 
     def recent_messages(self, messages: Sequence[Message], max_messages: int) -> list[Message]:

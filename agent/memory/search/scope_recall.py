@@ -66,6 +66,7 @@ class RecallOptions:
     erasures: float | None = None  # between looks for erasures by other gateways; None = at the start alone
     budget: int = RESULT_TOKENS
     cut: Cut = chunk_markdown
+    indexes: Path | None = None  # folder of the indexes; None = each is in the folder of what it indexes
 
 
 class ScopeRecall:
@@ -103,7 +104,7 @@ class ScopeRecall:
         self._scopes: LRUCache[str, ScopeSource] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
         self._papers = DocumentSource(folder, read=read_document, cut=self._options.cut)
-        self._docs = IndexedScope(folder / f".{INDEX}", self._papers)
+        self._docs = IndexedScope((self._options.indexes or folder) / f".{INDEX}", self._papers)
         self._docs_synced = float("-inf")
         self._noted: dict[str, float] = {}
         self._epochs: dict[str, str] = {}  # of the scopes with an index, up to which it follows erasures
@@ -281,7 +282,8 @@ class ScopeRecall:
         return self._folder(scope).is_dir() or bool(await self._source(scope).marks())
 
     def _scope(self, scope: str) -> IndexedScope:
-        return IndexedScope(self._folder(scope) / INDEX, self._source(scope))
+        folder = self._options.indexes / (scope or ".") if self._options.indexes else self._folder(scope)
+        return IndexedScope(folder / INDEX, self._source(scope))
 
     def _source(self, scope: str) -> ScopeSource:
         source = self._scopes.get(scope)
