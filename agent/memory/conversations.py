@@ -251,7 +251,7 @@ class StoredConversations:
         await self.drop(keys)  # last, because it says that there is something to erase
         self.reopen(scope)
         await self.index.purge_stale(scope)
-        await self.jobs.put(scrub_job(scope, self.now()))
+        await self.jobs.put(scrub_job(job, scope, self.now()))
         log.info("memory.conversation_erased", scope=scope, turns=count)
         return None
 

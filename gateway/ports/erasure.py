@@ -106,7 +106,7 @@ class ErasureStore(Protocol):
     async def scrub(self) -> bool:
         """Overwrite deleted rows in pages and log. Return False if a reader prevents it; call again later.
 
-        Other writes wait for the duration, a second or two for each hundred megabytes.
+        Other writes come between two pieces: half a megabyte of a file, a table of a server.
         """
 
 

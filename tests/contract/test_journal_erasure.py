@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.events import AnswerSource, ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import Job, MessageOutcome, Store, StoreLimits, TurnCommit, TurnRecord, UsageRow
 from gateway.ports.erasure import ErasureFilter
-from gateway.store.sqlite import open_store
+from gateway.store.migrations import MIGRATIONS
+from gateway.store.sqlite import connection as sqlite_connection
+from gateway.store.sqlite import open_store, schema
+from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
 
 ROOM = SessionKey("pocket", "room")
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
@@ -152,3 +158,91 @@ async def test_a_reader_puts_the_scrub_off(tmp_path: Path) -> None:
         assert len(await store.journal.waiting_rows(ROOM)) == 1
     finally:
         await store.close()
+
+
+def crowd(connection: SqliteConnection, seed: int, turns: int) -> None:
+    """Store and remove rows with words so often that pages are split, joined and used again."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    for n in range(turns):
+        text = f"my {WORD} leaks " * chance.randrange(1, 60)
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO record VALUES (NULL, ?, ?)", (f"k{chance.randrange(100)}", text))
+        connection.execute("INSERT INTO step VALUES (?, ?)", (f"t{chance.randrange(10**9)}", text[: 30 * 14]))
+        note = (f"s{chance.randrange(300)}", f"a {WORD} " * chance.randrange(1, 10))
+        connection.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", note)
+        if not n % 3:
+            connection.execute("DELETE FROM step WHERE turn IN (SELECT turn FROM step LIMIT 2)")
+        connection.execute("COMMIT")
+
+
+def crowded(path: Path, seed: int, turns: int) -> SqliteConnection:
+    """Return the writer's connection to a file from whose rows the words are gone, and not from its bytes."""
+    connection = schema.connect(path)
+    connection.execute("PRAGMA cache_size = -64000")  # every page stays in memory
+    connection.execute("CREATE TABLE record (seq INTEGER PRIMARY KEY, key TEXT, body TEXT)")
+    connection.execute("CREATE INDEX record_key ON record (key, seq)")
+    connection.execute("CREATE TABLE step (turn TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID")
+    connection.execute("CREATE TABLE note (scope TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID")
+    crowd(connection, seed, turns)
+    connection.execute("UPDATE record SET body = replace(body, ?, 'boat')", (WORD,))
+    connection.execute("DELETE FROM step")
+    connection.execute("UPDATE note SET body = replace(body, ?, 'boat')", (WORD,))
+    return connection
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_of_rows_that_have_moved_are_cleared(tmp_path: Path, seed: int) -> None:
+    """`secure_delete` leaves them; after a scrub there are none, what is written then brings none, and rows stay."""
+    path = tmp_path / "journal.db"
+    connection = crowded(path, seed, 3_000)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert WORD.encode() in raw(tmp_path)
+    rows = connection.execute("SELECT * FROM record").fetchall(), connection.execute("SELECT * FROM note").fetchall()
+    for part in connection.scrub_parts():
+        connection.execute("UPDATE record SET body = body || '!' WHERE seq = (SELECT max(seq) FROM record)")
+        assert connection.scrub(part)
+    assert WORD.encode() not in raw(tmp_path)
+    connection.execute("UPDATE record SET body = body || '!'")
+    connection.execute("UPDATE note SET body = body || '!'")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert WORD.encode() not in raw(tmp_path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    left = connection.execute("SELECT seq, key, rtrim(body, '!') FROM record").fetchall()
+    assert (left, connection.execute("SELECT scope, rtrim(body, '!') FROM note").fetchall()) == rows
+    assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (CHECKPOINT,)
+    connection.close()
+
+
+def test_what_moves_beside_a_scrub_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows are written between two pieces, so that pages change their places in the file."""
+    monkeypatch.setattr(sqlite_connection, "_AT_ONCE", 64 * 1024)
+    connection, chance = crowded(tmp_path / "journal.db", 7, 3_000), random.Random(7)  # noqa: S311 - no secret
+    parts = connection.scrub_parts()
+    assert len(parts) > 20
+    for n, part in enumerate(parts):
+        assert connection.scrub(part)
+        for extra in range(10):  # each splits a page into one that was free, often before it
+            scope = f"s{chance.randrange(300)}-{n}-{extra}"
+            connection.execute("INSERT INTO note VALUES (?, ?)", (scope, "a boat " * chance.randrange(10, 60)))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert WORD.encode() not in raw(tmp_path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_a_file_of_an_earlier_version_is_rebuilt_once(tmp_path: Path) -> None:
+    """SQLite may have been built so that it left what it deleted, on pages that are used again."""
+    path = tmp_path / "journal.db"
+    connection = schema.connect(path)
+    schema.prepare(connection, path, MIGRATIONS[:-1])
+    connection.execute("PRAGMA secure_delete = OFF")
+    for n in range(200):
+        connection.execute("INSERT INTO meta VALUES (?, ?)", (f"n{n}", f"a {WORD} " * 300))
+    connection.execute("DELETE FROM meta")
+    connection.close()
+    assert WORD.encode() in raw(tmp_path)
+    connection = schema.connect(path)
+    schema.prepare(connection, path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert WORD.encode() not in raw(tmp_path)
+    connection.close()

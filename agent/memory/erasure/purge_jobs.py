@@ -54,7 +54,7 @@ _BUSY_DELAY = timedelta(seconds=10)  # while a reader blocks the scrub of the jo
 
 @dataclass(slots=True)
 class ScrubThrottle:
-    """Limits scrubs, which block writes to the journal, to a twentieth of the time."""
+    """Limits scrubs, which hold up writes to the journal, to a twentieth of the time."""
 
     _next: float = 0.0
 
@@ -191,7 +191,7 @@ class PurgeJobs:
 
         if (later := await self._repeat(job, erase)) is not None:
             return later
-        await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
+        await self.storage.jobs.put(scrub_job(job, job.scope, self.storage.now()))
         log.info("memory.purged", scope=job.scope)
         return None
 
@@ -230,15 +230,23 @@ class PurgeJobs:
         await self.storage.settle_documents(scope)
         return (await heads([scope]))[scope].number != before
 
-    async def scrub(self, _: Job) -> RetryJobLater | None:
-        """Erase deleted data from the journal's pages, within the limits of the throttle."""
+    async def scrub(self, job: Job) -> RetryJobLater | None:
+        """Erase deleted data from the journal's pages, within the limits of the throttle.
+
+        This does it for every scope: the jobs that wait by now are finished with this one.
+        """
         if (wait := self.throttle.remaining()) > _SHORT_WAIT:
             return RetryJobLater(wait, "the last one was a moment ago", counts=False)
         await asyncio.sleep(wait.total_seconds())
-        started = time.monotonic()
+        started, waiting = time.monotonic(), await self.storage.jobs.pending_of(SCRUB)
         is_done = await self.storage.store.scrub()
         self.throttle.record(time.monotonic() - started)
-        return None if is_done else RetryJobLater(_BUSY_DELAY, "the journal is being read", counts=False)
+        if not is_done:
+            return RetryJobLater(_BUSY_DELAY, "the journal is being read", counts=False)
+        for each in waiting:
+            if each.id != job.id:
+                await self.storage.jobs.finish(each)
+        return None
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -346,9 +354,9 @@ class PurgeJobs:
         return frozenset({key, *(each.key for each in await self.storage.records.sessions() if each.scope == scope)})
 
 
-def scrub_job(scope: str, now: datetime) -> Job:
-    """Return the job that follows a purge; a scope has at most one pending."""
-    return Job(id=f"{SCRUB}:{scope}", kind=SCRUB, scope=scope, payload={}, due_at=now)
+def scrub_job(cause: Job, scope: str, now: datetime) -> Job:
+    """Return the job that follows *cause*, which has erased something of *scope*."""
+    return Job(id=f"{SCRUB}:{cause.id}", kind=SCRUB, scope=scope, payload={}, due_at=now)
 
 
 def build_id_filter(ids: set[str]) -> Callable[[bytes], bool]:

@@ -85,7 +85,7 @@ class ScopeEraser:
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
             if job.attempts < _MOST_REPEATS and await self.storage.store.is_in_use_elsewhere(job.scope):
                 return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE)
-        await self.storage.jobs.put(scrub_job(job.scope, self.storage.now()))
+        await self.storage.jobs.put(scrub_job(job, job.scope, self.storage.now()))
         return None
 
     async def erase_person(self, account: PlatformAccount) -> ErasureResult:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from gateway.store.database import BatchedOperation, CachedRows, run_operation
+from gateway.store.sqlite.unused_bytes import MOST_PAGES, logged_pages, unused_spans
 
 log = structlog.get_logger(__name__)
 
-_IN_MEMORY = 64 * 1024 * 1024  # bytes of a journal that is rebuilt in memory; a larger one in a temporary file
+CHECKPOINT = 16_000  # pages of the log that are written to the file at a time
+_WHOLE, _END = "whole", "end"  # parts of a scrub
+_AT_ONCE = 512 * 1024  # bytes that a scrub clears while turns wait
 _FAULTS = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -35,6 +40,7 @@ class SqliteConnection(sqlite3.Connection):
     """SQLite's own connection, which is a `Database`, with what a `StoreConnection` adds."""
 
     _changes = 0
+    _file = -1  # a descriptor of the file, opened by the first scrub
 
     def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:  # noqa: ARG002 - the port's
         """Return all other workers: the home's lock is ours."""
@@ -84,22 +90,54 @@ class SqliteConnection(sqlite3.Connection):
         return ()
 
     def scrub_parts(self) -> Sequence[str]:
-        """Return the file's one part."""
-        return ("journal",)
+        """Return the numbers of the first pages of pieces of the file, then the end of it."""
+        path, page_size, count = self._layout()
+        if not path or count >= MOST_PAGES:
+            return (_WHOLE,)
+        return [*(str(first) for first in range(1, count + 1, _AT_ONCE // page_size)), _END]
 
-    def scrub(self, part: str) -> bool:  # noqa: ARG002 - as the engines have it
-        """Rebuild the file without what was deleted and empty its log; False while another process reads it."""
+    def scrub(self, part: str) -> bool:
+        """Clear the unused bytes of a piece, and of pages that were written since the last one; empty the log.
+
+        Return False while a transaction of another connection reads. From one piece to the next the log is not written
+        to the file: what has moved from a page that is not cleared yet to one that is, is in the log.
+        """
+        path, page_size, _ = self._layout()
+        pages = set() if part == _WHOLE else _read_log(path)
         with self._impatient():
-            pages, size = (self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-            self.execute(f"PRAGMA temp_store = {'MEMORY' if pages * size <= _IN_MEMORY else 'FILE'}")
-            if not self._empty_log():  # before the file is rebuilt: a reader would keep the old pages
-                return False
-            try:
-                self.execute("VACUUM")
-            except sqlite3.OperationalError as error:
-                log.warning("store.scrub_failed", error=str(error))
-                return False
-            return self._empty_log()
+            if is_empty := self._empty_log():
+                if part == _WHOLE:
+                    self.execute("VACUUM")
+                else:
+                    pieces = [] if part == _END else [(int(part), _AT_ONCE // page_size)]
+                    self._clear(path, page_size, [*pieces, *((each, 1) for each in sorted(pages))])
+            is_last = not is_empty or part in (_WHOLE, _END)
+            self.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT if is_last else 0}")
+            return is_empty and (part != _WHOLE or self._empty_log())
+
+    def _layout(self) -> tuple[str, int, int]:
+        """Return the path of the file, "" in memory, the size of its pages, and their number."""
+        path = self.execute("PRAGMA database_list").fetchone()[2]
+        page_size, count = (self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count"))
+        return path, page_size, count
+
+    def _clear(self, path: str, page_size: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Clear the unused bytes of pages, given as the first one and their number. The log must be empty.
+
+        They are in no row, so that a torn write of them harms nothing, and who reads the file sees no difference.
+        """
+        if self._file < 0:  # closed with the connection: closing it gives up all locks of the process on the file
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        is_changed = False
+        for first, length in ranges:
+            start = (first - 1) * page_size
+            data = os.pread(self._file, length * page_size, start)
+            for at, end in unused_spans(data, page_size, is_start=first == 1):
+                os.pwrite(self._file, bytes(end - at), start + at)
+                is_changed = True
+        if is_changed:
+            os.fdatasync(self._file)
+            self.execute("PRAGMA shrink_memory")  # or the pages in memory would be written as they were
 
     def _empty_log(self) -> bool:
         row = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -109,12 +147,11 @@ class SqliteConnection(sqlite3.Connection):
     def _impatient(self) -> Iterator[None]:
         """Do not wait for those who read: turns would wait with us."""
         (before,) = self.execute("PRAGMA busy_timeout").fetchone()
-        self.execute("PRAGMA busy_timeout = 100")
+        self.execute("PRAGMA busy_timeout = 50")
         try:
             yield
         finally:
             self.execute(f"PRAGMA busy_timeout = {int(before)}")
-            self.execute("PRAGMA temp_store = DEFAULT")
 
     def close(self) -> None:
         """Close the file; a broken one may refuse, which is logged."""
@@ -122,3 +159,14 @@ class SqliteConnection(sqlite3.Connection):
             super().close()
         except sqlite3.Error as error:
             log.warning("store.close_failed", error=str(error))
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _read_log(path: str) -> set[int]:
+    """Return the numbers of the pages in the log of the file."""
+    try:
+        return logged_pages(Path(f"{path}-wal").read_bytes())
+    except FileNotFoundError:
+        return set()

@@ -13,7 +13,7 @@ import structlog
 from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.journal_file import damaged_line
 from gateway.store.migrations import MIGRATIONS, Migration
-from gateway.store.sqlite.connection import SqliteConnection
+from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,8 @@ def connect(path: Path, factory: type[SqliteConnection] = SqliteConnection) -> S
         connection.execute("PRAGMA page_size = 512")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 16000")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         connection.close()
@@ -71,6 +72,8 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
         raise SchemaTooNew(_newer_line(path, version, len(migrations)))
     if version == len(migrations):
         return
+    if version and path is not None:  # where SQLite is built otherwise, it has not overwritten what it deleted
+        connection.execute("VACUUM")
     for step in range(version, len(migrations)):
         connection.execute("BEGIN IMMEDIATE")
         try:

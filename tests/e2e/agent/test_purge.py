@@ -19,8 +19,9 @@ import pytest
 from dulwich.repo import Repo
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.memory.erasure.purge_jobs import SCRUB, scrub_job
 from gateway.events import SessionKey
-from gateway.ports import FileKind, HistoryEntry
+from gateway.ports import FileKind, HistoryEntry, Job
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
 from tests.fakes.documents import stored_text
@@ -124,7 +125,7 @@ def plant_canaries(home: Path) -> None:
     with Repo(str(scope / "memory" / ".git")) as repo:
         repo.object_store.pack_loose_objects()
     journal = sqlite3.connect(home / "journal.db")
-    journal.execute("PRAGMA secure_delete = OFF")
+    journal.execute("PRAGMA secure_delete = ON")  # as every connection of the gateway has it
     journal.execute("INSERT INTO dead VALUES ('inbox:1', 'tx', 'pocket:ann', ?, 1)", (f"broken by {words}",))
     staged = {"entry": "e1", "at": "2026-11-22T10:00:00Z", "operations": [{"op": "add", "text": words}]}
     journal.execute("INSERT INTO proposal VALUES (?, 'e1', 1, ?, ?)", (SCOPE, 10**16, json.dumps(staged)))
@@ -278,3 +279,23 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
         )
         await wait_until_purged(parlour, ROOM)
     assert not where(home, ASCII)
+
+
+async def test_one_scrub_is_for_every_purge_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It clears the whole store; a purge that ends while it works has one of its own, also in the same scope."""
+    async with gateway(home=tmp_path / "home") as parlour:
+        jobs, erasing = parlour.app.store.jobs, parlour.app.store.erasing
+        later = datetime.now(UTC) + timedelta(hours=1)
+        causes = [Job(id=f"purge:t{n}", kind="purge", scope=SCOPE, payload={}, due_at=later) for n in range(4)]
+        scrubs = [scrub_job(cause, cause.scope, later) for cause in causes]
+        for each in scrubs[:3]:
+            await jobs.put(each)
+        scrub = erasing.scrub
+
+        async def scrub_beside_a_purge() -> bool:
+            await jobs.put(scrubs[3])
+            return await scrub()
+
+        monkeypatch.setattr(erasing, "scrub", scrub_beside_a_purge)
+        assert await parlour.app.commands.memory.erasure.purge_jobs.scrub(scrubs[0]) is None
+        assert [each.id for each in await jobs.pending_of(SCRUB)] == [scrubs[0].id, scrubs[3].id]
