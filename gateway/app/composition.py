@@ -28,7 +28,6 @@ from agent.tools.tool_questions import ToolApprovals
 from gateway.access.refusal_log import SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access
-from gateway.app.access_operations import AccessOperations
 from gateway.app.alerts import build_alerts
 from gateway.app.app import GatewayApp
 from gateway.app.channels import (
@@ -179,7 +178,6 @@ def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
         GatewayOperations(app),
         MemoryOperations(app),
         PeopleOperations(app),
-        AccessOperations(app),
         ToolOperations(app),
         UsageOperations(app),
         TurnOperations(app),
