@@ -20,7 +20,6 @@ from gateway.ports.access import (
     AccessEntry,
     AccessListing,
     AccessStatus,
-    AuditEntry,
     DecisionActor,
     DecisionOutcome,
     DecisionRefused,
@@ -123,7 +122,7 @@ class AccessControlService:
         if quota == person.quota:
             return AccessDecision(ruling=DecisionOutcome.SAME, whom=person.whom)
         notes = self._quotas.notes_that_set(quota, person.whom, person.accounts)
-        line = self._line(decider, "quota", person.whom)
+        line = decider.to_entry("quota", person.whom, self._now())
         await self._roster.access.change(AccessChange(notes=notes, line=line))
         log.info("people.decided", what="quota", whom=person.whom, by=decider.by)
         return AccessDecision(ruling=DecisionOutcome.DONE, whom=person.whom)
@@ -151,7 +150,7 @@ class AccessControlService:
     async def forget(self, member: AccessEntry, decider: DecisionActor, what: str) -> AccessDecision:
         """Remove what was decided about *member*."""
         whom = f"{member.channel}:{member.who}"
-        line = self._line(decider, what, whom)
+        line = decider.to_entry(what, whom, self._now())
         await self._roster.access.change(AccessChange(remove=((member.channel, member.who),), line=line))
         log.info("people.decided", what=what, whom=whom, by=decider.by)
         return AccessDecision(ruling=DecisionOutcome.DONE, whom=whom)
@@ -161,7 +160,9 @@ class AccessControlService:
         members = self._roster.access.members().values()
         named = [each for each in members if each.name and self._roster.account(each.channel, each.who) in accounts]
         await self._roster.access.change(
-            AccessChange(put=tuple(replace(each, name="") for each in named), line=self._line(decider, "forget", name))
+            AccessChange(
+                put=tuple(replace(each, name="") for each in named), line=decider.to_entry("forget", name, self._now())
+            )
         )
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -227,9 +228,6 @@ class AccessControlService:
             at=self._now(),
             name=before.name if before else "",
         )
-        await self._roster.access.change(AccessChange(put=(new,), line=self._line(decider, what, whom)))
+        await self._roster.access.change(AccessChange(put=(new,), line=decider.to_entry(what, whom, self._now())))
         log.info("people.decided", what=what, whom=whom, by=decider.by)
         return AccessDecision(ruling=DecisionOutcome.DONE, whom=whom)
-
-    def _line(self, decider: DecisionActor, what: str, whom: str) -> AuditEntry:
-        return AuditEntry(id=decider.id, at=self._now(), by=decider.by, where=decider.where, what=what, whom=whom)

@@ -36,7 +36,7 @@ from gateway.admission import Admitted, Decision, RejectionReason
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict
-from gateway.ports.access import CODE, AccessChange, AccessEntry, AccessStatus, AuditEntry
+from gateway.ports.access import CODE, AccessChange, AccessEntry, AccessStatus, DecisionActor
 
 log = structlog.get_logger(__name__)
 
@@ -157,9 +157,7 @@ class OwnerClaims:
                 put=(AccessEntry(channel=channel, who=user, standing=AccessStatus.OWNER, by=CODE, at=now, name=name),),
                 spends=(_CODE, self._access.notes()[_CODE]),
                 notes={_CODE: json.dumps({**claim, "spent": True})},
-                line=AuditEntry(
-                    id=_id(message), at=now, by=CODE, where=str(message.key), what="owner claim", whom=whom
-                ),
+                line=DecisionActor(by=CODE, where=str(message.key), id=_id(message)).to_entry("owner claim", whom, now),
                 notices=(self._notice(message, "people.owner_now"),),
             )
         )

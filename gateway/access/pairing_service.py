@@ -195,15 +195,8 @@ class PairingService:
         return PairingNotFound()
 
     async def _decide(self, pending: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> Outcome:
-        request, now = pending.request, self.now()
-        line = AuditEntry(
-            id=decider.id,
-            at=now,
-            by=decider.by,
-            where=decider.where,
-            what=YES if is_yes else NO,
-            whom=f"{request.channel}:{request.who}",
-        )
+        request = pending.request
+        line = decider.to_entry(YES if is_yes else NO, f"{request.channel}:{request.who}", self.now())
         change = self._let_in(pending, line) if is_yes else self._keep_out(pending, line)
         if not await self.notes.access.change(change):
             return await self._earlier(decider)

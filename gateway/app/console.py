@@ -20,7 +20,7 @@ from gateway.app.operation_group import CONSOLE_OPERATIONS
 from gateway.app.role_resolver import RoleResolver
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow
-from gateway.ports.access import AccessChange, AuditEntry
+from gateway.ports.access import AccessChange, DecisionActor
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console.console_routes import WebConsole
 
@@ -127,10 +127,8 @@ class PageVisitors:
 
     async def note(self, who: str, what: str, whom: str) -> None:
         """Write an audit entry about a call that is going to run."""
-        entry = AuditEntry(
-            id=f"o{secrets.token_hex(8)}", at=self.now(), by=self.account(who), where="", what=what, whom=whom
-        )
-        await self.context.store.access.change(AccessChange(line=entry))
+        actor = DecisionActor(by=self.account(who), where="", id=f"o{secrets.token_hex(8)}")
+        await self.context.store.access.change(AccessChange(line=actor.to_entry(what, whom, self.now())))
 
     async def _is_shared_chat(self, key: SessionKey) -> bool:
         """Return True if *key* is a shared chat with sessions, and no thread of one."""

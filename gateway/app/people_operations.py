@@ -31,7 +31,6 @@ from gateway.ports.access import (
     NO_QUOTA,
     OPERATOR,
     AccessChange,
-    AuditEntry,
     DecisionActor,
     PersonAccess,
 )
@@ -109,8 +108,7 @@ class PeopleOperations(OperationGroup):
         if links.person(linked[0]) == links.person(linked[1]):
             raise UserError(f"{typed[0]} and {typed[1]} are already one person")
         now, decider = datetime.now(UTC), operator()
-        line = AuditEntry(id=decider.id, at=now, by=decider.by, where="", what="link", whom=" ".join(typed))
-        await self._app.store.access.change(AccessChange(line=line))
+        await self._app.store.access.change(AccessChange(line=decider.to_entry("link", " ".join(typed), now)))
         payload = {"accounts": [each.name for each in linked]}
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload=payload, due_at=now)
         await self._app.store.jobs.put(job)

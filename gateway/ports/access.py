@@ -103,8 +103,8 @@ class DecisionOutcome(StrEnum):
 class AccessDecision:
     """A request that was fulfilled, or had nothing to change, and the account or chat that it is about."""
 
-    ruling: DecisionOutcome  # DONE or SAME
     whom: str
+    ruling: DecisionOutcome  # DONE or SAME
 
 
 _HINTS: Mapping[DecisionOutcome, str] = {
@@ -141,9 +141,13 @@ class DecisionRefused(UserError):
 class DecisionActor:
     """The person who decides, the chat, and the id of the resulting audit entry."""
 
-    by: str  # "channel:user_id", or OPERATOR
+    by: str  # "channel:user_id", OPERATOR or CODE
     where: str  # session key, or "" for the command line
     id: str
+
+    def to_entry(self, what: str, whom: str, at: datetime) -> AuditEntry:
+        """Return the audit entry of the decision *what* about *whom*."""
+        return AuditEntry(id=self.id, at=at, by=self.by, where=self.where, what=what, whom=whom)
 
 
 # The account that calls the running operation from the page's console, as "channel:user_id"; "" = the command line.
