@@ -25,7 +25,6 @@ FILES = 1_000  # in one person's scope
 _TICK = os.sysconf("SC_CLK_TCK")
 _OPEN = (
     "SELECT (SELECT count(*) FROM inbox WHERE ended_at IS NULL) + (SELECT count(*) FROM outbox WHERE open IS NOT NULL)"
-    " + (SELECT count(*) FROM body)"
 )
 # An idle chat: its session, its lane, an answered message and its turn, copied from one that has run.
 _IDLE = {

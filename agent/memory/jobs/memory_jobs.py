@@ -91,13 +91,21 @@ class MemoryJobs:
         """
         may_have = session.has_facts or session.scope != scope
         for each in dict.fromkeys((scope, SHARED)):
-            if may_have or each in self._noted or each in self._settling:
+            if not may_have and (other := self._settling.get(each)) is not None:
+                await other.wait()  # it has the jobs that were noted before it began
+            if may_have or each in self._noted:
                 await self.settle(each)
 
     async def settle(self, scope: str) -> None:
         """Apply the pending jobs of *scope*, or wait until another caller has."""
+        is_behind = False
         while (other := self._settling.get(scope)) is not None:
             await other.wait()
+            # One that began before this call may not have found the caller's jobs. The next one has: all who waited
+            # share it, or turns of all chats would ask one after the other.
+            if is_behind and scope not in self._noted:
+                return
+            is_behind = True
         self._noted.pop(scope, None)  # before the first await: a job that is noted from here on may not be found
         settling = self._settling[scope] = asyncio.Event()
         try:

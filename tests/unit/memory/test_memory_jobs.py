@@ -112,6 +112,24 @@ async def test_nobody_reads_memory_while_another_applies_what_is_pending(tmp_pat
         assert jobs.jobs == {}
 
 
+async def test_who_waits_for_a_settlement_shares_the_next_one(tmp_path: Path) -> None:
+    """Turns of many chats at once, all after what everybody shares: two queries, not one for each, one by one."""
+    jobs = FakeJobs()
+    documents = SlowDocuments(tmp_path)
+    work = MemoryJobs(jobs, documents, history=open_history())
+    await jobs.put(remember_job("Ann likes tea", n=1))
+    first = asyncio.create_task(work.settle(SCOPE))
+    await documents.begun.wait()
+    asked = jobs.asked[SCOPE]
+    waiting = [asyncio.create_task(work.settle(SCOPE)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await jobs.put(remember_job("Ann has a dog", n=2))  # which the first has not found
+    documents.may_go_on.set()
+    await asyncio.gather(first, *waiting)
+    assert await memory(tmp_path) == "- Ann likes tea\n- Ann has a dog\n"
+    assert jobs.asked[SCOPE] - asked == 2  # the list, and the fact once more before it is applied
+
+
 async def test_twice_is_once(tmp_path: Path) -> None:
     """A crash between the file and the journal, or two sessions settling at once: one bullet."""
     jobs = FakeJobs()
