@@ -100,7 +100,9 @@ class PromptAssembler:
         if self._auto_recall is not None and turn.message.kind is InboundKind.MESSAGE and not is_stopped:
             text = "\n".join(row.message.text for row in rows)
             recalled = await self._auto_recall.recall_before(turn.scope, text, conversation)
-        view = (await self._memory.view(turn.scope)).spoken_as(profile.persona)
+        session = turn.lease.session
+        version = session.memory_version if session.scope == turn.scope else ""
+        view = (await self._memory.view(turn.scope, version)).spoken_as(profile.persona)
         names = conversation.speaker_names
         for each in (*background, *(row.message for row in (*notes, *rows))):
             names.note(each.sender.id, clean_name(each.sender.name))

@@ -121,6 +121,10 @@ class DocumentChangeStore(DocumentStore, Protocol):
         comes back by a change that *undoes* another, stays the same line for `source`.
         """
 
+    @property
+    def change_count(self) -> int:
+        """Number of changes and epochs that this process has stored; it rises before their callers go on."""
+
     async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
         """Return the head of each of *scopes*, in one operation."""
 

@@ -91,6 +91,7 @@ class SessionRow:
     used_at: datetime | None = None  # when its last turn ended; None where it was not asked for
     head: int = 0  # number of its last stored turn, as of a claim
     changes: int = 0  # of stored turns of its transcript, as of a claim
+    memory_version: str = ""  # of the documents of its scope, as of a claim; "" = not known
     has_facts: bool = True  # False after a claim that found no `REMEMBER` job in its scope, nor in the shared one
 
 

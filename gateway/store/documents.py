@@ -197,7 +197,7 @@ class SqlDocuments:
                 erasure_ids=erasure_ids,
             )
             try:
-                number = await self._engine.writer.submit(store)
+                number = await self._engine.writer.submit(store, self._count_change)
             except ErasureRunning as refusal:
                 lines = {name: join_lines(each.lines) for name, each in before.items()}
                 wanted = await clear_texts(self._engine, refusal, wanted, partial(_clear, before=lines, by=by))
@@ -207,6 +207,14 @@ class SqlDocuments:
                 return None
             if number:
                 return replace(change, number=number), wanted
+
+    @property
+    def change_count(self) -> int:
+        """Number of changes by this process."""
+        return self._engine.document_changes
+
+    def _count_change(self, _done: object) -> None:
+        self._engine.document_changes += 1
 
     async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
         """Return the heads of scopes."""
@@ -313,12 +321,14 @@ class SqlDocuments:
                     database.execute(_SET_EPOCH, (scope, quote(epoch)))
             return True
 
-        return await self._engine.writer.submit(store)
+        return await self._engine.writer.submit(store, self._count_change)
 
     async def set_epoch(self, scope: str, epoch: str) -> None:
         """Note that something is erased."""
         columns = (quote(scope), quote(epoch))
-        await self._engine.writer.submit(lambda database: database.execute(_SET_EPOCH, columns).close())
+        await self._engine.writer.submit(
+            lambda database: database.execute(_SET_EPOCH, columns).close(), self._count_change
+        )
 
     async def scopes(self) -> Sequence[str]:
         """Return the scopes."""

@@ -94,6 +94,7 @@ class StoreEngine:
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     may_have_stale: bool = True  # files of turns that have changed; a look that finds none need not be repeated
+    document_changes: int = 0  # that this process has stored
     path_changes: int = 0  # operations that may leave stale other files
     path_changes_written: int = -1  # of these, those that a look behind them has found no stale file of
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)

@@ -29,11 +29,17 @@ NewTranscript: TypeAlias = Callable[[], str]
 _LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
 _ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
 _QUEUED = "seq, sender, sent_at, album, length, alone, accepted_at"
+# With the id of the newest change: numbers begin again in a scope that was emptied.
+_VERSION = (
+    "(SELECT m.number || ' ' || m.epoch || ' ' || coalesce((SELECT c.id FROM document_change c "
+    "WHERE c.scope = m.scope AND c.number = m.number), '') FROM memory_scope m WHERE m.scope ="
+)
 _FACTS = sql(
     "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope,",
     "(SELECT max(seq) FROM record WHERE scope = s.scope AND key = s.key),",
     "(SELECT changes FROM stale_file WHERE scope = s.scope AND key = s.key AND transcript = s.transcript),",
     "EXISTS (SELECT 1 FROM job WHERE scope IN (s.scope, 'shared') AND kind = ?4),",
+    *(sql(_VERSION, f"{each}),") for each in ("s.scope", "''", "'shared'")),
     "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL),",
     "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL),",
     "?3 = '' OR EXISTS (SELECT 1 FROM claim WHERE name = ?2 AND worker = ?3),",
@@ -209,13 +215,19 @@ def _read_rows(database: Database, rows: Iterable[QueuedRow]) -> tuple[InboxRow,
 
 def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: str = "") -> QueueFacts:
     owner, turn, *others = database.execute(_FACTS, (column, claim_name(key), claimed_by, REMEMBER)).fetchone()
-    session, (last, changes, has_facts), (waiting, has_notes, is_ours) = others[:4], others[4:7], others[7:10]
-    head, row = others[10:17], others[17:]
+    session, (last, changes, has_facts), versions = others[:4], others[4:7], others[7:10]
+    (waiting, has_notes, is_ours), head, row = others[10:13], others[13:20], others[20:]
     return QueueFacts(
         owner=owner or "",
         turn=turn or "",
         session=(
-            replace(_session(key, tuple(session)), head=last or 0, changes=changes or 0, has_facts=bool(has_facts))
+            replace(
+                _session(key, tuple(session)),
+                head=last or 0,
+                changes=changes or 0,
+                has_facts=bool(has_facts),
+                memory_version=";".join(each or "" for each in versions),
+            )
             if session[0] is not None
             else None
         ),

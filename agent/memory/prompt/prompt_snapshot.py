@@ -120,24 +120,39 @@ class TurnOpening:
     blobs: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownView:
+    seen: tuple[str, int]  # version at the claim, and number of this process's changes
+    state: tuple[str, ...]  # epochs, and revs of the documents
+    view: MemoryView
+
+
 class ScopeMemory:
     """Serves the texts that scopes remember; those that have not changed are not read again."""
 
     def __init__(self, documents: ScopeDocuments) -> None:
         self._documents = documents
-        self._views: LRUCache[str, tuple[tuple[str, ...], MemoryView]] = LRUCache(_SCOPES_IN_MEMORY)
+        self._views: LRUCache[str, _KnownView] = LRUCache(_SCOPES_IN_MEMORY)
 
-    async def view(self, scope: str) -> MemoryView:
-        """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
+    async def view(self, scope: str, version: str = "") -> MemoryView:
+        """Return the texts of *scope* now: its documents, `shared`, and the effective persona.
+
+        *version* is that of the turn's claim (`SessionRow.memory_version`). Nothing is read while it is the same and
+        this process has changed no document since.
+        """
         scopes = list(dict.fromkeys((scope, "", SHARED)))
         await self._documents.notice(*scopes)
+        known = self._views.get(scope)
+        seen = (version, self._documents.changes.change_count)  # before the reading: a later change is seen next time
+        if version and known is not None and known.seen == seen:
+            return known.view
         heads = await self._documents.changes.heads(scopes)
         # Text that is no longer shared appears in no prompt and no delta.
         epochs = (heads[scope].epoch, heads[SHARED].epoch)
         state = (*epochs, *(heads[each].revs.get(name, "") for each, name in _sources(scope)))
-        known = self._views.get(scope)
-        if known is not None and known[0] == state:
-            return known[1]
+        if known is not None and known.state == state:
+            self._views[scope] = replace(known, seen=seen)
+            return known.view
         read = [
             (await self._documents.read(each, name)).text if name in heads[each].revs else ""
             for each, name in _sources(scope)
@@ -148,7 +163,7 @@ class ScopeMemory:
         epoch = " ".join(epochs).strip()
         view = MemoryView(soul=texts[0], user=texts[1], memory=texts[2], shared=texts[3], rev=rev, epoch=epoch)
         # The state is that from before the reading: a change in between is seen next time.
-        self._views[scope] = (state, view)
+        self._views[scope] = _KnownView(seen, state, view)
         return view
 
 

@@ -267,6 +267,22 @@ async def test_a_claim_knows_the_facts_that_another_gateway_was_told(team: Worke
         await homes[1].store.jobs.finish(job)
 
 
+async def test_a_claim_knows_the_version_of_what_its_prompt_is_made_from(team: Workers, tmp_path: Path) -> None:
+    """It differs after a change or an epoch by another gateway, of the scope, the installation or what all share."""
+    homes = await two_homes(team, tmp_path)
+    documents, seen = homes[1].store.documents, set()
+    for scope in ("", "people/other", SCOPE, "shared", ""):
+        lease, _ = await homes[0].claim()
+        seen.add(lease.session.memory_version)
+        await homes[0].store.journal.release(lease)
+        was = (await documents.read(scope, "SOUL.md")).rev
+        await documents.write(scope, "SOUL.md", f"after {len(seen)}", was=was, why="test")
+    await documents.set_epoch(SCOPE, "t1")
+    lease, _ = await homes[0].claim()
+    seen.add(lease.session.memory_version)
+    assert len(seen) == 5
+
+
 async def test_facts_that_two_gateways_apply_at_once_are_all_there(team: Workers, tmp_path: Path) -> None:
     """Each fact once, for the next turn of either gateway, though both may apply the jobs of a scope."""
     homes = await two_homes(team, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.memory.documents.scope_documents import ScopeDocuments
@@ -15,7 +16,7 @@ from agent.memory.prompt.prompt_snapshot import (
     opening,
     system_prompt,
 )
-from gateway.ports import Line, ScopeDocument, SessionRow
+from gateway.ports import Line, ScopeDocument, ScopeHead, SessionRow
 from tests.fakes.documents import FakeDocuments, open_documents
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 
@@ -204,6 +205,27 @@ async def test_edits_by_hand_are_looked_for_and_a_quiet_turn_reads_nothing() -> 
     assert (await memory.view(SCOPE)).epoch == "t1"
 
 
+async def test_with_the_version_of_its_claim_a_turn_asks_for_nothing() -> None:
+    """A version that was seen before needs no query, unless this process has changed a document since the claim."""
+    changes = CountedDocuments()
+    memory = ScopeMemory(ScopeDocuments(changes))
+    changes.put(SCOPE, MEMORY="- before\n")
+    first = await memory.view(SCOPE, "1")
+    changes.heads_read = 0
+    assert await memory.view(SCOPE, "1") is first
+    assert changes.heads_read == 0
+    changes.put("people/somebody", MEMORY="- of another\n")
+    assert await memory.view(SCOPE, "1") is first
+    assert changes.heads_read == 1
+    changes.put(SCOPE, MEMORY="- by the job before this turn\n")
+    assert (await memory.view(SCOPE, "1")).memory == "- by the job before this turn"
+    await changes.set_epoch(SCOPE, "t1")
+    assert (await memory.view(SCOPE, "1")).epoch == "t1"
+    changes.heads_read = 0
+    await memory.view(SCOPE, "2")
+    assert changes.heads_read == 1
+
+
 async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody() -> None:
     """SOUL.md of the installation stands where the scope has none; nobody else's memory is in the view."""
     documents, _ = open_documents()
@@ -221,6 +243,12 @@ class CountedDocuments(FakeDocuments):
     """Documents that count how often they are read."""
 
     reads = 0
+    heads_read = 0
+
+    async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
+        """Count and read."""
+        self.heads_read += 1
+        return await super().heads(scopes)
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
         """Count and read."""
