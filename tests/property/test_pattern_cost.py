@@ -194,7 +194,6 @@ RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/memory/erasure/embedded_text.py": "letters of the words to erase",
     "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase",
     "agent/memory/erasure/purge_jobs.py": "escaped ids",
-    "agent/memory/history/jsonl_file.py": "an escaped name and value",
     "agent/memory/search/query.py": "a fixed list of words",
     "agent/memory/search/time_grammar.py": "fixed patterns of classes",
     "channels/kit/settings.py": "shapes of secrets in the operator's settings",

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.history.history_files import is_history_file, printed_files
-from agent.memory.history.history_log import CURSOR
+from agent.memory.history.history_files import CURSOR, is_history_file, printed_files
 from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, wait_for_thread

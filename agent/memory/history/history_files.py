@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.memory.history.history_log import (
-    CURSOR,
-    DREAM_CURSOR,
-    HISTORY_JSONL,
-    RAW_JSONL,
-    HistoryLog,
-    read_cursor,
-)
-from agent.memory.history.history_markdown import HISTORY_MD, format_entry
-from agent.memory.history.plain_files import NOTE_NAME as NOTE_NAME
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import PRINTED_MARKS, MarkKind, ScopeHistory, StoredNote, mark_file
-from gateway.text.history_lines import read_entry
+import structlog
 
+from agent.memory.history.history_markdown import HISTORY_MD, format_entry, keep_original, parse_legacy_history
+from agent.memory.history.plain_files import NOTE_NAME as NOTE_NAME
+from agent.memory.storage.disk import Disk, save_corrupt
+from agent.memory.storage.transcript_lines import decode, encode, utc_now
+from gateway.ports import (
+    HISTORY_JSONL,
+    PRINTED_MARKS,
+    RAW_JSONL,
+    HistoryEntry,
+    MarkKind,
+    ScopeHistory,
+    StoredNote,
+    mark_file,
+)
+from gateway.text.history_lines import encode_entry, read_entry
+
+log = structlog.get_logger(__name__)
+
+CURSOR, DREAM_CURSOR = ".cursor", ".dream_cursor"
+_LARGEST = 2**53
 OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
 MARK_FILES = {kind: mark_file(kind) for kind in PRINTED_MARKS}
 _FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR, *MARK_FILES.values()})
@@ -56,8 +64,11 @@ def read_files(folder: Path, disk: Disk) -> ScopeHistory:
 
     An older system's HISTORY.md is converted first. Lines without a cursor are moved to `history.jsonl.corrupt`.
     """
-    HistoryLog(folder, disk).after(0)
-    entries = _rising([raw for raw in _lines(disk, folder / HISTORY_JSONL) if read_entry(raw) is not None])
+    import_legacy(folder, disk, utc_now())
+    lines = _lines(disk, folder / HISTORY_JSONL)
+    entries = _rising([raw for raw in lines if read_entry(raw) is not None])
+    if len(entries) != len(lines):
+        save_corrupt(disk, folder / HISTORY_JSONL, [raw.rstrip(b"\n") for raw in lines if read_entry(raw) is None])
     owners = _record(disk, folder / OWNERS)
     notes = {
         path.name: StoredNote(body=disk.load(path) or b"", owner=owners.get(path.name, ""))
@@ -80,6 +91,39 @@ def read_files(folder: Path, disk: Disk) -> ScopeHistory:
         cursor=max([read_cursor(folder / CURSOR, disk), *map(cursor_of, entries[-1:])]),
         dream_cursor=read_cursor(folder / DREAM_CURSOR, disk),
     )
+
+
+def import_legacy(folder: Path, disk: Disk, now: datetime) -> None:
+    """Convert an older system's HISTORY.md into records, once; a copy of the file is kept. Raises OSError."""
+    if not is_legacy(folder, disk):
+        return
+    data = disk.load(folder / HISTORY_MD) or b""
+    keep_original(folder, disk, data)
+    first = max(read_cursor(folder / CURSOR, disk), read_cursor(folder / DREAM_CURSOR, disk)) + 1
+    entries = [
+        HistoryEntry(timestamp=timestamp, content=content, origin="owner", entry=entry, cursor=n)
+        for n, (timestamp, content, entry) in enumerate(parse_legacy_history(data, now), first)
+    ]
+    if not entries:
+        return
+    # Replaced as a whole: a part of it would look like a complete history.
+    disk.replace(folder / HISTORY_JSONL, b"".join(map(encode_entry, entries)))
+    log.info("history.legacy_imported", entries=len(entries))
+    disk.replace(folder / CURSOR, b"%d\n" % entries[-1].cursor)
+    markdown = "".join(format_entry((each.timestamp, each.content)) for each in entries)
+    disk.replace(folder / HISTORY_MD, markdown.encode("utf-8", "replace"))
+
+
+def is_legacy(folder: Path, disk: Disk) -> bool:
+    """Return True if the history of a folder is an older system's HISTORY.md alone."""
+    return not disk.size(folder / HISTORY_JSONL) and bool(disk.size(folder / HISTORY_MD))
+
+
+def read_cursor(path: Path, disk: Disk) -> int:
+    """Return the number in a file of one cursor; 0 without one. Blocks."""
+    text = (disk.load(path) or b"").strip()
+    number = int(text) if text.isdigit() and len(text) < 17 else 0
+    return number if number < _LARGEST else 0
 
 
 def _rising(entries: Sequence[bytes]) -> tuple[bytes, ...]:

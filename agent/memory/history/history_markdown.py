@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -27,68 +27,6 @@ def format_entry(entry: TimedText) -> str:
     flat = _BLANK.sub("\n", content.strip().replace("\r\n", "\n").replace("\r", "\n"))
     stamped = flat if STAMP.match(flat) and flat.startswith("[") else f"[{timestamp}] {flat}".rstrip()
     return f"{stamped}\n\n"
-
-
-class HistoryMarkdown:
-    """Keeps HISTORY.md up to date. Text that a person wrote into it stays, or is copied to another file."""
-
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self._path = folder / HISTORY_MD
-        self._disk = disk
-
-    def follow(self, last: TimedText, new: Sequence[TimedText], everything: Callable[[], Sequence[TimedText]]) -> None:
-        """Append *new* if the file ends with *last*; otherwise repair it. Raises OSError."""
-        size = self._disk.size(self._path) or 0
-        tail = _bytes([last]) if last != ("", "") else b""
-        is_current = size >= len(tail) and (
-            not tail or self._disk.read(self._path, size - len(tail), len(tail)) == tail
-        )
-        if is_current and bool(tail) == bool(size):
-            self._append(_bytes(new))
-        else:
-            self._repair_tail(new, _bytes(everything()))
-
-    def rebuild(self, everything: Sequence[TimedText]) -> None:
-        """Overwrite the file."""
-        self._disk.replace(self._path, _bytes(everything))
-
-    def repair(self, everything: Sequence[TimedText]) -> None:
-        """Overwrite the file; copy its text first if a person edited it."""
-        derived = _bytes(everything)
-        self._copy_edited(derived)
-        self._disk.replace(self._path, derived)
-
-    def replace(self, before: Sequence[TimedText], after: Sequence[TimedText]) -> None:
-        """Overwrite the text of *before* by that of *after*; copy it first if a person edited it. Idempotent."""
-        derived = _bytes(after)
-        if self._disk.load(self._path) != derived:
-            self._copy_edited(_bytes(before))
-            self._disk.replace(self._path, derived)
-
-    def _copy_edited(self, derived: bytes) -> None:
-        current = self._disk.load(self._path) or b""
-        if not derived.startswith(current):
-            digest = hashlib.sha256(current).hexdigest()[:8]
-            self._disk.replace(self._path.with_name(f"{HISTORY_MD}.edited-{digest}"), current)
-
-    def _repair_tail(self, new: Sequence[TimedText], derived: bytes) -> None:
-        current = self._disk.load(self._path) or b""
-        behind = _bytes(new)
-        if derived.startswith(current):
-            self._append(derived[len(current) :])
-        elif not current.startswith(derived.removesuffix(behind)) and len(current) < len(derived):
-            self._copy_edited(derived)
-            self._disk.replace(self._path, derived)
-        elif not current.endswith(behind):
-            self._append((b"" if current.endswith(b"\n\n") else b"\n" if current.endswith(b"\n") else b"\n\n") + behind)
-
-    def _append(self, data: bytes) -> None:
-        if data:
-            self._disk.append(self._path, data)
-
-
-def _bytes(entries: Sequence[TimedText]) -> bytes:
-    return "".join(map(format_entry, entries)).encode("utf-8", "replace")
 
 
 # -- files of older systems ([000], [001], [004]) ----------------------------------------------------

@@ -268,16 +268,6 @@ def _note_append(fd: int) -> AbstractContextManager[None]:
     return contextlib.nullcontext() if path is None else note_writes(path)
 
 
-def rewrite_raw_lines(disk: Disk, path: Path, change: Callable[[bytes], bytes]) -> int:
-    """Apply *change* to each line of a file, in one atomic replacement; return the number of changed lines."""
-    before = (disk.load(path) or b"").splitlines(keepends=True)
-    after = [change(raw) for raw in before]
-    differences = sum(old != new for old, new in zip(before, after, strict=True))
-    if differences:
-        disk.replace(path, b"".join(after))
-    return differences
-
-
 def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
     """Append unreadable bytes to ``<path>.corrupt``. Idempotent: bytes that the file has are not added again."""
     beside = path.with_name(path.name + ".corrupt")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.memory.history.history_files import printed_files, read_files
 from agent.memory.history.history_log import LOCK, HistoryLog
-from agent.memory.history.history_markdown import HistoryMarkdown
+from agent.memory.history.history_markdown import format_entry
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import HistoryEntry, MarkKind, ScopeHistory, StoredNote
@@ -99,9 +99,10 @@ def erase_files(folder: Path, word: str) -> None:
         if path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
             path.write_bytes(b"".join(erase(name, raw, word) for raw in lines))
-    pairs = [(each.timestamp, each.content) for each in HistoryLog(folder).after(0)]
-    if pairs:
-        HistoryMarkdown(folder, Disk()).rebuild(pairs)
+    entries = HistoryLog(folder).after(0)
+    if entries:
+        markdown = "".join(format_entry((each.timestamp, each.content)) for each in entries)
+        (folder / "HISTORY.md").write_bytes(markdown.encode("utf-8", "replace"))
 
 
 def files_of(folder: Path) -> Mapping[str, bytes]:

@@ -84,23 +84,6 @@ def test_cursors_only_grow(tmp_path: Path, cursor: str | None, dream: str | None
     assert stored.cursor == expected
 
 
-def test_reading_on_costs_what_is_new(tmp_path: Path) -> None:
-    """Three new entries behind 20 or 5,000 old ones are the same bytes."""
-    costs = []
-    for count in (20, 5_000):
-        folder = tmp_path / str(count)
-        log(folder).append(*(entry(n) for n in range(count)))
-        disk = CountingDisk()
-        found = log(folder, disk).after(count - 3)
-        assert [each.cursor for each in found] == [count - 2, count - 1, count]
-        costs.append(disk.bytes_read)
-    assert costs[1] <= 8 * 1024
-    assert log(tmp_path / "5000").after(0, limit=20)[-1].cursor == 20
-    assert log(tmp_path / "20").after(20) == ()
-    assert log(tmp_path / "none").after(0) == ()
-    assert not (tmp_path / "none").exists()
-
-
 def test_lines_longer_than_a_look_are_read(tmp_path: Path) -> None:
     """Whatever a summary's length."""
     log(tmp_path).append(*(entry(n, content=str(n) * 9_000) for n in range(1, 6)))
@@ -180,14 +163,16 @@ def test_the_readable_history_is_rebuilt_when_it_is_missing_or_shorter(tmp_path:
     assert copy.read_text() == "mine\n"
 
 
-def test_what_a_person_added_to_the_readable_history_stays(tmp_path: Path) -> None:
-    """As [001] allows; new entries stand behind it."""
+def test_text_that_a_person_added_to_the_readable_history_is_kept_beside(tmp_path: Path) -> None:
+    """As a gateway does: HISTORY.md is what the record has, and the edited file is a copy."""
     mirror = tmp_path / "HISTORY.md"
     log(tmp_path).append(entry(1))
-    mirror.write_text(mirror.read_text() + "And I was there too.\n")
+    edited = mirror.read_text() + "And I was there too.\n"
+    mirror.write_text(edited)
     log(tmp_path).append(entry(2))
-    expected = "[2026-11-21 21:00] Talked about 1.\n\nAnd I was there too.\n\n[2026-11-21 21:00] Talked about 2.\n\n"
-    assert mirror.read_text() == expected
+    assert [path.read_text() for path in tmp_path.glob("HISTORY.md.edited-*")] == [edited]
+    assert "Talked about 2." in mirror.read_text()
+    assert "there too" not in mirror.read_text()
 
 
 def test_a_blank_line_separates_entries_and_stands_in_none(tmp_path: Path) -> None:
