@@ -96,7 +96,7 @@ class FileStore(Protocol):
         """Return one file; None if it does not exist."""
 
     async def load(self, scope: str, file: ScopeFile) -> bytes | None:
-        """Return the bytes of a file; None if they were replaced or removed, or are not what was stored."""
+        """Return the bytes of a file as it was read; None if they are gone, or are not what was stored."""
 
     async def load_small(self, scope: str, kind: FileKind, names: Collection[str]) -> Mapping[str, bytes]:
         """Return the verified bytes of those of *names* that exist, which fit in memory together, in one query."""
@@ -123,9 +123,10 @@ class FileStore(Protocol):
         names: Collection[str] | None = None,
         before: datetime | None = None,
     ) -> int:
-        """Remove the files of *kinds*, without kinds of all; return their number. Their bytes are gone then, too.
+        """Remove the files of *kinds*, without kinds of all; return their number.
 
-        With *names* only those, and with *before* only those that are older.
+        With *names* only those, and with *before* only those that are older. Their bytes are gone then, too. Those in
+        an object store are removed before a purge ends, otherwise by `collect_garbage`.
         """
 
     async def expire(self, *kinds: FileKind, before: datetime) -> int:

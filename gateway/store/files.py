@@ -426,10 +426,9 @@ class SqlFiles:
             self._engine.writer.submit_nowait(lambda database: database.executemany(_DISCARD, names).close())
 
     async def _remove_behind(self, files: Iterable[ScopeFile]) -> None:
-        """Remove the bytes of files that are gone; they remain listed if that fails now."""
-        if self._held or not any(_OUTSIDE in each.place for each in files):
-            return
-        await self.remove_unused()
+        """Remove the bytes of files that are gone from the home. Only a purge waits for an object store."""
+        if self._folders is not None and not self._held and any(_OUTSIDE in each.place for each in files):
+            await self.remove_unused()
 
     async def _link(
         self, folders: DirectoryObjects, source: str, target: str, files: Iterable[tuple[ScopeFile, str]]

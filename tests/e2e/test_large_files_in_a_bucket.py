@@ -16,12 +16,16 @@ from gateway.backup import backup
 from gateway.commands.restore_backup import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
 from gateway.home_migration import open_home
+from gateway.ports.objects import ObjectStore
 from gateway.restore import restore
+from gateway.settings import load_settings
+from gateway.store.objects import open_objects
 from gateway.store.postgres import schema
 from gateway.store.workers import WorkerIdentity
 from tests.e2e.agent.test_purge import wait_until_purged
+from tests.fakes.file_gateway import folders_with
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
-from tests.fakes.inprocess_gateway import InstantModel, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, open_s3_server
 from tests.fakes.slack_gateway import transcripts
@@ -52,15 +56,18 @@ def environment(postgres: PostgresServer, server: S3Server, tmp_path: Path) -> M
     }
 
 
-def has_photo(home: Path) -> bool:
-    """Return True if the file is in a home."""
-    return PHOTO in [path.read_bytes() for path in home.rglob("attachments/*")]
+async def has_photo(parlour: InProcessGateway) -> bool:
+    """Return True if a gateway can read the file."""
+    files = parlour.app.store.files
+    return PHOTO in [
+        await files.load(scope, file) for scope in await files.scopes() for file in await files.files(scope)
+    ]
 
 
 async def test_a_large_attachment_survives_an_outage_and_is_purged_everywhere(
     tmp_path: Path, environment: Mapping[str, str], server: S3Server, postgres: PostgresServer
 ) -> None:
-    """A turn waits for the bucket and is answered once; another home has the file; a purge empties the bucket."""
+    """A turn waits for the bucket and is answered once; no home has the file; a purge empties the bucket."""
     sources = PlatformFiles()
     kind = InProcessFilePlugin(sources)
     async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
@@ -76,15 +83,14 @@ async def test_a_large_attachment_survives_an_outage_and_is_purged_everywhere(
         await parlour.idle()
         assert [post.text for post in parlour.channel.posts["ann"]].count(asked.result()) == 1
         assert PHOTO in server.objects.values()
-        assert PHOTO[:9_999] not in b"".join(bytes(data) for (data,) in postgres.query("SELECT data FROM scope_piece"))
+        assert PHOTO[:9_999] not in b"".join(bytes(data) for (data,) in postgres.query("SELECT data FROM file_piece"))
+        assert not folders_with(tmp_path, PHOTO)
     async with gateway(home=tmp_path / "second", model=InstantModel(), environment=environment) as parlour:
-        assert has_photo(tmp_path / "second")
+        assert await has_photo(parlour)
         await parlour.channel.ask("ann", "/forget everything yes")
         await wait_until_purged(parlour)
         assert server.objects == {}
-        assert not has_photo(tmp_path / "second")
-    async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment):
-        assert not has_photo(tmp_path / "first")
+        assert not await has_photo(parlour)
 
 
 async def test_a_purge_waits_for_the_bucket_and_nothing_else_waits_for_the_purge(
@@ -137,22 +143,26 @@ async def test_a_home_that_is_moved_away_and_back_takes_its_objects_along(
             closing(schema.connect(postgres.url, WorkerIdentity(), wait=schema.LOCK_SECONDS)) as connection,
         ):
             if to_file:
-                move_to_file(own, connection, postgres.url)
+                move_to_file(own, connection, postgres.url, objects_of(environment))
             else:
-                move_to_database(own, connection)
+                move_to_database(own, connection, objects_of(environment))
 
     await asyncio.to_thread(move, to_file=True)
     server.is_away = True
     async with gateway(home=home, model=InstantModel()) as parlour:
-        assert has_photo(home)
+        assert await has_photo(parlour)
     server.is_away = False
-    before = set(server.objects)
+    server.objects.clear()
     await asyncio.to_thread(move, to_file=False)
     async with gateway(home=home, model=InstantModel(), environment=environment) as parlour:
-        assert parlour.app.store.scope_files is not None
-        await parlour.app.store.scope_files.remove_unused()
+        assert await has_photo(parlour)
+        await parlour.app.store.files.collect_garbage()
     assert list(server.objects.values()) == [PHOTO]
-    assert not before & set(server.objects)
+
+
+def objects_of(environment: Mapping[str, str]) -> ObjectStore:
+    """Return the bucket of the settings, as commands open it."""
+    return open_objects(load_settings({"PARLOUR_HOME": "/nowhere", **environment}).store.objects)
 
 
 def messages_of(home: Path) -> list[tuple[int, str]]:
@@ -177,25 +187,32 @@ async def test_a_backup_has_the_objects_and_goes_into_an_empty_database(
             await parlour.channel.ask("ann", "meanwhile")
 
         app = parlour.app
-        await backup(app.home, app.store.backup, archive, fetch=answer_more, still=app.pause_writes())
+        await backup(
+            app.home,
+            app.store.backup,
+            archive,
+            fetch=answer_more,
+            copy_objects=app.store.files.copy_objects,
+            still=app.pause_writes(),
+        )
     server.is_away = True
+    own = {**environment, "PARLOUR_STORE__OBJECTS__URL": f"s3://{BUCKET}/restored"}
     await asyncio.to_thread(restore, archive, restored, fit=fit_sessions)
     postgres.empty()
     with (
         open_home(restored) as home,
         closing(schema.connect(postgres.url, WorkerIdentity(), wait=schema.LOCK_SECONDS)) as connection,
     ):
-        await asyncio.to_thread(move_to_database, home, connection)
-    server.is_away = False
-    earlier = dict(server.objects)
-    own = {**environment, "PARLOUR_STORE__OBJECTS__URL": f"s3://{BUCKET}/restored"}
+        server.is_away = False
+        earlier = dict(server.objects)
+        await asyncio.to_thread(move_to_database, home, connection, objects_of(own))
     async with gateway(home=restored, model=InstantModel(), environment=own) as parlour:
         await parlour.channel.ask("ann", "afterwards")
         await parlour.idle()
     assert earlier.items() <= server.objects.items()
     assert [data for name, data in server.objects.items() if name.startswith("restored/")] == [PHOTO]
     async with gateway(home=tmp_path / "empty", model=InstantModel(), environment=own) as parlour:
-        assert has_photo(tmp_path / "empty")
+        assert await has_photo(parlour)
         await parlour.app.session_files.flush()
         assert messages_of(tmp_path / "empty") == [(0, "look"), (2, "afterwards")]
 
@@ -205,7 +222,7 @@ async def test_a_dump_with_a_copy_of_the_bucket_is_a_whole_backup(
 ) -> None:
     """The bucket is copied after pg_dump; a gateway with an empty home has the conversation and the file.
 
-    Without the objects it starts too, and answers people whose memory has none; others once they are back.
+    Without the objects it answers everybody, and has the file once they are back.
     """
     sources, dump = PlatformFiles(), tmp_path / "parlour.dump"
     kind = InProcessFilePlugin(sources)
@@ -217,15 +234,14 @@ async def test_a_dump_with_a_copy_of_the_bucket_is_a_whole_backup(
     address = await asyncio.to_thread(postgres.restore_dump, dump)
     copied = {**environment, "PARLOUR_STORE__URL": address, "PARLOUR_STORE__OBJECTS__URL": f"s3://{BUCKET}/copy"}
     async with gateway(home=tmp_path / "empty", model=InstantModel(), environment=copied) as parlour:
-        assert has_photo(tmp_path / "empty")
+        assert await has_photo(parlour)
         await parlour.channel.ask("ann", "afterwards")
         await parlour.idle()
         assert messages_of(tmp_path / "empty") == [(0, "look"), (2, "afterwards")]
     kept = dict(server.objects)
     server.objects.clear()
     async with gateway(home=tmp_path / "late", model=InstantModel(), environment=copied) as parlour:
-        waiting = asyncio.create_task(parlour.channel.ask("ann", "and me?"))
-        assert "answer to" in await parlour.channel.ask("ben", "hello", sender="ben")
-        assert not waiting.done()
+        assert "answer to" in await parlour.channel.ask("ann", "and me?")
+        assert not await has_photo(parlour)
         server.objects |= {name.replace("parlour/", "copy/"): data for name, data in kept.items()}
-        assert "and me?" in await waiting
+        assert await has_photo(parlour)

@@ -15,11 +15,14 @@ import time_machine
 from gateway.backup import STAYS
 from gateway.events import Role, SessionKey
 from gateway.home import SCHEMA, Home
+from gateway.ports import FileKind
 from gateway.restore import restore
 from tests.fakes.inprocess_gateway import InstantModel, gateway
+from tests.fakes.stored_files import stored_files
 
 HOMES = Path(__file__).parents[1] / "payloads" / "homes"
 SOON = datetime(2026, 11, 22, 8, 40, tzinfo=UTC)  # after the kill, while what was asked is still worth an answer
+KINDS = {"attachments": FileKind.ATTACHMENT, "blobs": FileKind.TEXT, "results": FileKind.RESULT}
 LAST = "Last one, and the lights go out."
 
 
@@ -68,7 +71,12 @@ async def test_a_home_of_then_goes_on_today_and_back_again(old: Path) -> None:
     assert any("The second conversation begins." in text for text in texts)
     assert (old / "schema").read_text() == f"{SCHEMA}\n"
     assert {Role(role) for (role,) in journal(old, "SELECT role FROM inbox")}
+    stored = stored_files(old)
     for name, was in before.items():
+        *scope, folder, digest = ["", *name.split("/")]
+        if folder in KINDS:
+            assert stored[f"{'/'.join(scope[1:])}/{KINDS[folder]}/{digest}"] == was, "a file is stored as it was"
+            assert not (old / name).exists()
         if name.endswith(".jsonl") and "/sessions/" in name:
             assert (old / name).read_bytes().startswith(was), "a transcript only grows"
 

@@ -1,6 +1,6 @@
 """Move the files of a memory scope to another one; take answers out of conversations that are separated.
 
-All of it is idempotent, and what is no coroutine blocks. The caller holds the exclusive locks of both scopes.
+Everything is idempotent; plain functions block. The caller holds the exclusive locks of both scopes.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ async def adopt_files(home: Path, files: FileStore) -> int:
 async def adopt_workspaces(home: Path, files: FileStore) -> int:
     """Store what is in the folders `files/` of all scopes, and remove it there; return the number of new files.
 
-    What a workspace cannot have is set aside in `backups/not-adopted`. Idempotent; a kill interrupts it.
+    Files that a workspace cannot have are set aside in `backups/not-adopted`. Idempotent; a kill interrupts it.
     """
     count = 0
     for scope in ["", *await asyncio.to_thread(list_scopes, home)]:

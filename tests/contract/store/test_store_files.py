@@ -136,6 +136,7 @@ async def test_bytes_go_with_their_files(
     await files.change(ANN, ScopeFileChange(was=a, now=a, data=LARGE + b"2"))
     assert not await files.change(ANN, ScopeFileChange(was=a, now=a, data=LARGE + b"3"))
     await files.remove(ANN, WORKSPACE, names=["b"])
+    await files.collect_garbage()
     assert await files.load(ANN, a) is None
     assert await files.load(ANN, b) is None
     await files.remove(ANN)
