@@ -20,7 +20,7 @@ from tests.benchmarks.recall import twins
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 MESSAGES = 20_000
-_ANSWERS = 200  # that are timed
+_ROUNDS, _ANSWERS = 6, 50  # that are timed
 _PAUSE = 0.1  # seconds between them
 _ALONE = 30.0  # seconds in which nothing but the embedding runs
 _INDEX = Path("people/pocket%3aann/index.db")
@@ -38,7 +38,6 @@ async def measure() -> None:
                 await bench.channel.ask("ann", f"{' '.join(chance.sample(texts, 2))} {n}")
             await bench.idle()
             await _search(bench, "by words, first search, which builds the index")
-            await _answers(bench, "answers without the model")
         size = (home / _INDEX).stat().st_size
         row("index by words", bytes_a_message=size / count)
         async with _open(home, has_model=True) as bench:
@@ -47,11 +46,12 @@ async def measure() -> None:
             await asyncio.sleep(_ALONE)
             figures = meter.read()
             row("embedding alone", cpu_share=figures["cpu"] / figures["wall"])
-            await _answers(bench, "answers beside it")
+            beside, without = await _alternate(bench)
+            _print("answers beside it", beside)
+            _print("answers in between, with nothing beside", without)
             await _search(bench, "search meanwhile")
             await bench.app.recall._memory.wait_idle(home / _INDEX)
             row("embedded", messages=count, seconds=time.perf_counter() - started)
-            await _answers(bench, "answers afterwards")
         async with _open(home, has_model=True) as bench:
             await _search(bench, "first search after a start, all embedded")
             await _search(bench, "the next one")
@@ -76,11 +76,30 @@ async def _search(bench: InProcessGateway, name: str) -> None:
     row(name, seconds=time.perf_counter() - started)
 
 
-async def _answers(bench: InProcessGateway, name: str) -> None:
+async def _alternate(bench: InProcessGateway) -> tuple[list[float], list[float]]:
+    """Time answers while passages are embedded, and with the embedding ended, by turns: machines have moods."""
+    beside: list[float] = []
+    without: list[float] = []
+    recall = bench.app.recall
+    for _ in range(_ROUNDS):
+        beside += await _answers(bench)
+        for task in [*recall._memory._work_of(bench.home / _INDEX).tasks.values()]:
+            task.cancel()
+        await recall._memory.wait_idle(bench.home / _INDEX)
+        without += await _answers(bench)
+        recall._memory._embed_soon(recall._scope("people/pocket%3aann"))
+    return beside, without
+
+
+def _print(name: str, took: list[float]) -> None:
+    row(name, answers=len(took), median_ms=median(took), p95_ms=percentile(took, 0.95))
+
+
+async def _answers(bench: InProcessGateway) -> list[float]:
     took = []
     for n in range(_ANSWERS):
         started = time.perf_counter()
         await bench.channel.ask("ann", f"message {n} of a conversation")
         took.append(1e3 * (time.perf_counter() - started))
         await asyncio.sleep(_PAUSE)
-    row(name, median_ms=median(took), p95_ms=percentile(took, 0.95))
+    return took

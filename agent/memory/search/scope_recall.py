@@ -29,7 +29,7 @@ from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.search.time_spans import TimeSpan
-from gateway.errors import StoreUnavailable, ToolFailed
+from gateway.errors import StoreUnavailable
 from gateway.ports import (
     MEMORY,
     SEARCH_DEFAULTS,
@@ -113,10 +113,7 @@ class ScopeRecall:
     # -- the port ----------------------------------------------------------------------------------
 
     async def search(self, scope: str, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
-        """Return the best hits of *scope* and of `shared`, or of a project's documents. See `SearchIndex.search`.
-
-        Raises ToolFailed while the first index is being built.
-        """
+        """Return the best hits of *scope* and of `shared`, or of a project's documents. See `SearchIndex.search`."""
         if not query.strip():
             return SearchHits()
         if options.project != MEMORY:
@@ -138,8 +135,6 @@ class ScopeRecall:
             bounds=TimeSpan(first, last) if first or last else None,
             page=options.page,
         )
-        if not answer.results and BUILDING in answer.note:
-            raise ToolFailed("what was said here is being indexed; ask again in a minute")
         prefixes = ["shared/" if name == SHARED != scope else "" for name in names]
         return to_search_hits(answer, prefixes, zone, is_seed=self._turns is None)
 
@@ -331,8 +326,6 @@ class ScopeRecall:
             around=0,
             embed_timeout=options.embed_timeout,
         )
-        if not answer.results and BUILDING in answer.note:
-            raise ToolFailed("the documents are being indexed; ask again in a minute")
         return to_search_hits(answer, [""], UTC)
 
     def _projects(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from agent.llm.chat_model import ChatRequest
 from gateway.app import build_operations
+from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -122,3 +124,18 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
         assert {line["name"]: line["count"] for line in made}["index.db"] >= 4
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)
+
+
+async def test_a_search_while_the_index_is_built_says_so(tmp_path: Path) -> None:
+    """The command and the tool answer that there may be more in a minute; neither fails, and nobody is alerted."""
+    model = HeldScriptModel("noted", "noted", calls(("memory_search", '{"query": "my dentist"}')), in_turns=True)
+    async with gateway(model=model, home=tmp_path / "home") as parlour:
+        await have_conversation(parlour)
+        parlour.app.recall._options = replace(parlour.app.recall._options, patience=0.0)
+        assert translate("search.building") in await parlour.channel.ask("ann", "/search dentist")
+        await parlour.app.recall._memory.wait_idle(parlour.home / SCOPE / "index.db")
+        assert DENTIST in await parlour.channel.ask("ann", "/search dentist")
+        await parlour.app.recall.close_index(SCOPE)
+        (parlour.home / SCOPE / "index.db").unlink()
+        await parlour.channel.ask("ann", "who was it?")
+        assert "The index is being built" in results(last_prompt(model))[-1]

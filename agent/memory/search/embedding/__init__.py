@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.memory.search.embedding.embedder import Embedder as Embedder
 from agent.memory.search.embedding.embedder import Matrix as Matrix
 from agent.memory.search.embedding.embedder import OnTokens as OnTokens
 from agent.memory.search.embedding.embedder import no_account as no_account
 from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder as GuardedEmbedder
+
+if TYPE_CHECKING:  # numpy: only where there are vectors
+    from agent.memory.search.embedding.local_embedder import LocalEmbedder
 
 INSTALLED_MODEL = "minilm-int8"  # its name in the index
 _LOCAL = "local:"
@@ -23,6 +27,7 @@ MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6
 TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
 # One batch of passages is a moment of one core; a quarter of it leaves the others for answers.
 _BATCH, _SHARE = 16, 0.25
+_LOADING = 1.0  # seconds that the first search waits for the model; meanwhile words are compared
 
 
 def find_installed_model() -> Path | None:
@@ -42,7 +47,11 @@ def build_installed_embedder() -> GuardedEmbedder | None:
     if folder is None:
         return None
     local = LocalEmbedder(folder, name=INSTALLED_MODEL, tokenizer=TOKENIZER, sha256=MODEL_SHA256)
-    return GuardedEmbedder(local, batch=_BATCH, share=_SHARE)
+    return _guard(local)
+
+
+def _guard(local: LocalEmbedder) -> GuardedEmbedder:
+    return GuardedEmbedder(local, batch=_BATCH, share=_SHARE, loading=_LOADING, spent=lambda: local.processor_seconds)
 
 
 def build_embedder(
@@ -63,7 +72,7 @@ def build_embedder(
         from agent.memory.search.embedding.local_embedder import LocalEmbedder
 
         local = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser())
-        return GuardedEmbedder(local, batch=_BATCH, share=_SHARE)
+        return _guard(local)
     from agent.llm.litellm_model import require_litellm
     from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 

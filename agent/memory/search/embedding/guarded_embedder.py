@@ -33,17 +33,24 @@ class GuardedEmbedder:
         deadline: float = 30.0,
         question_deadline: float = 2.0,
         share: float = 1.0,
+        loading: float | None = None,
+        spent: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """*deadline* applies to a batch of passages, *question_deadline* to a search query; both in seconds.
 
-        Passages take at most the *share* of the time; the rest is waited after each batch.
+        Passages take at most the *share* of a processor, by the seconds of it that *spent* says they have taken; what
+        a batch did not wait for its turn is waited after it. A model that is loaded at
+        its first use has as long for it as for passages, but a query waits only *loading* seconds, if given.
         """
         self.trouble = ""
         self._inner = inner
         self._batch = batch
         self._deadlines = {False: deadline, True: question_deadline}
         self._share = share
+        self._loading = loading
+        self._is_loaded = loading is None
+        self._spent = spent or clock
         self._clock = clock
         self._used = clock()
         self._cache: LRUCache[str, Matrix] = LRUCache(_MAX_QUERIES)
@@ -68,15 +75,19 @@ class GuardedEmbedder:
         if self.pause:
             raise ModelFailed(self.trouble)
         if is_question and len(texts) == 1:
-            return await self._embed_query(texts[0])
+            try:
+                async with asyncio.timeout(None if self._is_loaded else self._loading):
+                    return await self._embed_query(texts[0])
+            except TimeoutError as error:
+                raise ModelFailed(f"{self.name} is being loaded") from error
         import numpy as np
 
         parts = []
         for start in range(0, len(texts), self._batch):
-            started = self._clock()
+            started, spent = self._clock(), self._spent()
             parts.append(await self._embed_batch(texts[start : start + self._batch], is_question=is_question))
             if self._share < 1:
-                await self._wait((self._clock() - started) * (1 / self._share - 1))
+                await self._wait(max(0.0, (self._spent() - spent) / self._share - (self._clock() - started)))
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
     async def _wait(self, seconds: float) -> None:
@@ -100,10 +111,11 @@ class GuardedEmbedder:
     async def _embed_batch(self, texts: Sequence[str], *, is_question: bool) -> Matrix:
         self._used = self._clock()
         try:
-            async with asyncio.timeout(self._deadlines[is_question]):
+            deadline = self._deadlines[is_question and self._is_loaded]
+            async with asyncio.timeout(deadline):
                 rows = await self._inner.embed(texts, is_question=is_question)
         except TimeoutError as error:
-            timeout = ModelTimeout(f"{self.name}: no vectors within {self._deadlines[is_question]:g} s")
+            timeout = ModelTimeout(f"{self.name}: no vectors within {deadline:g} s")
             self._record_failure(timeout)
             raise timeout from error
         except UserError as error:
@@ -114,7 +126,7 @@ class GuardedEmbedder:
             raise
         if self.trouble:
             log.info("recall.embedding_back", model=self.name)
-        self.trouble, self._failures, self._until = "", 0, 0.0
+        self.trouble, self._failures, self._until, self._is_loaded = "", 0, 0.0, True
         return rows
 
     def _record_failure(self, error: Exception) -> None:
@@ -128,6 +140,7 @@ class GuardedEmbedder:
     async def close_idle(self, idle: float) -> None:
         """Free the model if it was not used for *idle* seconds."""
         if self._clock() - self._used >= idle:
+            self._is_loaded = self._loading is None
             await self._inner.close()
 
     async def close(self) -> None:

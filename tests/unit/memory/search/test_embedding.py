@@ -6,7 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,49 @@ async def test_a_silent_model_does_not_hold_a_question() -> None:
     assert guarded.trouble
 
 
+async def test_a_query_does_not_wait_for_a_model_that_is_loaded() -> None:
+    """The first query goes by words while a large model is read, which is no failure; the next one has its vector."""
+    is_read = asyncio.Event()
+
+    class LargeEmbedder(LetterEmbedder):
+        async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
+            await is_read.wait()
+            return await super().embed(texts, is_question=is_question)
+
+    guarded = GuardedEmbedder(LargeEmbedder(), question_deadline=0.0, loading=0.0)
+    with pytest.raises(ModelFailed, match="is being loaded"):
+        await guarded.embed(["why"], is_question=True)
+    assert (guarded.trouble, guarded.pause) == ("", 0.0)
+    is_read.set()
+    await guarded.embed(["a passage"])
+    assert (await guarded.embed(["why"], is_question=True)).shape == (1, 26)
+    await guarded.close_idle(0)
+    is_read.clear()
+    with pytest.raises(ModelFailed, match="is being loaded"):
+        await guarded.embed(["how"], is_question=True)
+    await guarded.close()
+
+
+async def test_passages_are_embedded_at_a_low_priority() -> None:
+    """On Linux, answers go first on a busy processor: the thread of the passages yields to them, a query's does not."""
+    if sys.platform != "linux" or (embedder := build_installed_embedder()) is None:
+        pytest.skip("needs Linux and the extra `local`")
+    local = embedder._inner
+    niceness: list[int] = []
+    embed_now: Callable[[Sequence[str]], Matrix] = local.embed_now  # type: ignore[attr-defined]
+
+    def note(texts: Sequence[str]) -> Matrix:
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return embed_now(texts)
+
+    local.embed_now = note  # type: ignore[attr-defined]
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    await embedder.embed(["a passage"])
+    await embedder.embed(["why"], is_question=True)
+    assert niceness == [max(usual, 10), usual]
+    await embedder.close()
+
+
 async def test_whoever_loses_patience_first_is_not_the_last_to_know() -> None:
     """A question given up by who asked it goes on to its deadline, so that the next one waits for nobody."""
     guarded = GuardedEmbedder(SilentEmbedder(), question_deadline=0.05)
@@ -187,6 +231,10 @@ async def test_passages_take_their_share_of_the_time() -> None:
     assert waits == [3.0, 3.0]
     await guarded.embed(["why"], is_question=True)
     assert waits == [3.0, 3.0]
+    # What others took of the processor meanwhile is no reason to wait.
+    shared = WatchedEmbedder(SlowEmbedder(), batch=4, share=0.25, clock=clock, spent=lambda: clock.now / 8)
+    await shared.embed(["text"])
+    assert waits == [3.0, 3.0, 0.0]
 
 
 _LOAD = """
