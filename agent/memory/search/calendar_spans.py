@@ -15,7 +15,7 @@ MONTHS_AND_LONGER = frozenset({TimeGrain.MONTH, TimeGrain.SEASON, TimeGrain.YEAR
 
 @dataclass(frozen=True, slots=True)
 class TimeUnit:
-    """What a unit of time is made of, and what it is when somebody counts it or names a part of it."""
+    """Length of a unit of time, its grain, and the longer times whose parts it counts."""
 
     length: timedelta
     months: int = 0

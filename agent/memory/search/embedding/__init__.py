@@ -51,7 +51,9 @@ def build_installed_embedder() -> GuardedEmbedder | None:
 
 
 def _guard(local: LocalEmbedder) -> GuardedEmbedder:
-    return GuardedEmbedder(local, batch=_BATCH, share=_SHARE, loading=_LOADING, spent=lambda: local.processor_seconds)
+    return GuardedEmbedder(
+        local, batch=_BATCH, share=_SHARE, loading=_LOADING, processor_seconds=lambda: local.processor_seconds
+    )
 
 
 def build_embedder(

@@ -34,14 +34,14 @@ class GuardedEmbedder:
         question_deadline: float = 2.0,
         share: float = 1.0,
         loading: float | None = None,
-        spent: Callable[[], float] | None = None,
+        processor_seconds: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """*deadline* applies to a batch of passages, *question_deadline* to a search query; both in seconds.
 
-        Passages take at most the *share* of a processor, by the seconds of it that *spent* says they have taken; what
-        a batch did not wait for its turn is waited after it. A model that is loaded at
-        its first use has as long for it as for passages, but a query waits only *loading* seconds, if given.
+        Passages take at most the *share* of a processor: after each batch there is a pause, by the processor's seconds
+        that *processor_seconds* returns. A model that is loaded at its first use has as long as for passages, but a
+        query waits only *loading* seconds for it, if given.
         """
         self.trouble = ""
         self._inner = inner
@@ -50,7 +50,7 @@ class GuardedEmbedder:
         self._share = share
         self._loading = loading
         self._is_loaded = loading is None
-        self._spent = spent or clock
+        self._processor_seconds = processor_seconds or clock
         self._clock = clock
         self._used = clock()
         self._cache: LRUCache[str, Matrix] = LRUCache(_MAX_QUERIES)
@@ -84,10 +84,10 @@ class GuardedEmbedder:
 
         parts = []
         for start in range(0, len(texts), self._batch):
-            started, spent = self._clock(), self._spent()
+            started, used = self._clock(), self._processor_seconds()
             parts.append(await self._embed_batch(texts[start : start + self._batch], is_question=is_question))
             if self._share < 1:
-                await self._wait(max(0.0, (self._spent() - spent) / self._share - (self._clock() - started)))
+                await self._wait(max(0.0, (self._processor_seconds() - used) / self._share - (self._clock() - started)))
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
     async def _wait(self, seconds: float) -> None:

@@ -232,7 +232,7 @@ async def test_passages_take_their_share_of_the_time() -> None:
     await guarded.embed(["why"], is_question=True)
     assert waits == [3.0, 3.0]
     # What others took of the processor meanwhile is no reason to wait.
-    shared = WatchedEmbedder(SlowEmbedder(), batch=4, share=0.25, clock=clock, spent=lambda: clock.now / 8)
+    shared = WatchedEmbedder(SlowEmbedder(), batch=4, share=0.25, clock=clock, processor_seconds=lambda: clock.now / 8)
     await shared.embed(["text"])
     assert waits == [3.0, 3.0, 0.0]
 
