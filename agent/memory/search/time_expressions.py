@@ -216,6 +216,8 @@ def _with_limits(words: TokenText, match: TimeMatch, now: datetime) -> TimeExpre
         span = _limited_span(span, n, now) if span else None
         talks = _limited(talks, n) if talks else None
         break
+    while words.has("LEAD", begin - 1) or words.has("OWN", begin - 1):
+        begin -= 1  # "in our first talk": none of these is a word to search for
     return TimeExpression(words.tokens[begin].begin, words.tokens[end - 1].end, span, talks)
 
 

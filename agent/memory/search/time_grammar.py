@@ -169,7 +169,7 @@ class TokenText:
 
     def has(self, name: str, place: int) -> bool:
         """Return True if there is a token of the class *name* at *place*."""
-        return place < len(self.tokens) and name in self.tokens[place].values
+        return 0 <= place < len(self.tokens) and name in self.tokens[place].values
 
 
 def compile_pattern(pattern: str) -> regex.Pattern[str]:
