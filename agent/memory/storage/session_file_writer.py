@@ -1,6 +1,6 @@
 """Write the turns of every conversation to `sessions/*.jsonl`, behind their commits, for people and other programs.
 
-No turn reads these files: the rows of the store are true (docs/adr/0126-turns-as-rows.md). A file is the head of its
+No turn reads these files: the rows of the store are true (docs/adr/0126-one-store.md). A file is the head of its
 transcript and the bodies of its turns. Turns are appended. Where turns were changed or removed, the file is written
 again, and with the next turn where it is not what was written. While the disk is full, it is retried.
 """
