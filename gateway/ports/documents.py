@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -146,11 +146,12 @@ class DocumentChangeStore(DocumentStore, Protocol):
     async def states(self, scope: str, *, since: int = 0, limit: int | None = None) -> Sequence[DocumentState]:
         """Return the documents after every change with a higher number than *since*, the oldest first.
 
-        With *limit*, after the first of these changes alone.
+        With *limit*, after the first of these changes alone. A state's texts are put together when it is asked for,
+        so that a caller who iterates has one state in memory.
         """
 
     async def replace(
-        self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
+        self, states: Mapping[str, Iterable[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
     ) -> bool:
         """Replace all that is stored of each scope by its states, the oldest first, in one transaction.
 

@@ -32,8 +32,8 @@ class ErasureFilter:
 class ErasedWords(Protocol):
     """Takes the words of erasures that are not done out of what is about to be stored in their scope.
 
-    *erasures* are their jobs. Each method is a pure function and runs in a thread; what has none of the words is
-    returned as it is.
+    *erasures* are their jobs. Each method is a pure function and runs in a thread. Values without the words are
+    returned as they are.
     """
 
     def clear_commit(self, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:

@@ -6,7 +6,7 @@ keeps its number when it moves, and when a change that undoes another brings it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -99,14 +99,14 @@ def places_between(low: str, high: str, lines: Sequence[str]) -> list[str]:
         width += _WIDTH
 
 
-def build_lines(states: Sequence[DocumentState], first: int) -> dict[str, list[DocumentLine]]:
+def build_lines(states: Iterable[DocumentState], first: int) -> dict[str, list[DocumentLine]]:
     """Return the lines that documents with the history *states* have had, by document; *first* numbers the first."""
-    numbers = {each.change.id: first + n for n, each in enumerate(states)}
+    numbers: dict[str, int] = {}
     lines: dict[str, list[DocumentLine]] = {}
     alive: dict[str, list[DocumentLine]] = {}
     texts: Mapping[str, str] = {}
-    for n, state in enumerate(states):
-        number = first + n
+    for number, state in enumerate(states, first):
+        numbers[state.change.id] = number
         for name in dict.fromkeys((*texts, *state.texts)):
             if (text := state.texts.get(name, "")) == texts.get(name, ""):
                 continue

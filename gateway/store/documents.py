@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, overload
 
 from gateway.ports.documents import (
     REPOSITORY,
@@ -299,10 +301,10 @@ class SqlDocuments:
             return changes, database.execute(_LINES_OF, (columns[0], changes[-1][0], since)).fetchall()
 
         changes, rows = await self._engine.writer.submit(read)
-        return await asyncio.to_thread(_read_states, changes, rows, since)
+        return await asyncio.to_thread(_StoredStates, changes, rows, since)
 
     async def replace(
-        self, states: Mapping[str, Sequence[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
+        self, states: Mapping[str, Iterable[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
     ) -> bool:
         """Replace all that is stored of scopes."""
         rows = await asyncio.to_thread(
@@ -488,25 +490,27 @@ class _ScopeRows:
     documents: list[tuple[Any, ...]]
 
 
-def _write_states(scope: str, states: Sequence[DocumentState], last: int) -> _ScopeRows:
-    """Return the rows of a scope with the history *states*, whose changes get the numbers behind *last*."""
-    states = [
-        replace(each, texts={name: text for name, raw in each.texts.items() if (text := _encodable(raw))})
-        for each in states
-    ]
-    lines = build_lines(states, last + 1)
-    columns: list[tuple[Any, ...]] = []
+def _write_states(scope: str, states: Iterable[DocumentState], last: int) -> _ScopeRows:
+    """Return the rows of a scope with the history *states*, whose changes get the numbers behind *last*.
+
+    Of the texts, only those of two states are in memory.
+    """
     documents: dict[str, tuple[Any, ...]] = {}
     changes: list[tuple[Any, ...]] = []
-    before: Mapping[str, str] = {}
-    for number, state in enumerate(states, last + 1):
-        every = dict.fromkeys((*before, *state.texts))
-        names = tuple(name for name in every if before.get(name, "") != state.texts.get(name, ""))
-        changes.append(_change_columns(scope, replace(state.change, number=number, names=names)))
-        documents |= {name: (scope, name, rev_of(state.texts.get(name, "")), number) for name in names}
-        before = state.texts
-    for name, each in lines.items():
-        columns += [_line_columns(scope, name, line) for line in each]
+
+    def encode() -> Iterator[DocumentState]:
+        before: Mapping[str, str] = {}
+        for number, each in enumerate(states, last + 1):
+            state = replace(each, texts={name: text for name, raw in each.texts.items() if (text := _encodable(raw))})
+            every = dict.fromkeys((*before, *state.texts))
+            names = tuple(name for name in every if before.get(name, "") != state.texts.get(name, ""))
+            changes.append(_change_columns(scope, replace(state.change, number=number, names=names)))
+            documents.update({name: (scope, name, rev_of(state.texts.get(name, "")), number) for name in names})
+            before = state.texts
+            yield state
+
+    lines = build_lines(encode(), last + 1)
+    columns = [_line_columns(scope, name, line) for name, each in lines.items() for line in each]
     return _ScopeRows(columns, changes, list(documents.values()))
 
 
@@ -525,18 +529,65 @@ def _replace_scope(database: Database, scope: str, rows: _ScopeRows, number: int
     _owe_files(database, scope, [*map(document_file, changed), REPOSITORY], number)
 
 
-def _read_states(changes: Sequence[Any], rows: Sequence[Any], since: int) -> list[DocumentState]:
-    """Return the documents after each change behind *since*; *rows* are in the order of their places."""
-    lines: dict[str, list[DocumentLine]] = {}
-    for name, *columns in rows:
-        lines.setdefault(name, []).append(_line(columns))
-    states: list[DocumentState] = []
-    texts = _texts(rows, since)
-    for change in map(_change, changes):
-        for name in change.names:
-            texts[name] = join_lines([each for each in lines.get(name, ()) if each.is_alive(change.number)])
-        states.append(DocumentState(change=change, texts={name: text for name, text in texts.items() if text}))
-    return states
+class _StoredStates(Sequence[DocumentState]):
+    """The documents after each change behind *since*, put together when they are asked for.
+
+    A history of ten thousand changes of a long text is gigabytes of texts, and few lines.
+    """
+
+    def __init__(self, changes: Sequence[Any], rows: Sequence[Any], since: int) -> None:
+        """*rows* are in the order of their places."""
+        self._changes = list(map(_change, changes))
+        self._first: dict[str, list[tuple[str, int, str]]] = {}  # lines that are alive at first
+        self._added: dict[tuple[str, int], list[tuple[str, int, str]]] = {}
+        self._removed: dict[tuple[str, int], list[tuple[str, int, str]]] = {}
+        for name, *columns in rows:
+            line = _line(columns)
+            entry = (line.place, line.line, line.text)
+            if line.is_alive(since):
+                self._first.setdefault(name, []).append(entry)
+            else:
+                self._added.setdefault((name, line.added), []).append(entry)
+            if line.removed is not None:
+                self._removed.setdefault((name, line.removed), []).append(entry)
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __iter__(self) -> Iterator[DocumentState]:
+        alive = {name: list(entries) for name, entries in self._first.items()}
+        texts = {name: _join(entries) for name, entries in alive.items()}
+        for change in self._changes:
+            for name in change.names:
+                entries = alive.setdefault(name, [])
+                for entry in self._removed.get((name, change.number), ()):
+                    del entries[bisect_left(entries, entry)]
+                for entry in self._added.get((name, change.number), ()):
+                    insort(entries, entry)
+                texts[name] = _join(entries)
+            yield DocumentState(change=change, texts={name: text for name, text in texts.items() if text})
+
+    @overload
+    def __getitem__(self, place: int) -> DocumentState: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[DocumentState]: ...
+    def __getitem__(self, place: int | slice) -> DocumentState | Sequence[DocumentState]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        wanted = range(len(self))[place]
+        return next(islice(self, wanted, None))
+
+
+def _join(entries: Sequence[tuple[str, int, str]]) -> str:
+    return "\n".join([text for _, _, text in entries])
 
 
 # -- columns -------------------------------------------------------------------------------------------

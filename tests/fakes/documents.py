@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
@@ -49,7 +49,7 @@ class FakeDocuments(SqlDocuments):
         self.step()
         return change
 
-    async def replace(self, states: Mapping[str, Sequence[DocumentState]], **fields: Any) -> bool:
+    async def replace(self, states: Mapping[str, Iterable[DocumentState]], **fields: Any) -> bool:
         """Replace, or die before or behind it."""
         self.step()
         done = await super().replace(states, **fields)

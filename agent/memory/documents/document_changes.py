@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from gateway.ports import DocumentChange, DocumentChangeStore, DocumentState
@@ -40,7 +41,10 @@ async def change_diff(changes: DocumentChangeStore, scope: str, change: Document
 
 def line_authors(states: Sequence[DocumentState]) -> Mapping[str, Authors]:
     """Return the author of each line of the newest documents, by document."""
-    return next((authors for _, authors in reversed(list(_trace_authors(states)))), {})
+    newest: Mapping[str, Authors] = {}
+    for _, newest in _trace_authors(states):  # noqa: B007 - the last one counts
+        pass
+    return newest
 
 
 async def rewrite_history(
@@ -55,14 +59,26 @@ async def rewrite_history(
 
     *cause* maps the cause of each change; the persons *anonymous* are removed from it. The changes keep their ids.
     """
-    while states := await changes.states(scope):
-        cleared, count = await asyncio.to_thread(_redacted, states, redact, anonymous, cause)
-        if cleared == states or await changes.replace({scope: cleared}, was={scope: states[-1].change.number}):
+    rewrite = partial(_redacted, redact=redact, anonymous=anonymous, cause=cause)
+    while True:
+        number = (await changes.heads([scope]))[scope].number
+        states = await changes.states(scope)
+        if not await asyncio.to_thread(lambda: any(old != new for old, new in rewrite(states))):  # noqa: B023
+            return 0
+        count = 0
+
+        def cleared() -> Iterator[DocumentState]:
+            nonlocal count
+            count = 0
+            for old, new in rewrite(states):  # noqa: B023 - stored within this round
+                count += sum(text != new.texts.get(name, "") for name, text in old.texts.items())
+                yield new
+
+        if await changes.replace({scope: cleared()}, was={scope: number}):
             return count
-    return 0
 
 
-def select_documents(states: Sequence[DocumentState], names: Collection[str]) -> list[DocumentState]:
+def select_documents(states: Iterable[DocumentState], names: Collection[str]) -> list[DocumentState]:
     """Return the history of some documents alone, with the changes that changed one of them."""
     selected: list[DocumentState] = []
     before: Mapping[str, str] = {}
@@ -75,10 +91,9 @@ def select_documents(states: Sequence[DocumentState], names: Collection[str]) ->
 
 
 def _redacted(
-    states: Sequence[DocumentState], redact: Redact, anonymous: Collection[str], cause: Callable[[str], str]
-) -> tuple[list[DocumentState], int]:
-    cleared: list[DocumentState] = []
-    count = 0
+    states: Iterable[DocumentState], redact: Redact, anonymous: Collection[str], cause: Callable[[str], str]
+) -> Iterator[tuple[DocumentState, DocumentState]]:
+    """Yield each state and what it becomes."""
     known: dict[str, tuple[str, str]] = {}  # the last text of each document, and what was made of it
     for state, authors in _trace_authors(states):
         texts: dict[str, str] = {}
@@ -86,15 +101,13 @@ def _redacted(
             if known.get(name, ("", ""))[0] != text:
                 known[name] = (text, redact(text, authors[name]))
             texts[name] = known[name][1]
-            count += texts[name] != text
         change = state.change
         by = "" if change.by in anonymous else change.by
         change = replace(change, why=cause(change.why), by=by)
-        cleared.append(DocumentState(change=change, texts={name: text for name, text in texts.items() if text}))
-    return cleared, count
+        yield state, DocumentState(change=change, texts={name: text for name, text in texts.items() if text})
 
 
-def _trace_authors(states: Sequence[DocumentState]) -> Iterator[tuple[DocumentState, dict[str, dict[str, str]]]]:
+def _trace_authors(states: Iterable[DocumentState]) -> Iterator[tuple[DocumentState, dict[str, dict[str, str]]]]:
     """Yield every state with the author of each of its lines."""
     authors: dict[str, dict[str, str]] = {}
     for state in states:

@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequest:
-    """What the job of an erasure asks for."""
+    """The request in the payload of an erasure's job."""
 
     pattern: ErasurePattern
     requester: ErasureRequester

@@ -100,7 +100,7 @@ class SqliteConnection(sqlite3.Connection):
         """Clear the unused bytes of a piece, and of pages that were written since the last one; empty the log.
 
         Return False while a transaction of another connection reads. From one piece to the next the log is not written
-        to the file: what has moved from a page that is not cleared yet to one that is, is in the log.
+        to the file, so it has every page that rows of a later piece have moved to.
         """
         path, page_size, _ = self._layout()
         pages = set() if part == _WHOLE else _read_log(path)
