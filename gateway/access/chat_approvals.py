@@ -135,17 +135,10 @@ class ChatApprovals:
         if at is None:
             return ()
         language, by = self.language(at.key), place.by
-        where = chat_label(place.entry, safe_display_name(place.title), language)
+        where = person_label(place.entry, safe_display_name(place.title), language)
         if by is not None:
             who = person_label(by.id, safe_display_name(by.name), language)
             text = translate("unknown_senders.ask_place_by", language, who=who, place=where, channel=place.channel)
         else:
             text = translate("unknown_senders.ask_place", language, place=where, channel=place.channel)
         return (question(at, note, derive_notice_id(note, format_time(now)), text, language),)
-
-
-def chat_label(entry: str, name: str, language: str) -> str:
-    """Return a place as an owner reads of it."""
-    return translate(
-        "unknown_senders.person" if name else "unknown_senders.person_unnamed", language, id=entry, name=name
-    )

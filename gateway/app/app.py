@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from agent.attachments.attachment_store import AttachmentStore
 from agent.chat_profiles import ModelCatalog
@@ -49,8 +48,6 @@ from gateway.delivery import OutboxDispatcher
 from gateway.errors import ObjectDamaged, UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
-from gateway.i18n.missing_abilities import describe_models
-from gateway.i18n.time_zones import find_midnight
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
@@ -67,7 +64,6 @@ from gateway.web.metrics import PrometheusRecorder
 from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
 
-_MOST_DELAYED = 20  # chats that operators are shown
 _AT_ONCE = 200  # reminders that are judged before other work gets a chance
 
 
@@ -113,28 +109,6 @@ class GatewayApp:
     web: WebServer
     restart: asyncio.Event | None = None  # set to stop, and to start again; None where the caller cannot start again
     started_at: float = field(default_factory=time.monotonic)
-
-    def readiness(self) -> Mapping[str, bool | None]:
-        """Return the channels' states, for /readyz and operators."""
-        return self.supervisor.states()
-
-    async def work(self) -> Mapping[str, Any]:
-        """Return alerts, delayed deliveries, jobs, reminders without a reader, budgets, pairing and models."""
-        work: dict[str, Any] = {"alerts": await self.alerts.alert_statuses()}
-        delayed = self.dispatcher.delayed()
-        work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
-        if self.channels:
-            work["page"] = self.web.url
-        work |= {"jobs": await self.background.work(), "background_budget": await self.background.budget()}
-        zone, now = self.settings.timezone, datetime.now(UTC)
-        work["today"] = await self.store.usage.by("day", since=find_midnight(now, ZoneInfo(zone)), until=now, zone=zone)
-        work["orphaned_reminders"] = await count_orphaned_reminders(self.store.jobs, self.access.judge, now)
-        requests = self.access.pairing.pending_requests()
-        places = sum(each.is_place for each in requests)
-        work["waits"] = {"people": len(requests) - places, "places": places}
-        work["models"] = describe_models(self.model.facts.facts())
-        error = self.recall.last_error()
-        return {**work, "search": f"keywords only: {error}"} if error else work
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:

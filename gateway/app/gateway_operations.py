@@ -11,12 +11,16 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import ChannelRefusals
+from gateway.app.app import count_orphaned_reminders
 from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.control import ControlConnection, Line
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
+from gateway.i18n.missing_abilities import describe_models
+from gateway.i18n.time_zones import find_midnight
 from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import program_version
@@ -32,6 +36,7 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
+_MOST_DELAYED = 20  # chats
 _FILE_PIECE = 512 * 1024  # bytes of a file in one line
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
@@ -61,30 +66,47 @@ class GatewayOperations(OperationGroup):
 
         While the store does not answer, the line has its cause and lacks all that is stored.
         """
+        app, state = self._app, self._app.store_watcher.state
         known = {
             "version": program_version(),
-            "home": str(self._app.home.path),
-            "gateway": "running" if self._app.channels else "not running",
+            "home": str(app.home.path),
+            "gateway": "running" if app.channels else "not running",
             "since": plain(self._started_at),
-            "channels": dict(self._app.readiness()),
-            "unheard": {name: _refusal_counts(each) for name, each in self._app.refusals.summary().items()},
+            "channels": dict(app.supervisor.states()),
+            "unheard": {name: _refusal_counts(each) for name, each in app.refusals.summary().items()},
         }
-        state = self._app.store_watcher.state
-        if state is not None and not state.is_writable:
-            yield {**known, "store": {"writable": False, "since": plain(state.since), "cause": state.cause}}
-            return
-        try:
-            async with asyncio.timeout(DEADLINE.total_seconds()):
-                stored = {
-                    **plain(await self._app.store.journal.depth()),
-                    **plain(await self._app.work()),
-                    "dead_letters": [plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
-                }
-        except (StoreUnavailable, TimeoutError) as error:
-            cause = one_line(error) if isinstance(error, StoreUnavailable) else "it does not answer"
-            yield {**known, "store": {"writable": False, "since": plain(datetime.now(UTC)), "cause": cause}}
-            return
-        yield {**known, **stored, "store": {"writable": True}}
+        cause, since = (state.cause, state.since) if state is not None else ("", datetime.now(UTC))
+        if not cause:
+            try:
+                async with asyncio.timeout(DEADLINE.total_seconds()):
+                    known |= plain(await self._stored_status())
+            except (StoreUnavailable, TimeoutError) as error:
+                cause = one_line(error) if isinstance(error, StoreUnavailable) else "it does not answer"
+                since = datetime.now(UTC)
+        store = {"writable": False, "since": plain(since), "cause": cause} if cause else {"writable": True}
+        yield {**known, "store": store}
+
+    async def _stored_status(self) -> Line:
+        """Return the part of the status that the store has a share in. Raises StoreUnavailable."""
+        app, zone, now = self._app, self._app.settings.timezone, datetime.now(UTC)
+        delayed, requests = app.dispatcher.delayed(), app.access.pairing.pending_requests()
+        places, error = sum(each.is_place for each in requests), app.recall.last_error()
+        midnight = find_midnight(now, ZoneInfo(zone))
+        return {
+            **await app.store.journal.depth(),
+            "alerts": await app.alerts.alert_statuses(),
+            "delayed_chats": len(delayed),
+            "delayed": delayed[:_MOST_DELAYED],
+            **({"page": app.web.url} if app.channels else {}),
+            "jobs": await app.background.work(),
+            "background_budget": await app.background.budget(),
+            "today": await app.store.usage.by("day", since=midnight, until=now, zone=zone),
+            "orphaned_reminders": await count_orphaned_reminders(app.store.jobs, app.access.judge, now),
+            "waits": {"people": len(requests) - places, "places": places},
+            "models": describe_models(app.model.facts.facts()),
+            **({"search": f"keywords only: {error}"} if error else {}),
+            "dead_letters": await app.store.outbox.dead(limit=_MOST_DEAD),
+        }
 
     @operation("sessions list")
     async def list_sessions(self) -> AsyncIterator[Line]:

@@ -157,11 +157,10 @@ class PeopleOperations(OperationGroup):
         """
         if channel:
             self._app.platforms.require(channel)
-        readiness = self._app.readiness()
         yield {
             "running": bool(self._app.channels),
             "since": plain(self._started_at),
-            "hears": {name: state for name, state in readiness.items() if channel in ("", name)},
+            "hears": {name: state for name, state in self._app.supervisor.states().items() if channel in ("", name)},
             "refused_by": {name: str(line) for name, line in self._app.supervisor.refusals().items()},
         }
         for refusal in self._app.refusals.recent(channel, id_):

@@ -68,7 +68,9 @@ class SetupOperations(OperationGroup):
                     "name": name,
                     "title": setup.title,
                     "steps": list(setup.steps),
-                    "channels": [{"name": each, "is_ready": self._app.readiness().get(each)} for each in blocks],
+                    "channels": [
+                        {"name": each, "is_ready": self._app.supervisor.states().get(each)} for each in blocks
+                    ],
                     "questions": [
                         {
                             "setting": each.setting,

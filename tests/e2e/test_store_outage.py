@@ -169,7 +169,7 @@ async def test_owners_are_told_past_the_store(
             "PARLOUR_ALERT_URL": address,
         }
         async with inprocess(home=tmp_path / "home", model=InstantModel(), environment=environment) as parlour:
-            await within(20, lambda: bool(parlour.app.readiness()["telegram"]))
+            await within(20, lambda: bool(parlour.app.supervisor.states()["telegram"]))
             await within(20, lambda: bool(parlour.app.alerts.store_notifier.addresses))
             with server.hanging():
                 await within(20, lambda: any("Nothing can be stored since" in line for line in telegram.shown(42)))

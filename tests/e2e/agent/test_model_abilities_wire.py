@@ -247,7 +247,8 @@ async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Pa
             await parlour.channel.ask("c", "one")
             said = await parlour.channel.ask("c", "/status")
             assert re.search(r"left out: system messages \(since .*\), tools \(since .*\)\.", said)
-            [lacks] = (await parlour.app.work())["models"].values()
+            [status] = [line async for line in build_operations(parlour.app)["status"]({})]
+            [lacks] = status["models"].values()
             assert lacks.startswith("system messages (since ")
             [setup] = [line async for line in build_operations(parlour.app)["setup status"]({})]
             assert setup["lacks"] == lacks

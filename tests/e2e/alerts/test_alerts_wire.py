@@ -47,7 +47,7 @@ class AlertPlatforms:
         """Run the gateway until every platform is heard."""
         async with gateway(home=home, model=InstantModel(), environment=self.environment) as parlour:
             self.telegram.say("nobody's", chat=99, sender=99)  # the poll that hangs says that it is heard
-            await within(20, lambda: all(parlour.app.readiness().get(name) for name in NAMES))
+            await within(20, lambda: all(parlour.app.supervisor.states().get(name) for name in NAMES))
             yield parlour
 
     def told(self) -> dict[str, list[str]]:

@@ -62,6 +62,6 @@ async def test_a_webhook_brings_what_polling_would(server: TelegramServer) -> No
         await server.until(lambda: len(server.posts) == 2)
         await server.until(lambda: not server.updates)
         await up.idle()
-        assert up.app.readiness()["telegram"]
+        assert up.app.supervisor.states()["telegram"]
     assert [post.text for post in server.posts] == ["You said: said while down", "You said: hello"]
     assert server.hooks.answers == [200, 200, 200, 200]
