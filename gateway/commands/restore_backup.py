@@ -167,8 +167,8 @@ def begin_anew(home: Home) -> str:
     aside = _set_aside(home, left)
     kept = f"; the rest of the old one is in {aside}" if left else ""
     return (
-        "the next start creates a new journal and takes the conversations from their files; messages that were open are"
-        f" lost, and users approved in chats and owners who used a claim code must be admitted again{kept}"
+        "the next start creates a new journal and takes conversations and memory from their files; open messages,"
+        f" attachments and workspaces are lost, and users approved in chats and owners who used a claim code must be admitted again{kept}"
     )
 
 

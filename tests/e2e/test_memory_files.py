@@ -29,6 +29,7 @@ from gateway.store.documents import SqlDocuments
 from gateway.store.history import SqlHistory
 from gateway.store.transcripts import SqlTranscripts
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.postgres_server import PostgresServer
 
 SCOPE, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 
@@ -267,3 +268,24 @@ async def test_words_of_an_unfinished_erasure_are_not_brought_back(home: Path) -
     with pytest.raises(UserError, match="an erasure has not reached the files of people/pocket%3aann"):
         await take_over()
     assert before
+
+
+async def test_a_lost_database_is_rebuilt_from_the_mirror(
+    home: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty database beside a home with files is filled after a yes, as a lost journal is."""
+    postgres.empty()
+    monkeypatch.setenv("PARLOUR_STORE__URL", postgres.address)
+    settings = {"PARLOUR_STORE__URL": postgres.address}
+    async with gateway(home=home, environment=settings) as parlour:
+        await have_a_past(parlour)
+        before = await stored(parlour)
+    postgres.empty()
+    with pytest.raises(UserError, match="has no messages of a Parlour"):
+        async with gateway(home=home, environment=settings):
+            pass
+    await take_over()
+    assert "the store has 7 turns, 4 changes of documents" in capsys.readouterr().out
+    async with gateway(home=home, environment=settings) as parlour:
+        assert await stored(parlour) == before
+        assert await parlour.channel.ask("ann", "And now?")
