@@ -168,7 +168,8 @@ def begin_anew(home: Home) -> str:
     kept = f"; the rest of the old one is in {aside}" if left else ""
     return (
         "the next start creates a new journal and takes conversations and memory from their files; open messages,"
-        f" attachments and workspaces are lost, and users approved in chats and owners who used a claim code must be admitted again{kept}"
+        " attachments and workspaces are lost, and users approved in chats and owners who used a claim code must be"
+        f" admitted again{kept}"
     )
 
 
