@@ -1,1 +1,1 @@
-"""Forgetting on request: in what is remembered, in summaries and notes, and in what was said (docs/memory.md)."""
+"""Forgetting on request: in what is remembered, in summaries and notes, and in what was said (docs/privacy.md)."""

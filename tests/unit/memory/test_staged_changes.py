@@ -110,7 +110,7 @@ def names(changes: Sequence[StagedChange]) -> list[str]:
 
 
 async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
-    """After fourteen days it is as if it had never been proposed (docs/memory.md)."""
+    """After fourteen days it is as if it had never been proposed (docs/memory-growth.md)."""
     staging = open_staging(tmp_path, now=lambda: NOW)
     for name, age in (("old", EXPIRES_AFTER + timedelta(hours=1)), ("new", EXPIRES_AFTER - timedelta(hours=1))):
         await staging.stage(SCOPE, change(name, at=NOW - age))
