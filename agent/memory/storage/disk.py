@@ -124,11 +124,6 @@ class Disk:
         with _note_append(fd):
             os.ftruncate(fd, size)
 
-    def touch(self, path: Path) -> None:
-        """Give a file the current time."""
-        with note_writes(path):
-            path.touch()
-
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file within its folder, durably."""
         with note_writes(old, new):

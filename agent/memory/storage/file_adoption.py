@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,14 +73,18 @@ async def adopt_workspaces(home: Path, files: FileStore) -> int:
     Files that a workspace cannot have are set aside in `backups/not-adopted`. Idempotent; a kill interrupts it.
     """
     count = 0
-    for scope in ["", *await asyncio.to_thread(list_scopes, home)]:
-        folder = scope_folder(home, scope) / _WORKSPACE
-        if await asyncio.to_thread(lambda folder=folder: folder.is_dir() and not folder.is_symlink()):  # type: ignore[misc]
-            count += await adopt_workspace(folder, scope, files)
-            left = await remove_adopted(folder, scope, files)
-            await asyncio.to_thread(_set_aside, home, left)
-            await asyncio.to_thread(shutil.rmtree, folder)
+    for scope, folder in await asyncio.to_thread(_find_workspaces, home):
+        count += await adopt_workspace(folder, scope, files)
+        left = await remove_adopted(folder, scope, files)
+        await asyncio.to_thread(_set_aside, home, left)
+        await asyncio.to_thread(shutil.rmtree, folder)
     return count
+
+
+def _find_workspaces(home: Path) -> Sequence[tuple[str, Path]]:
+    """Return the scopes with a folder `files/`, which is no link, and these folders."""
+    folders = [(scope, home / scope / _WORKSPACE) for scope in ("", *list_scopes(home))]
+    return [(scope, folder) for scope, folder in folders if folder.is_dir() and not folder.is_symlink()]
 
 
 async def _store(files: FileStore, scope: str, file: _FoundFile) -> bool:
@@ -136,11 +141,14 @@ def _end(home: Path, files: Mapping[Path, bool]) -> None:
 
 def _set_aside(home: Path, paths: Sequence[Path]) -> None:
     for path in paths:
-        target = home / _LEFT / path.relative_to(home)
+        target = first = home / _LEFT / path.relative_to(home)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log.warning("memory.file_not_adopted", file=str(target.parent))
+        log.warning("memory.file_not_adopted", folder=str(target.parent))
+        n = 2
+        while os.path.lexists(target):
+            target, n = first.with_name(f"{first.name}.{n}"), n + 1
         with suppress(FileNotFoundError):
-            path.replace(target)
+            path.rename(target)
 
 
 def _remove_folders(folder: Path) -> None:
