@@ -205,11 +205,6 @@ PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
 ]
 
 
-def test_there_are_fifteen() -> None:
-    """As many as the promise says."""
-    assert len(PLANTED) == 15
-
-
 async def test_nothing_is_wrong_where_nothing_was_planted(scene: DoctorScene) -> None:
     """The set-up that every mistake is planted in is a good one: no line of it fails or warns."""
     assert [(each.id, each.text) for each in await scene.examine() if each.level is not FindingLevel.OK] == []

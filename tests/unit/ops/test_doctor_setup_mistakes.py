@@ -54,6 +54,7 @@ ALL = {**DISCORD, "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": "*", "PARLOUR_ALLOW_E
 SWAPPED = {"PARLOUR_CHANNELS__SLACK__BOT_TOKEN": SLACK_APP, "PARLOUR_CHANNELS__SLACK__APP_TOKEN": SLACK_APP}
 PUBLIC = {"PARLOUR_WEB__PUBLIC_URL": "https://chat.example/", "PARLOUR_WEB__TRUSTED_PROXIES": "127.0.0.1"}
 EVERYWHERE = {"PARLOUR_WEB__HOST": "0.0.0.0"}  # noqa: S104 - the mistake
+SHARED = {"PARLOUR_MEMORY__ISOLATION": "shared"}
 SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
     ({}, FindingLevel.OK, "", ""),
     ({"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"{TELEGRAM} "}, FindingLevel.FAIL, "settings", "without spaces"),
@@ -104,6 +105,21 @@ SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
     ({**EVERYWHERE, "PARLOUR_WEB__METRICS_TOKEN": "long-enough-to-be-one-token"}, FindingLevel.OK, "", ""),
     ({**EVERYWHERE, "container": "oci", "PARLOUR_WEB__PUBLISHED_PORT": "8787"}, FindingLevel.OK, "", ""),
     ({"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "1000"}, FindingLevel.WARN, "caps", "set 100000 or more, or 0"),
+    ({"PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM": "43"}, FindingLevel.OK, "", ""),
+    (SHARED, FindingLevel.OK, "", ""),
+    # Two accounts of one platform, or a whole chat, are several people.
+    (
+        {**SHARED, "PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM": "43"},
+        FindingLevel.WARN,
+        "isolation",
+        "set PARLOUR_MEMORY__ISOLATION=strict",
+    ),
+    (
+        {**SHARED, "PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM": "chat:-100"},
+        FindingLevel.WARN,
+        "isolation",
+        "tell each of them",
+    ),
 ]
 
 
@@ -115,6 +131,13 @@ async def test_a_slip_is_one_line_that_says_how_to_mend_it(
     found = await local_errors({**environment, **slip})
     assert [(each.id, each.level) for each in found] == ([(ident, level)] if ident else [])
     assert mend in "".join(each.text for each in found)
+
+
+async def test_memory_that_one_shared_memory_does_not_read_is_named(environment: dict[str, str]) -> None:
+    """What people had of their own before is not merged, and not erased either."""
+    (Path(environment["PARLOUR_HOME"]) / "people/telegram%3a42/memory").mkdir(parents=True)
+    found = {each.id: each.text for each in await local_errors({**environment, **SHARED})}
+    assert "the memories in people are not used" in found["isolation.unread"]
 
 
 FILES = [(64, FindingLevel.FAIL), (127, FindingLevel.FAIL), (128, FindingLevel.WARN), (1_023, FindingLevel.WARN)]

@@ -15,6 +15,7 @@ from gateway.app.app import GatewayApp
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.commands import status as status_command
 from gateway.control import Line
+from gateway.errors import UserError
 from gateway.ports import Job, UsageRow
 from gateway.settings import load_settings
 from tests.fakes.turns import answer, next_delivery, parts_of, said
@@ -32,6 +33,21 @@ async def status(app: GatewayApp) -> Line:
     """Return the operation's one line."""
     (line,) = [line async for line in GatewayOperations(app).status()]
     return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"colour": 1}, "sessions show has no argument colour"),
+        ({"key": ["a"]}, "key must be a text"),
+        ({"key": "telegram:42", "limit": "many"}, "limit must be a number"),
+    ],
+)
+async def test_arguments_are_those_that_the_operation_declares(app: GatewayApp, arguments: Line, line: str) -> None:
+    """Another name or type is a mistake of the caller, in one line."""
+    operation = GatewayOperations(app).by_name()["sessions show"]
+    with pytest.raises(UserError, match=line):
+        _ = [each async for each in operation(arguments)]
 
 
 async def test_status_names_what_was_given_up(
