@@ -24,7 +24,7 @@ from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
-from gateway.errors import ScopeReplaced, StoreUnavailable
+from gateway.errors import StoreUnavailable
 from gateway.events import (
     AnswerSource,
     Attachment,
@@ -71,8 +71,7 @@ _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # stand in the c
 class RetryingJournal:
     """The journal as turns use it: a call waits while the store is unavailable, for example with a full disk.
 
-    Every call is safe to retry (gateway/ports/journal.py). Cancelling ends the wait. Raises ScopeReplaced: as long as
-    the turn runs it has the scope in use, and waiting would never end.
+    Every call is safe to retry (gateway/ports/journal.py). Cancelling ends the wait.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -107,8 +106,6 @@ async def _until_stored(write: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await write()
-        except ScopeReplaced:
-            raise
         except StoreUnavailable:
             log.warning("turn.waits_for_store")
             await asyncio.sleep(_STORE_PAUSE.total_seconds())

@@ -22,7 +22,7 @@ import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
 from agent.turn import RunningTurn, RunningTurns, TurnPhases
-from gateway.errors import LeaseLost, ScopeReplaced, StoreUnavailable
+from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports import (
     TURN_SPAN,
@@ -274,13 +274,12 @@ class WorkerPool:
         except LeaseLost:
             outcome = "lost"
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
-        except StoreUnavailable as error:
+        except StoreUnavailable:
             # Nothing was committed; stored steps are kept, and the session is claimed again.
             outcome = "store_down"
             log.warning("turn.store_down", key=str(lease.key), turn=lease.turn)
             await self._release(lease)
-            if not isinstance(error, ScopeReplaced):  # an object store may be away while the journal can be written
-                await asyncio.sleep(_STORE_PAUSE.total_seconds())
+            await asyncio.sleep(_STORE_PAUSE.total_seconds())
         except Exception:  # the turn boundary: siblings survive a bad turn
             log.exception("turn.failed", key=str(lease.key), turn=lease.turn)
             await self._guard(lease, self._handler.dead_letter(lease))

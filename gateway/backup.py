@@ -75,37 +75,30 @@ async def backup(
     copy_journal: Callable[[Path], Awaitable[None]] | None,
     target: Path,
     *,
-    fetch: Callable[[], Awaitable[None]] | None = None,
     copy_objects: Callable[[Path], Awaitable[Sequence[str]]] | None = None,
     still: AbstractAsyncContextManager[object] | None = None,
-    list_missing: Callable[[], Iterable[str]] = tuple,
     progress: BackupProgress | None = None,
 ) -> BackupResult:
     """Write an archive of the home to *target*, 0600, replacing nothing. Raises UserError when it cannot be written.
 
     *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
-    *fetch* brings the home up to date with what other gateways write. They do not stop, so it comes behind the journal:
-    the archive has every file that a turn of its journal refers to. *copy_objects* writes what is in an object store
-    into the folders of a home, and returns the names of what is lost. *still* is held while the journal is copied and
-    the files are linked: inside it no job writes a file and no bytes of files are removed, so that the archive has all
-    that its journal names. Journal commits continue. *list_missing* returns descriptions of data that the home lacks,
-    for the list of what is left out. *progress* is updated after each file.
+    *copy_objects* writes what is in an object store into the folders of a home, and returns the names of what is lost.
+    *still* is held while the journal is copied and the files are linked: inside it no job writes a file and no bytes of
+    files are removed, so that the archive has all that its journal names. Journal commits continue. *progress* is
+    updated after each file.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
     try:
-        if copy_journal is not None and fetch is not None:
-            await copy_journal(staging / home.journal.name)
-            await fetch()
         lost: Sequence[str] = ()
         async with still or nullcontext():
-            if copy_journal is not None and fetch is None:
+            if copy_journal is not None:
                 await copy_journal(staging / home.journal.name)
             lengths = await asyncio.to_thread(_link_tree, home.path, staging, with_journal=copy_journal is None)
             if copy_objects is not None:
                 lost = await copy_objects(staging)
         schema = schema_of(home) or SCHEMA
-        missing = [*list_missing(), *lost, *([_MIRROR_LEFT] if copy_journal is not None else [])]
+        missing = [*lost, *([_MIRROR_LEFT] if copy_journal is not None else [])]
         return await asyncio.to_thread(
             write_archive, staging, target, schema=schema, lengths=lengths, missing=missing, progress=progress
         )

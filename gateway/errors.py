@@ -10,9 +10,7 @@ ParlourError
 ├── UnreadableEvent          a platform's event cannot be parsed, nor will it be when it is delivered again
 ├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
 │   ├── ObjectsUnavailable   the object store of large files cannot be used now; go on with what does not need it
-│   │   └── ObjectDamaged     an object of a memory scope is missing or was changed; use other scopes
-│   ├── ScopeBehind          another gateway has changed the memory; it is being fetched, try again in a moment
-│   ├── ScopeReplaced        another gateway's change of the memory has replaced ours; run the work again
+│   │   └── ObjectDamaged     an object is missing or was changed; use what does not need it
 │   └── WorkerReplaced       other gateways have taken over from this one, which must end
 ├── LeaseLost                another worker owns the session; discard the turn
 ├── CapReached               a cap does not allow the model call; notify and end the turn (gateway/ports/caps.py)
@@ -84,14 +82,6 @@ class ObjectsUnavailable(StoreUnavailable):
 
 class ObjectDamaged(ObjectsUnavailable):
     """An object in the object store is missing, or not what was stored. The text names it and the remedy."""
-
-
-class ScopeBehind(StoreUnavailable):
-    """Another gateway has changed memory that is to be stored. It is fetched at once: try again in a moment."""
-
-
-class ScopeReplaced(StoreUnavailable):
-    """Another gateway has changed memory that was changed here as well. Work that has read it must run again."""
 
 
 class WorkerReplaced(StoreUnavailable):

@@ -24,10 +24,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from gateway.ports.durable_files import sync_folder
+from gateway.ports.earlier_files import CACHE as CACHE
 
 STAMP = "journal.stamp"
 MOVED = "journal.moved"  # names the database that has the messages of this home
-CACHE = "memory-cache.db"  # begins the names of what says how a home compares with a database
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
 _LONGEST_STAMP = 256 * 1024  # bytes
 STAMPED_SESSIONS = 50  # of which a stamp names the newest turn: an older store lacks the newest turns of all

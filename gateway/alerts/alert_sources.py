@@ -31,7 +31,6 @@ TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
 _MODEL_FAULT = "model_fault"  # begins the names of such causes
 _HOUR = timedelta(hours=1)
-_MOST_NAMES = 5  # of damaged memory, in one alert
 _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
 
 
@@ -242,14 +241,6 @@ def find_store_outages(causes: Mapping[str, Alert], *, watcher: StoreWatcher, of
 def store_fields(cause: str) -> dict[str, str | int]:
     """Return the fields of an alert about the store; the cause is a server's text, and is shown as code."""
     return {"cause": "`" + cause.replace("`", "'") + "`"}
-
-
-def find_damaged_memory(_: Mapping[str, Alert], *, damaged: Callable[[], Collection[str]]) -> Iterator[Observation]:
-    """Yield memory that cannot be used, since an object of it is missing or damaged; *damaged* returns its names."""
-    names = list(damaged())
-    named = ", ".join([*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])])
-    stage, line = (1, "alerts.memory_damaged") if names else (0, "")
-    yield Observation(cause="memory", stage=stage, line=line, fields={"scopes": named})
 
 
 def find_cap_use(_: Mapping[str, Alert], *, usage: Callable[[], CapAllowance | None]) -> Iterator[Observation]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from agent.memory.scope_names import label
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin, alert_status
 from gateway.alerts.alert_sources import (
@@ -17,7 +16,6 @@ from gateway.alerts.alert_sources import (
     ChannelSource,
     QuarantineSource,
     find_cap_use,
-    find_damaged_memory,
     find_dead_letters,
     find_delays,
     find_low_disk,
@@ -77,7 +75,7 @@ def build_alerts(
 ) -> AlertServices:
     """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
     settings, home, store, now = context.settings, context.home, context.store, context.now
-    access, channels, locales, files = parts.access, parts.channels, context.locales, context.scope_files
+    access, channels, locales = parts.access, parts.channels, context.locales
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
@@ -118,9 +116,6 @@ def build_alerts(
             ),
             "given up": partial(find_dead_letters, store=store.alerts),
             "disk": partial(find_low_disk, home=home.path, of=of),
-            "memory": partial(
-                find_damaged_memory, damaged=lambda: [label(each) for each in files.damaged_scopes()] if files else ()
-            ),
             "cap": partial(find_cap_use, usage=parts.usage.caps.installation_usage),
             "prices": partial(find_unpriced_models, models=lambda: parts.usage.recorder.unpriced_models),
             "quarantine": QuarantineSource(home.quarantine, of=of),

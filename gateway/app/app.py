@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +25,8 @@ from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.scope_names import label
 from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
-from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from agent.reminders.reminder import REMIND, reminders_in
@@ -45,7 +43,7 @@ from gateway.app.role_resolver import has_lost_access
 from gateway.app.usage import UsageServices
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.delivery import OutboxDispatcher
-from gateway.errors import ObjectDamaged, UserError
+from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
@@ -75,7 +73,6 @@ class GatewayApp:
     home: Home
     store: Store
     store_watcher: StoreWatcher
-    scope_files: ScopeFileSync | None
     meter: PrometheusRecorder
     pool: WorkerPool
     commands: CommandServices
@@ -123,30 +120,14 @@ class GatewayApp:
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:
-        """Write a backup of the home, and of everything that other gateways of its database have written.
-
-        Of memory with a damaged object it has what the home has, and says so.
-        """
-        files = self.scope_files
-
-        async def fetch() -> None:
-            if files is not None and self.store.connections is not None:
-                with suppress(ObjectDamaged):  # all others are fetched
-                    await files.fetch_all()
-
-        def list_damaged() -> list[str]:
-            names = [label(each) for each in files.damaged_scopes()] if files is not None else []
-            return [f"the latest memory of {name}: an object is damaged, see `parlour store check`" for name in names]
-
+        """Write a backup of the home, and of everything that other gateways of its database have written."""
         await self.document_files.notice_all()
         return await backup(
             self.home,
             self.store.backup,
             target,
-            fetch=fetch if self.store.connections is not None else None,
             copy_objects=self.store.files.copy_objects,
             still=self.pause_writes(),
-            list_missing=list_damaged,
             progress=progress,
         )
 

@@ -17,8 +17,8 @@ from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_adoption import adopt_histories
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.storage.earlier_files import build_filter, drop_earlier_files, fetch_earlier_files
 from agent.memory.storage.file_adoption import adopt_files, adopt_workspaces
-from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_adoption import adopt_transcripts
 from agent.reminders.reminder_jobs import ReminderJobs
@@ -50,7 +50,6 @@ from gateway.app.memory import (
     build_memory,
     build_privacy,
     build_raw_archives,
-    open_scope_files,
 )
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, open_models
@@ -65,16 +64,18 @@ from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage, load_counts
 from gateway.app.usage_operations import UsageOperations
-from gateway.control import Line, Operation
+from gateway.control import Operation
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import InboundMessage
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
+from gateway.ports.objects import ObjectStore
 from gateway.ports.store import Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
+from gateway.store.objects import open_objects
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
@@ -102,7 +103,10 @@ async def open_app(
         if lost := await asyncio.to_thread(describe_loss, home, settings.store.address):
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
-        files = await stack.enter_async_context(open_scope_files(settings, home.path, store))
+        objects = None
+        if settings.store.objects.url and store.earlier_files is not None:
+            objects = open_objects(settings.store.objects, settings.proxy_address)
+            store.files.use_objects(objects)
         meter = await stack.enter_async_context(open_recorder(settings))
         plugins = plugins or ExtraPlugins()
         chats, platforms = open_chats(settings), platforms_of(settings, plugins)
@@ -112,7 +116,6 @@ async def open_app(
             plugins=plugins,
             home=home,
             store=store,
-            scope_files=files,
             chats=chats,
             platforms=platforms,
             context_of=build_context_resolver(store, chats, platforms, settings.memory.isolation),
@@ -127,12 +130,12 @@ async def open_app(
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
-        await _adopt_earlier_files(app, store, files, now)
+        await _adopt_earlier_files(app, store, objects, now)
         # Files that are not this store's go first: after a kill, the next start still knows that they are not.
-        is_outdated = await app.session_files.is_outdated(is_shared=files is not None)
+        is_outdated = await app.session_files.is_outdated(is_shared=store.earlier_files is not None)
         await app.document_files.begin(is_outdated=is_outdated)
         await app.history_files.begin(is_outdated=is_outdated)
-        await app.session_files.begin(is_shared=files is not None)
+        await app.session_files.begin(is_shared=store.earlier_files is not None)
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         if settings.memory.isolation != "shared":
             await join_local_accounts(store, app.linker, now())
@@ -142,34 +145,40 @@ async def open_app(
 
 
 async def _adopt_earlier_files(
-    app: GatewayApp, store: Store, files: ScopeFileSync | None, now: Callable[[], datetime]
+    app: GatewayApp, store: Store, objects: ObjectStore | None, now: Callable[[], datetime]
 ) -> None:
     """Take over what earlier releases have kept in files, before anything moves or removes them."""
+    home, earlier = app.home.path, store.earlier_files
     adopting = (store.transcripts, store.documents, store.proposals, store.history, store.files)
     adopted = [await each.is_adopted() for each in adopting]
-    if not all(adopted):  # before anything moves or removes files
-        if files is not None:
-            await files.fetch_all()
+    if not all(adopted):
+        if earlier is not None:
+            has_turns, has_documents, has_proposals, has_history, has_files = adopted
+            is_wanted = build_filter(
+                documents=not has_documents,
+                conversations=not has_turns,
+                history=not (has_history and has_proposals),
+                files=not has_files,
+            )
+            is_one = app.settings.memory.isolation == "shared"
+            await fetch_earlier_files(home, earlier, objects, is_wanted=is_wanted, is_one=is_one)
         if not await store.documents.is_adopted():
-            await adopt_documents(app.home.path, store.documents, now)
-            if files is not None:
-                await files.leave_documents()
+            await adopt_documents(home, store.documents, now)
             await store.documents.mark_adopted()
-        await adopt_transcripts(app.home.path, store.transcripts, await store.records.sessions())
+        await adopt_transcripts(home, store.transcripts, await store.records.sessions())
         moves = await store.links.moves()
         if not await store.proposals.is_adopted():
             await app.commands.memory.staging.adopt_files(moves)
-        await adopt_histories(app.home.path, store.history, moves)
+        await adopt_histories(home, store.history, moves)
         if not await store.files.is_adopted():
-            await adopt_files(app.home.path, store.files)
-            await adopt_workspaces(app.home.path, store.files)
-        if files is not None:
-            files.leave_sessions()
-            await files.save_all()  # that the files of staged changes are gone, before they are not looked for
+            await adopt_files(home, store.files)
+            await adopt_workspaces(home, store.files)
         await store.files.mark_adopted()
         await store.proposals.mark_adopted()
-    if files is None:  # files that an operator has put there
-        await adopt_workspaces(app.home.path, store.files)
+    if earlier is not None:
+        await drop_earlier_files(home, earlier)
+    if not app.settings.store.shared:  # files that an operator has put there
+        await adopt_workspaces(home, store.files)
 
 
 def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
@@ -184,22 +193,7 @@ def build_operations(app: GatewayApp) -> Mapping[str, Operation]:
         MachineOperations(app),
         SetupOperations(app),
     )
-    operations = {name: operation for group in groups for name, operation in group.by_name().items()}
-    if app.scope_files is not None:
-        changing = {*MemoryOperations(app).by_name(), *PeopleOperations(app).by_name()}
-        operations |= {name: _save_after(operations[name], app.scope_files) for name in changing}
-    return operations
-
-
-def _save_after(operation: Operation, files: ScopeFileSync) -> Operation:
-    """Return *operation*, which ends when what it has changed is stored."""
-
-    async def run(arguments: Line) -> AsyncIterator[Line]:
-        async for line in operation(arguments):
-            yield line
-        await files.save_all()
-
-    return run
+    return {name: operation for group in groups for name, operation in group.by_name().items()}
 
 
 async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> GatewaySubsystems:
@@ -210,14 +204,12 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     intake = _build_intake(context, access, router)
 
     usage = build_usage(context)
-    is_shared, files = settings.store.shared, context.scope_files
+    is_shared = settings.store.shared
     session_files = SessionFileWriter(
         context.home.path,
         store.records,
         store.transcripts,
         is_mirroring=not is_shared,
-        has_unwritten=store.erasing.has_unwritten if is_shared else None,
-        fetch=files.fetch if is_shared and files is not None else None,
     )
     document_files = DocumentFileWriter(
         context.home.path, store.documents, is_mirroring=not is_shared, has_git=settings.memory.git
@@ -362,7 +354,6 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         home=context.home,
         store=context.store,
         store_watcher=watcher,
-        scope_files=context.scope_files,
         meter=context.meter,
         pool=pool,
         commands=commands,

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.tools.tool import Tool
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy
@@ -101,7 +100,6 @@ class AppContext:
     chats: ChatOverrides
     platforms: ChannelPlatforms
     redactor: SecretRedactor
-    scope_files: ScopeFileSync | None  # None = the home's files are what is true of its scopes
     unclean_stops: int  # crashes in a row before this start
     context_of: Callable[[InboundMessage], MessageContext]  # the facts of a message
     locales: ChatLocales

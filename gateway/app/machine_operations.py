@@ -1,4 +1,4 @@
-"""Operator commands for the machine: the doctor's findings, the backups in the home, the files in the store."""
+"""Operator commands for the machine: the doctor's findings, the backups in the home, a check of the store."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -61,7 +60,6 @@ from agent.memory.prompt.due_jobs import (
 )
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.scope_file_sync import ScopeFileSync
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
@@ -71,10 +69,8 @@ from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.context import AppContext
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
-from gateway.ports import REMEMBER, UNINDEX, Store
+from gateway.ports import REMEMBER, UNINDEX
 from gateway.quarantine import Quarantine
-from gateway.settings import Settings
-from gateway.store.objects import open_objects
 from gateway.unscoped_data import HomeUnscopedData
 
 
@@ -102,34 +98,6 @@ class MemoryServices:
     workspaces: ScopeWorkspaces
     can_summarise: bool  # a model other than the offline one is configured
     consolidates: bool  # there are summaries: such a model, and a chat whose `memory_window` is not 0
-
-
-@asynccontextmanager
-async def open_scope_files(settings: Settings, home: Path, store: Store) -> AsyncIterator[ScopeFileSync | None]:
-    """Bring the home's memory up to date where the store has it, and store what has changed until the exit.
-
-    Yields None if the files of the home are what is true. Raises UserError for a home with other memory.
-    """
-    if store.scope_files is None:
-        yield None
-        return
-    if settings.store.objects.url:
-        objects = open_objects(settings.store.objects, settings.proxy_address)
-        store.scope_files.use_objects(objects)
-        store.files.use_objects(objects)
-    files = ScopeFileSync(
-        home,
-        store.scope_files,
-        with_home=settings.memory.isolation == "shared",
-        with_sessions=not await store.transcripts.is_adopted(),
-        with_documents=not await store.documents.is_adopted(),
-    )
-    try:
-        await files.start()
-        store.scope_files.save_first(files.save)
-        yield files
-    finally:
-        await files.close()
 
 
 def build_memory(
@@ -168,17 +136,7 @@ def build_memory(
     jobs = MemoryJobs(
         store.jobs, documents, history=store.history, staging=staging, writing=writing, meter=context.meter
     )
-    files = context.scope_files
-
-    scope_lock = ScopeLock(on_move=files.touch, fetch=files.fetch) if files is not None else ScopeLock()
-
-    def reopen(scope: str) -> None:
-        if files is not None:
-            files.touch(scope)
-        conversations.forget_scope(scope)
-
-    if files is not None:
-        files.watch(scope_lock.scopes_in_use, index.note)
+    scope_lock = ScopeLock()
     stored_conversations = StoredConversations(
         home=home,
         files=store.files,
@@ -189,7 +147,7 @@ def build_memory(
         jobs=store.jobs,
         store=store.erasing,
         index=index,
-        reopen=reopen,
+        reopen=conversations.forget_scope,
         now=now,
         has_titles=can_summarise,
     )
@@ -208,7 +166,7 @@ def build_memory(
         notice=documents.notice,
         hold_documents=document_files.hold,
         settle_documents=document_files.settle,
-        reopen=reopen,
+        reopen=conversations.forget_scope,
         close_files=index.close_index,
         now=now,
         disk=Disk(),
@@ -229,7 +187,7 @@ def build_memory(
         staging=staging,
         writing=writing,
         settle_documents=document_files.settle,
-        reopen=reopen,
+        reopen=conversations.forget_scope,
         now=now,
     )
     return MemoryServices(

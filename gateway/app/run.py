@@ -115,7 +115,6 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             verify=app.store.verify,
             store_watcher=app.store_watcher.run,
             replaced=lambda: _end_when_replaced(app.store),
-            **({"scope_files": app.scope_files.run} if app.scope_files is not None else {}),
         ),
         _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),
         _running(group, drain_turns, pool=app.pool.run),

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from agent.memory.storage.cached_scopes import is_current
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, make_private
 from gateway.home_migration import open_home
@@ -25,9 +24,9 @@ from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import load_settings
+from gateway.store.earlier_files import has_files
 from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
 from gateway.store.objects import open_objects
-from gateway.store.scope_files import memory_of
 from gateway.store.sqlite.closed_journal import read_journal, seal
 from gateway.store.workers import WorkerIdentity
 
@@ -131,10 +130,10 @@ def move_to_file(home: Home, connection: PostgresConnection, url: str, objects: 
         return
     if move is not None and (move.state is schema.MoveState.COPIED or (has_left and move.file != str(home.journal))):
         schema.require_active(connection)
-    if not is_current(home.path, *memory_of(connection)):
+    if has_files(connection):
         raise UserError(
-            f"{home.path} has not the latest memory of the database, which would be lost: start Parlour once with this"
-            " home and PARLOUR_STORE__URL, stop it, and try again"
+            "the database has files of an earlier release: start Parlour once with PARLOUR_STORE__URL, which takes them"
+            " over, stop it, and try again"
         )
     new = home.path / f"{STAGING}store" / home.journal.name
     count = copy_database(url, new, _report)

@@ -65,7 +65,7 @@ class AccountLinkStore(Protocol):
     async def link(self, move: ScopeMove) -> bool:
         """Make the person *move.source* part of *move.target*: accounts, sessions, jobs, choices. Twice is once.
 
-        Returns False, without effect, while another gateway runs a turn or a job of one of them.
+        Returns False, without effect, while another gateway runs a job of one of them. Turns that run there run again.
         """
 
     async def unlink(self, move: ScopeMove) -> bool:

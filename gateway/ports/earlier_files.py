@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+CACHE = "memory-cache.db"  # begins the names of the files that said how a home's copy compared with the database
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierFile:

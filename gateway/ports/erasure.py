@@ -76,9 +76,6 @@ class ErasureStore(Protocol):
     async def is_in_use_elsewhere(self, scope: str) -> bool:
         """Return True if another gateway runs a turn or a job of *scope*, which may store what it has read before."""
 
-    async def has_unwritten(self, scope: str) -> bool:
-        """Return True if other gateways still have to write lines of *scope* to its transcripts."""
-
     async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
         """Pass all texts of users, bot and models through *change*: inbox, steps, records, outbox, jobs, dead letters.
 

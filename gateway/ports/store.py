@@ -13,6 +13,7 @@ from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
+from gateway.ports.earlier_files import EarlierFileStore
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.files import FileStore
 from gateway.ports.history import HistoryRowStore
@@ -20,7 +21,6 @@ from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecord
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
 from gateway.ports.proposals import ProposalStore
-from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.transcripts import TranscriptStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
 
@@ -66,7 +66,7 @@ class Store(Protocol):
     alerts: AlertStore
     models: ModelFactStore
     erasing: ErasureStore
-    scope_files: ScopeFileStore | None  # None = the files of the home are what is true of its scopes
+    earlier_files: EarlierFileStore | None  # None = an engine that has never had any
     connections: ConnectionClaims | None  # None = this process has every connection
     windows: SharedWindows | None  # None = this process serves every window
 

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
-from gateway.store.claims import is_in_use_elsewhere
+from gateway.store.claims import has_jobs_elsewhere
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.outbox import blank_delivered
@@ -146,7 +146,6 @@ class SqlAccountLinks:
 
     async def mark_moved(self, move: ScopeMove) -> None:
         """Say that the files stand where they belong."""
-        await self._engine.save_files(None)
 
         def mark(database: Database) -> None:
             if move.kind == "unlink":  # what was being delivered when it began
@@ -160,8 +159,9 @@ class SqlAccountLinks:
 
         def begin(database: SharedDatabase) -> LinkSnapshot | None:
             if database.execute("SELECT 1 FROM move WHERE id = ?", (quote(move.id),)).fetchone() is None:
-                # The locks of scopes are of one process: a turn elsewhere would commit into the scope that ends.
-                if engine.claims.is_shared and is_in_use_elsewhere(database, (move.source, move.target), engine.owner):
+                # The locks of scopes are of one process. The commit of a turn elsewhere is refused; a job would store
+                # into the scope that ends.
+                if engine.claims.is_shared and has_jobs_elsewhere(database, (move.source, move.target), engine.owner):
                     return None
                 begun = change(database, move)
                 database.execute(
@@ -180,7 +180,6 @@ class SqlAccountLinks:
                 self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}
             engine.queued_job.set()
 
-        await self._engine.save_files(None)
         self._engine.may_have_stale = True
         return await engine.writer.submit(begin, adopt) is not None
 

@@ -29,10 +29,8 @@ _HOLDERS = "SELECT name, worker FROM claim WHERE name >= 'chat:' AND name < 'cha
 _TAKE = "INSERT INTO claim (name, worker, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _RELEASE = "DELETE FROM claim WHERE name = ? AND worker = ?"
 IS_HELD = "SELECT 1 FROM claim WHERE name = ? AND worker = ?"
-# Written although they stay: a claim or a lease at the same moment waits for the end of the transaction.
-_LOCK_LANES = sql(
-    "UPDATE lane SET owner = owner WHERE key IN (SELECT key FROM session WHERE scope", LISTED, ") RETURNING owner"
-)
+_LANES = sql("SELECT owner FROM lane WHERE key IN (SELECT key FROM session WHERE scope", LISTED, ")")
+# Written although they stay: a lease at the same moment waits for the end of the transaction.
 _LOCK_JOBS = sql("UPDATE job SET leased = leased WHERE scope", LISTED, "AND leased != 0 RETURNING worker")
 FORGET_CLAIMS = sql("DELETE FROM claim WHERE worker NOT IN", LISTED_WORKERS)
 _BUSY = sql(
@@ -140,13 +138,16 @@ def _busy_chats(database: Database) -> dict[str, int]:
     return busy
 
 
-def is_in_use_elsewhere(database: Database, scopes: Collection[str], owner: str) -> bool:
-    """Return True if another worker than *owner* runs a turn or a job of *scopes*.
+def has_jobs_elsewhere(database: Database, scopes: Collection[str], owner: str) -> bool:
+    """Return True if another worker than *owner* runs a job of *scopes*.
 
-    If not, none begins a turn there until the transaction ends. A job that is leased then has the scope that it has
-    after the transaction.
+    One that is leased from here on has the scope that it has after the transaction.
     """
-    listed = write_json([quote(each) for each in scopes])
-    lanes = database.execute(_LOCK_LANES, (listed,)).fetchall()
-    jobs = database.execute(_LOCK_JOBS, (listed,)).fetchall()
-    return any(worker not in ("", owner) for (worker,) in (*lanes, *jobs))
+    jobs = database.execute(_LOCK_JOBS, (write_json([quote(each) for each in scopes]),)).fetchall()
+    return any(worker not in ("", owner) for (worker,) in jobs)
+
+
+def has_turns_elsewhere(database: Database, scopes: Collection[str], owner: str) -> bool:
+    """Return True if another worker than *owner* runs a turn of *scopes*."""
+    lanes = database.execute(_LANES, (write_json([quote(each) for each in scopes]),)).fetchall()
+    return any(worker not in ("", owner) for (worker,) in lanes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeAlias, TypeVar
@@ -14,7 +14,6 @@ from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
 from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import InboxRow
-from gateway.ports.scope_files import SaveScopes
 from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
 from gateway.store.claims import ChatClaims, held_chats, is_held
@@ -42,10 +41,6 @@ def new_transcript() -> str:
 
 async def _remove_nothing() -> None:
     """Do nothing: there is no object store."""
-
-
-async def _save_nothing(scopes: Collection[str] | None) -> None:
-    """Do nothing: the files of the home are durable when they are written."""
 
 
 class WakeupQueue(Generic[K]):
@@ -104,7 +99,6 @@ class StoreEngine:
     newest_turns: dict[str, StampedTurn] = field(default_factory=dict)  # by session, the most recently used last
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
     erased_words: ErasedWords | None = None  # which texts pass while they are erased from their scope; None = no memory
-    save_files: SaveScopes = _save_nothing  # awaited before a commit that promises what depends on a scope's files
     remove_objects: Callable[[], Awaitable[object]] = _remove_nothing  # that no file refers to; awaited before a scrub
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)

@@ -13,7 +13,7 @@ import structlog
 from gateway.events import SessionKey
 from gateway.ports.erasure import ErasedWords, ErasureFilter, Redaction
 from gateway.ports.journal import Job
-from gateway.store.claims import is_in_use_elsewhere
+from gateway.store.claims import has_jobs_elsewhere, has_turns_elsewhere
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
@@ -60,7 +60,6 @@ _IDLE = sql(
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = ?1 AND ended_at IS NULL)",
     "AND NOT EXISTS (SELECT 1 FROM unwritten WHERE unwritten.key = ?1)",
 )
-_UNWRITTEN = "SELECT DISTINCT r.key FROM unwritten u JOIN record r ON r.seq = u.seq WHERE r.scope = ?"
 _SAID = ("text", "command", "quoted", "quoted_name", "quoted_files", "forwarded_from", "attachments")
 _OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND sender = ? AND", _IN_KEYS)
 _ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
@@ -102,18 +101,12 @@ class SqlErasure:
         engine = self._engine
         if not engine.claims.is_shared:
             return False
-        return await engine.writer.submit(lambda database: is_in_use_elsewhere(database, (scope,), engine.owner))
-
-    async def has_unwritten(self, scope: str) -> bool:
-        """Return True if records of *scope* are open whose chats are not claimed by this worker."""
-        if not self._engine.claims.is_shared:
-            return False
-
-        def look(database: Database) -> bool:
-            is_ours = self._engine.has_chats(database)
-            return not all(is_ours(read_key(key)) for (key,) in database.execute(_UNWRITTEN, (quote(scope),)))
-
-        return await self._engine.writer.submit(look)
+        return await engine.writer.submit(
+            lambda database: (
+                has_turns_elsewhere(database, (scope,), engine.owner)
+                or has_jobs_elsewhere(database, (scope,), engine.owner)
+            )
+        )
 
     async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
         """Put what was said through *change*, some rows at a time."""
@@ -141,7 +134,6 @@ class SqlErasure:
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
         """Remove every job of *scope* but *spare*."""
         kept = write_json([quote(each) for each in spare])
-        await self._engine.save_files((scope,))
         return await self._engine.writer.submit(
             lambda db: (
                 db.execute(
@@ -178,7 +170,6 @@ class SqlErasure:
         """Remove idle sessions."""
         since = micros(unused_since) if unused_since is not None else 0
         columns = [write_key(key) for key in keys]
-        await self._engine.save_files(None)
 
         def drop(database: Database) -> frozenset[SessionKey]:
             gone = set()
@@ -192,7 +183,6 @@ class SqlErasure:
 
     async def scrub(self) -> bool:
         """Rebuild the file without what was deleted, and empty its log."""
-        await self._engine.save_files(None)
         await self._engine.remove_objects()
         submit = self._engine.writer.submit_exclusive
         for part in await submit(lambda connection: connection.scrub_parts()):  # turns are stored between two of them

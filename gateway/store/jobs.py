@@ -64,7 +64,6 @@ class SqlJobs:
 
     async def put(self, job: Job) -> None:
         """Queue *job*, once."""
-        await self._engine.save_files((job.scope,))
 
         def put(database: Database, queued: list[Job]) -> None:
             for each in queued:
@@ -108,7 +107,6 @@ class SqlJobs:
 
     async def finish(self, job: Job) -> None:
         """Remove *job*."""
-        await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close(),
             group=job.scope,
@@ -116,7 +114,6 @@ class SqlJobs:
 
     async def advance(self, job: Job, next_: Job | None) -> bool:
         """Replace *job* with *next_*, or remove it; False, and no effect, if it was removed."""
-        await self._engine.save_files((job.scope,))
 
         def advance(database: Database, queued: list[Job]) -> bool:
             return advance_job(database, encode_advance(JobAdvance(job, *queued)))
@@ -142,8 +139,6 @@ class SqlJobs:
         """Make *job* due again after *delay*, its attempt counted if it *counts*, with another *payload* if given."""
         due_at = micros(self._engine.clock() + delay)
         data = None if payload is None else write_json(payload)
-        if payload is not None:  # otherwise it begins again, whatever files it has written
-            await self._engine.save_files((job.scope,))
         await self._engine.writer.submit(
             lambda database: database.execute(
                 "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ?,"

@@ -237,7 +237,6 @@ class SqlJournal:
         """Store steps, each once."""
         engine, column = self._engine, write_key(lease.key)
         bodies = [(step, write_lines(step.lines, step.blobs)) for step in steps]
-        await engine.save_files((lease.session.scope,) if lease.session.scope else None)
         await engine.writer.submit(
             lambda database: session_queue.store_steps(database, lease, column, engine.owner, bodies),
             group=lease.key.parent,
@@ -246,7 +245,6 @@ class SqlJournal:
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
-        await engine.save_files((commit.record.scope,))
         committed: CommitEffect = await self._store(
             commit,
             lambda new: engine.writer.submit(
@@ -272,7 +270,9 @@ class SqlJournal:
 
     async def _encode(self, commit: TurnCommit, erasure_ids: str) -> EncodedCommit:
         """Encode *commit*, and find the messages that it deletes."""
-        new = turn_commits.encode(commit, self._engine.now(), erasure_ids)
+        new = turn_commits.encode(
+            commit, self._engine.now(), erasure_ids, is_mirrored=not self._engine.claims.is_shared
+        )
         deletion = new.deletion
         while deletion is not None:
             new = replace(new, deletion=deletion)
@@ -302,7 +302,6 @@ class SqlJournal:
 
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
         """Commit a control row's record outside the lane."""
-        await self._engine.save_files((commit.record.scope,))
         committed: CommitEffect = await self._store(
             commit,
             lambda new: self._engine.writer.submit(
@@ -316,7 +315,6 @@ class SqlJournal:
 
     async def append(self, record: TurnRecord, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row, and what is said beside them (the Records port's)."""
-        await self._engine.save_files((record.scope,))
         await self._store(
             TurnCommit(record=record, outbound=tuple(outbound)),
             lambda new: self._engine.writer.submit(
@@ -326,7 +324,6 @@ class SqlJournal:
 
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines that end a note which no turn has taken up (the Records port's)."""
-        await self._engine.save_files((record.scope,))
         committed = await self._store(
             TurnCommit(record=record),
             lambda new: self._engine.writer.submit(

@@ -280,7 +280,7 @@ CREATE TABLE claim (name TEXT PRIMARY KEY, worker TEXT NOT NULL, at INTEGER NOT 
 ALTER TABLE worker ADD COLUMN shares INTEGER NOT NULL DEFAULT 0;
 """
 
-# The files of memory scopes (gateway/store/scope_files.py); empty where they are in the home alone.
+# The files of memory scopes, which PostgreSQL had (gateway/store/earlier_files.py).
 _SCOPE_FILES = """
 CREATE TABLE scope (scope TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE scope_file (
@@ -317,8 +317,6 @@ CREATE TABLE frame (
 ) WITHOUT ROWID;
 """
 
-# Which files of a scope each version has changed (gateway/store/scope_files.py). Gateways of the version before fill
-# none of it, which is seen by `recent`: its last word is then another than the scope's version.
 _SCOPE_REVISIONS = """
 ALTER TABLE scope ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE scope ADD COLUMN recent TEXT NOT NULL DEFAULT '';
@@ -329,7 +327,7 @@ CREATE TABLE scope_removal (
 ) WITHOUT ROWID;
 """
 
-# Contents in an object store (gateway/store/scope_objects.py); none without one.
+# Contents in an object store; none without one.
 _SCOPE_OBJECTS = """
 ALTER TABLE scope_file ADD COLUMN object TEXT NOT NULL DEFAULT '';
 CREATE TABLE unused_object (name TEXT PRIMARY KEY, due INTEGER NOT NULL) WITHOUT ROWID;
@@ -469,6 +467,11 @@ CREATE TABLE proposal (
 """
 _add_proposals = _script(_PROPOSALS)
 
+# A journal never had rows in them. On PostgreSQL, the first start takes these over, and drops the tables.
+drop_scope_files = _script(
+    "DROP TABLE scope; DROP TABLE scope_file; DROP TABLE scope_piece; DROP TABLE scope_removal; DROP TABLE scope_state"
+)
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
@@ -481,6 +484,7 @@ MIGRATIONS: Sequence[Migration] = (
     _script(_FOLLOWED_CHANGES),
     _script(_FILES),
     _keep_texts,
+    drop_scope_files,
 )
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
-ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals, _keep_texts)})
+ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals, _keep_texts, drop_scope_files)})

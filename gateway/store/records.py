@@ -37,15 +37,12 @@ class SqlTurnRecords:
     def __init__(self, engine: StoreEngine, journal: SqlJournal) -> None:
         self._engine = engine
         self._journal = journal
-        self._scopes: dict[int, str] = {}  # of the records that are being written
 
     async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet."""
-        found = await self._engine.writer.submit(
+        return await self._engine.writer.submit(
             lambda database: turn_commits.unwritten(database, after, limit, self._engine.has_chats(database))
         )
-        self._scopes |= {each.seq: each.record.scope for each in found}
-        return found
 
     async def wait_unwritten(self) -> None:
         """Return when a record was committed since the last call (or since start)."""
@@ -55,7 +52,6 @@ class SqlTurnRecords:
     async def mark_written(self, seqs: Sequence[int]) -> None:
         """Note that these records are in their files."""
         gone = [(seq,) for seq in seqs]
-        await self._engine.save_files({self._scopes.pop(seq) for seq in seqs if seq in self._scopes})
         await self._engine.writer.submit(
             lambda database: database.executemany("DELETE FROM unwritten WHERE seq = ?", gone).close(),
             group=self,

@@ -28,6 +28,7 @@ from gateway.ports.alerts import AlertStore
 from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
 from gateway.ports.documents import DocumentChangeStore
+from gateway.ports.earlier_files import EarlierFileStore
 from gateway.ports.erasure import ErasureStore
 from gateway.ports.files import FileStore
 from gateway.ports.history import HistoryRowStore
@@ -35,7 +36,6 @@ from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, 
 from gateway.ports.model_facts import ModelFactStore
 from gateway.ports.outbox import Outbox
 from gateway.ports.proposals import ProposalStore
-from gateway.ports.scope_files import ScopeFileStore
 from gateway.ports.store import StoreLimits
 from gateway.ports.transcripts import TranscriptStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
@@ -57,6 +57,7 @@ from gateway.store.claims import ChatClaims
 from gateway.store.connections import ConnectionBalance, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
+from gateway.store.earlier_files import SqlEarlierFiles
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqlErasure
 from gateway.store.files import SqlFiles
@@ -70,7 +71,6 @@ from gateway.store.outbox import SqlOutbox
 from gateway.store.proposals import SqlProposals
 from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
-from gateway.store.scope_files import SqlScopeFiles
 from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
 from gateway.store.shared_windows import Watchers, forget_windows, watchers_of
 from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
@@ -345,8 +345,7 @@ class SqlStore:
         self.erasing: ErasureStore = SqlErasure(engine)
         self._cached = state
         self._notes = ChannelNotes(state.notes)
-        # With a journal in the home, the home's files are what is true.
-        self.scope_files: ScopeFileStore | None = None if has_files else SqlScopeFiles(engine)
+        self.earlier_files: EarlierFileStore | None = SqlEarlierFiles(engine) if kind is StoreKind.POSTGRESQL else None
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
         self.windows: SharedWindows | None = engine.windows
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None

@@ -64,7 +64,8 @@ _FREE_REST = (
 _END_LEASE = sql(
     "UPDATE lane SET owner = '', turn = '' WHERE key = ? AND owner = ? AND epoch = ? AND turn = ? AND",
     NO_OTHER_ERASURE,
-    "RETURNING (SELECT transcript FROM session WHERE session.key = lane.key),",
+    "RETURNING (SELECT scope FROM session WHERE session.key = lane.key),",
+    "(SELECT transcript FROM session WHERE session.key = lane.key),",
     "(SELECT next_index FROM session WHERE session.key = lane.key),",
     "EXISTS (SELECT 1 FROM step WHERE step.turn = ?),",
     "(SELECT count(*) FROM inbox WHERE inbox.key = lane.key AND state = 'claimed' AND ended_at IS NULL),",
@@ -100,6 +101,7 @@ class EncodedCommit:
     advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
     at: int
     deletion: MessageDeletion | None = None
+    is_mirrored: bool = True  # its lines are to be written into a file; no gateway of several does that
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class CommitEffect:
     fault: str = ""  # reason of a refused commit; the lease was released
 
 
-def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]") -> EncodedCommit:
+def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]", *, is_mirrored: bool = True) -> EncodedCommit:
     """Prepare *commit*, which has passed the words of the erasures *erasure_ids*, for storing."""
     record = commit.record
     key = write_key(record.key)
@@ -151,6 +153,7 @@ def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]") -> EncodedCommi
         advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
         deletion=MessageDeletion(mids) if mids else None,
+        is_mirrored=is_mirrored,
     )
 
 
@@ -186,7 +189,9 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     """Commit the turn of a session.
 
     If the session has moved on since the claim (a new transcript was started), nothing is stored and the rows are
-    released with one more crash, a suspect's with an attempt: a turn that can never commit must not run for ever.
+    released with one more crash, a suspect's with an attempt: a turn that can never commit must not run for ever. What
+    it has stored belongs to the transcript before. If another gateway has linked the session's scope to another one,
+    the turn runs again in that.
     """
     record = new.commit.record
     scope = quote(record.scope)
@@ -198,15 +203,14 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         if stored is None:
             raise LeaseLost(f"turn {record.turn} is no longer ours")
         return CommitEffect(stored, is_new=False)
-    *session, has_steps, claimed, more = found
+    session_scope, *session, has_steps, claimed, more = found
     if session != [record.transcript, record.from_index]:
-        database.execute(
-            "UPDATE inbox SET state = 'stamped', crashes = crashes + 1, attempts = attempts + ? "
-            "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
-            (int(lease.is_lone), new.key),
-        )
-        database.execute("UPDATE lane SET turn = ? WHERE key = ?", (record.turn, new.key))
+        _give_back(database, new, crashes=1, attempts=int(lease.is_lone))
+        database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
+    if session_scope != quote(lease.session.scope):
+        _give_back(database, new)
+        return CommitEffect(record, is_new=False, more=True, fault="its memory was linked to another one")
     notes = [note.seq for note in lease.notes]
     stored, ended = _store(database, new, notes=notes)
     has_rest = ended < claimed
@@ -217,6 +221,16 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     if has_steps:
         database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
     return CommitEffect(stored, more=has_rest or bool(more))
+
+
+def _give_back(database: Database, new: EncodedCommit, *, crashes: int = 0, attempts: int = 0) -> None:
+    """Have the turn run again, its rows charged with *crashes* and *attempts*."""
+    database.execute(
+        "UPDATE inbox SET state = 'stamped', crashes = crashes + ?, attempts = attempts + ? "
+        "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
+        (crashes, attempts, new.key),
+    )
+    database.execute("UPDATE lane SET turn = ? WHERE key = ?", (new.columns[0], new.key))
 
 
 def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -> CommitEffect:
@@ -251,12 +265,7 @@ def _store(
 ) -> tuple[TurnRecord, int]:
     """Store everything but the lease and its *notes*; return the record, and the number of rows that it ended."""
     record = new.commit.record
-    seq, previous = database.execute(_INSERT, new.columns).fetchone()
-    database.execute("INSERT INTO unwritten (seq, key) VALUES (?, ?)", (seq, new.key))
-    if new.texts:
-        put_texts(database, quote(record.scope), new.texts, record.at)
-    if new.deletion is not None:
-        store_deletion(database, record, new.deletion)
+    seq, previous = _store_lines(database, new)
     ended = _end_rows(database, record, new, notes)
     _move_session(database, record, new)
     for message in new.commit.outbound:
@@ -275,6 +284,19 @@ def _store(
     if new.commit.cap_notices:
         mark_cap_notices(database, new.commit.cap_notices)
     return replace(record, seq=seq, previous=previous or 0), ended
+
+
+def _store_lines(database: Database, new: EncodedCommit) -> tuple[int, int | None]:
+    """Store the record, and return its number with that of the session's turn before."""
+    record = new.commit.record
+    seq, previous = database.execute(_INSERT, new.columns).fetchone()
+    if new.is_mirrored:
+        database.execute("INSERT INTO unwritten (seq, key) VALUES (?, ?)", (seq, new.key))
+    if new.texts:
+        put_texts(database, quote(record.scope), new.texts, record.at)
+    if new.deletion is not None:
+        store_deletion(database, record, new.deletion)
+    return seq, previous
 
 
 def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit, notes: Collection[int]) -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backup import backup
 from gateway.commands.restore_backup import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
 from gateway.home_migration import open_home
@@ -174,27 +173,12 @@ def messages_of(home: Path) -> list[tuple[int, str]]:
 async def test_a_backup_has_the_objects_and_goes_into_an_empty_database(
     tmp_path: Path, environment: Mapping[str, str], server: S3Server, postgres: PostgresServer
 ) -> None:
-    """Restored without the bucket, moved into a database without rows with a bucket of its own, and read from there.
-
-    It is of one instant: a turn that is answered while the archive is written, as by another gateway, is not in it.
-    """
+    """Restored without the bucket, moved into a database without rows with a bucket of its own, and read from there."""
     sources, archive, restored = PlatformFiles(), tmp_path / "backup.tar.gz", tmp_path / "restored"
     kind = InProcessFilePlugin(sources)
     async with gateway(home=tmp_path / "first", model=InstantModel(), environment=environment, kind=kind) as parlour:
         await parlour.channel.ask("ann", "look", attachments=[sources.put("a.bin", PHOTO)])
-
-        async def answer_more() -> None:
-            await parlour.channel.ask("ann", "meanwhile")
-
-        app = parlour.app
-        await backup(
-            app.home,
-            app.store.backup,
-            archive,
-            fetch=answer_more,
-            copy_objects=app.store.files.copy_objects,
-            still=app.pause_writes(),
-        )
+        await parlour.app.backup(archive)
     server.is_away = True
     own = {**environment, "PARLOUR_STORE__OBJECTS__URL": f"s3://{BUCKET}/restored"}
     await asyncio.to_thread(restore, archive, restored, fit=fit_sessions)

@@ -23,7 +23,6 @@ from gateway.ports.store import StoreLimits
 from gateway.store.database import BatchedOperation, StoreConnection
 from gateway.store.engine import Clock, utc_now
 from gateway.store.history import TABLES as HISTORY_TABLES
-from gateway.store.scope_files import TABLES
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
@@ -153,7 +152,7 @@ def _new_journal() -> bytes:
 
 # Back to the tables of before the ninth migration: no files of scopes, no claims, and parts by the id of their message.
 NAMED_PARTS = (
-    *(f"DROP TABLE {table}" for table in TABLES),
+    "DROP TABLE unused_object",
     *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame", "model_fact")),
     *(f"DROP INDEX {index}" for index in ("record_chat", "record_anchor", "record_snapshot", "record_removed")),
     *(f"ALTER TABLE record DROP COLUMN {column}" for column in ("anchor", "snapshot", "body")),

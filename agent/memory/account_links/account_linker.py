@@ -35,8 +35,6 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.storage.written_files import note_writes
-from gateway.errors import ScopeBehind
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import (
     AccountLinkStore,
@@ -55,7 +53,7 @@ log = structlog.get_logger(__name__)
 LINK, UNLINK = "link", "unlink"
 PEOPLE = "people/"
 _RETRY_DELAY = timedelta(seconds=5)
-_SHORT_DELAY, _BUSY_ELSEWHERE = timedelta(seconds=1), "another gateway runs a turn or a job of theirs"
+_SHORT_DELAY, _BUSY_ELSEWHERE = timedelta(seconds=1), "another gateway runs a job of theirs"
 _CLOCKS_APART = timedelta(minutes=10)  # of gateways, at most: an answer may look older than the link before it
 _PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
 
@@ -202,8 +200,8 @@ class AccountLinker:
         while True:
             try:
                 await self._move(move)
-            except (OSError, ScopeBehind) as error:  # the other gateway's change is fetched by the next attempt
-                log.warning("links.not_moved", move=move.id, error=getattr(error, "strerror", "") or str(error))
+            except OSError as error:
+                log.warning("links.not_moved", move=move.id, error=error.strerror or str(error))
                 await asyncio.sleep(_PAUSES[min(attempts, len(_PAUSES) - 1)])
                 attempts += 1
             else:
@@ -267,9 +265,8 @@ class AccountLinker:
             if await self.history.replace({move.source: kept, move.target: theirs}, was=was):
                 break
         needed, staying = [await find_digests(scope, self.transcripts) for scope in (move.target, move.source)]
-        with note_writes(*folders, is_tree=True):
-            await self.merger.split(move.id, move.source, move.target, leaving, account_of, account_of_entry, person)
-            await self.session_files.rearrange(folders, partial(split_scope_files, self.merger.home, self.disk, move))
+        await self.merger.split(move.id, move.source, move.target, leaving, account_of, account_of_entry, person)
+        await self.session_files.rearrange(folders, partial(split_scope_files, self.merger.home, self.disk, move))
         await split_stored_files(self.files, move, needed, staying)
 
     async def _merge(self, move: ScopeMove, folders: Sequence[Path]) -> None:
@@ -292,9 +289,8 @@ class AccountLinker:
         await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
 
         def move_files() -> None:
-            with note_writes(*folders, is_tree=True):
-                merger.merge_files(move.id, move.source, move.target, accounts=(source, target))
-                merge_scope_files(merger.home, self.disk, move)
+            merger.merge_files(move.id, move.source, move.target, accounts=(source, target))
+            merge_scope_files(merger.home, self.disk, move)
 
         await self.session_files.rearrange(folders, move_files)
 

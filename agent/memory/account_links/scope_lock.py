@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
@@ -19,17 +19,7 @@ _MAX_WAIT = timedelta(seconds=2)  # moving files takes milliseconds, unless the 
 class ScopeLock:
     """Readers-writer lock for each scope; the entries of unused scopes are removed."""
 
-    def __init__(
-        self,
-        on_move: Callable[..., object] = lambda *_: None,
-        fetch: Callable[..., Awaitable[object]] | None = None,
-    ) -> None:
-        """*on_move* is called with the scopes of an exclusive lock when it is taken, and when it is released.
-
-        *fetch* is awaited with them before: it brings their files up to date. It may raise StoreUnavailable.
-        """
-        self._on_move = on_move
-        self._fetch = fetch
+    def __init__(self) -> None:
         self._users: Counter[str] = Counter()
         self._locked: set[str] = set()
         self._waiting: set[asyncio.Future[None]] = set()
@@ -40,15 +30,8 @@ class ScopeLock:
 
         Waits while the scope is locked exclusively. The scope's files are not moved while the context is open.
         """
-        scope, fetched = resolve(), None
-        while scope in self._locked or (self._fetch is not None and fetched != scope):
-            if scope in self._locked:
-                await self._wait_changed()
-                fetched = None
-            elif self._fetch is not None:
-                await self._fetch(scope)
-                fetched = scope
-            scope = resolve()  # moving the files may have changed the scope
+        while (scope := resolve()) in self._locked:  # moving the files may change the scope
+            await self._wait_changed()
         self._users[scope] += 1
         try:
             yield scope
@@ -57,10 +40,6 @@ class ScopeLock:
             if not self._users[scope]:
                 del self._users[scope]
             self._wake()
-
-    def scopes_in_use(self) -> frozenset[str]:
-        """Return the scopes that a lock is held of."""
-        return frozenset(self._users) | self._locked
 
     def is_locked(self, scope: str) -> bool:
         """Return True if *scope* is locked exclusively."""
@@ -79,20 +58,13 @@ class ScopeLock:
 
         New shared locks are granted while it waits, so that a long turn of one chat does not delay other chats.
         """
-        is_fetched = self._fetch is None
-        while (is_used := any(each in self._users or each in self._locked for each in scopes)) or not is_fetched:
-            if is_used:
-                await self._wait_changed()
-            elif self._fetch is not None:
-                await self._fetch(*scopes)
-            is_fetched = not is_used or self._fetch is None
+        while any(each in self._users or each in self._locked for each in scopes):
+            await self._wait_changed()
         self._locked.update(scopes)
-        self._on_move(*scopes)
         try:
             yield
         finally:
             self._locked.difference_update(scopes)
-            self._on_move(*scopes)
             self._wake()
 
     async def _wait_changed(self) -> None:

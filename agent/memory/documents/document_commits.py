@@ -24,7 +24,6 @@ from agent.memory.documents.git_repository import (
 )
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.written_files import note_writes
 from gateway.ports.documents import DocumentChange, DocumentState
 from gateway.ports.durable_files import sync_folder
 
@@ -84,10 +83,9 @@ class DocumentCommits:
         """Remove the repository, and those that were set aside, durably: something of their texts is erased."""
         folder = self._path(scope).parent
         found = [self._path(scope), *folder.glob(".git.*")]
-        with note_writes(folder, is_tree=True):
-            for path in found:
-                if path.exists():
-                    shutil.rmtree(path)
+        for path in found:
+            if path.exists():
+                shutil.rmtree(path)
         if folder.exists():
             sync_folder(folder)
 

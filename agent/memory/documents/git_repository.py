@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from agent.memory.storage.written_files import note_writes
-
 if TYPE_CHECKING:
     from dulwich.objects import Commit, ObjectID, ShaFile
     from dulwich.repo import Repo
@@ -54,8 +52,7 @@ def open_repo(path: Path, *, make: bool) -> Iterator[Repo]:
     except _damages():
         if path.exists():
             aside = path.with_name(f".git.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-            with note_writes(path.parent, is_tree=True):
-                path.rename(aside)
+            path.rename(aside)
             log.exception("versions.set_aside", folder=aside.name)
         repo = _init(path)
     try:
@@ -82,11 +79,6 @@ def _open_whole(path: Path, *, make: bool) -> Repo:
 
 
 def _init(path: Path) -> Repo:
-    with note_writes(path.parent, is_tree=True):
-        return _init_bare(path)
-
-
-def _init_bare(path: Path) -> Repo:
     from dulwich.repo import Repo
 
     beside = path.with_name(f"{path.name}.tmp")  # readers find a whole repository, or none
@@ -171,14 +163,13 @@ def append_commits(repo: Repo, commits: Sequence[RepositoryCommit]) -> None:
         objects += _build_objects(each, after)
         after = objects[-1].id
     folder = Path(repo.controldir())
-    with note_writes(folder, is_tree=True):
-        if len(commits) > _LOOSE:
-            repo.object_store.add_objects([(one, None) for one in {one.id: one for one in objects}.values()])
-        else:
-            for one in objects:
-                _write(partial(repo.object_store.add_object, one))
-        if after is not None and not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, after)):
-            raise OSError("another process has written a commit at the same moment")
+    if len(commits) > _LOOSE:
+        repo.object_store.add_objects([(one, None) for one in {one.id: one for one in objects}.values()])
+    else:
+        for one in objects:
+            _write(partial(repo.object_store.add_object, one))
+    if after is not None and not _write(lambda: repo.refs.set_if_equals(Ref(_BRANCH), before, after)):
+        raise OSError("another process has written a commit at the same moment")
     (folder / _BRANCH.decode()).chmod(0o600)  # the library leaves refs to the umask
 
 

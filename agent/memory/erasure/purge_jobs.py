@@ -260,7 +260,7 @@ class PurgeJobs:
         spare: str = "",
         since: datetime | None = None,
     ) -> WordErasureResult:
-        await self.storage.transcripts.settle(scope)
+        await self.storage.transcripts.flush()
         attachments = ReferencedAttachments(pattern, may_clear(requester))
         await self.storage.transcripts.redact(scope, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.

@@ -85,7 +85,7 @@ class RetentionJob:
             keys[session.scope].append(session.key)
         for scope in await self.storage.scopes():
             try:
-                await self.storage.transcripts.settle(scope)
+                await self.storage.transcripts.flush()
             except StoreUnavailable as error:  # the other scopes need not wait
                 log.info("memory.retention_waits", scope=scope, reason=str(error))
                 is_complete = False

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 ERASE = "erase"
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _RETRY_DELAY = timedelta(seconds=2)
-_MOST_REPEATS = 3  # of an erasure beside turns of other gateways
+_MOST_WAITS = 4  # for turns and jobs of other gateways, before an erasure and behind it
 _BUSY_ELSEWHERE = "another gateway runs a turn or a job of this memory"
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 600  # seconds; how long running turns are waited for
 _JOURNAL_IS_READ = "the journal is being read by another process; try again later"
@@ -75,15 +75,18 @@ class ScopeEraser:
         return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.storage.now())
 
     async def erase(self, job: Job) -> RetryJobLater | None:
-        """Erase the job's scope under its exclusive lock, and again if another gateway has begun something of it."""
+        """Erase the job's scope under its exclusive lock, and again if another gateway has begun something of it.
+
+        In a chat that is never quiet, that is not waited for without end.
+        """
         async with self.scope_lock.hold_exclusive(job.scope):
-            if await self.storage.store.is_in_use_elsewhere(job.scope):
-                return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE, counts=False)
+            if job.attempts < _MOST_WAITS and await self.storage.store.is_in_use_elsewhere(job.scope):
+                return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE)
             if not await self.storage.transcripts.flush():
                 return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
-            await self.storage.transcripts.settle(job.scope)
+            await self.storage.transcripts.flush()
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
-            if job.attempts < _MOST_REPEATS and await self.storage.store.is_in_use_elsewhere(job.scope):
+            if job.attempts < 2 * _MOST_WAITS and await self.storage.store.is_in_use_elsewhere(job.scope):
                 return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE)
         await self.storage.jobs.put(scrub_job(job, job.scope, self.storage.now()))
         return None
@@ -96,7 +99,7 @@ class ScopeEraser:
         for scope in scopes:
             async with self.scope_lock.hold_exclusive(scope):
                 await _retry_until_true(self.storage.transcripts.flush, "messages cannot be written to the transcripts")
-                await self.storage.transcripts.settle(scope)
+                await self.storage.transcripts.flush()
                 await _retry_until_true(partial(self._is_idle_elsewhere, scope), _BUSY_ELSEWHERE)
                 await self.erase_scope(scope)
         shared = [each for each in await self.storage.scopes() if each == SHARED or each.startswith(CHATS)]
@@ -205,7 +208,7 @@ class ScopeEraser:
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope = member.scope
         await owe_mirror(self.storage.home, scope, self.storage.disk)
-        await self.storage.transcripts.settle(scope)
+        await self.storage.transcripts.flush()
         await self.storage.documents.notice(scope)
         is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
         async with self.storage.writing:

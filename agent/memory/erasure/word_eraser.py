@@ -116,7 +116,7 @@ class WordEraser:
         which asks for this erasure, is kept: after a crash it is approved again. Those that ask for another one, since
         the request (*since*), are kept for their answers.
         """
-        await self._storage.transcripts.settle(scope)
+        await self._storage.transcripts.flush()
         await self._storage.documents.notice(scope)
         async with self._storage.writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
@@ -146,7 +146,7 @@ class WordEraser:
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str, whole: bool = False
     ) -> ErasurePreview:
         """Return the amounts that `forget` would clear now; change nothing. Raises OSError."""
-        await self._storage.transcripts.settle(scope)
+        await self._storage.transcripts.flush()
         remembered: list[str] = []
         others = 0
         for name in DOCUMENTS:
@@ -325,7 +325,7 @@ class WordEraser:
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Have conversations of the scope take a new snapshot at their next turn, and an unfinished Dream begin again.
 
-        What that Dream has read may have the erased words.
+        The material of that Dream may have the erased words.
         """
         await self._storage.documents.changes.set_epoch(scope, turn)
         if unfinished := await self._storage.history.marks(scope, MarkKind.DREAM):

@@ -17,13 +17,10 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-
-from agent.memory.storage.written_files import note_writes
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +31,6 @@ FOLDER_MODE = 0o700
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # <linux/fs.h>
 _NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _RUN = secrets.token_hex(4)  # in the names of this process's temporary files
-_appended: dict[int, Path] = {}  # files that are open for appending, by descriptor
 
 
 def is_half_made(path: Path) -> bool:
@@ -43,7 +39,7 @@ def is_half_made(path: Path) -> bool:
 
 
 class Disk:
-    """The real disk. Every change is noted (`note_writes`), so that it is stored where a database has the files."""
+    """The real disk."""
 
     def size(self, path: Path) -> int | None:
         """Return the file's size in bytes, None if it does not exist."""
@@ -75,8 +71,7 @@ class Disk:
         is_new = self.size(path) is None
         if is_new:
             self.make_folder(path.parent)
-        with note_writes(path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         try:
             if is_new:
                 os.fchmod(fd, FILE_MODE)
@@ -84,7 +79,6 @@ class Disk:
         except OSError:
             os.close(fd)
             raise
-        _appended[fd] = path
         return fd
 
     @contextlib.contextmanager
@@ -105,10 +99,9 @@ class Disk:
 
     def write(self, fd: int, data: bytes) -> None:
         """Write all of *data*."""
-        with _note_append(fd):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
         """Flush the file to the disk."""
@@ -116,18 +109,15 @@ class Disk:
 
     def close(self, fd: int) -> None:
         """Close an open file."""
-        _appended.pop(fd, None)
         os.close(fd)
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to *size* bytes."""
-        with _note_append(fd):
-            os.ftruncate(fd, size)
+        os.ftruncate(fd, size)
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file within its folder, durably."""
-        with note_writes(old, new):
-            old.rename(new)
+        old.rename(new)
         self.sync_folder(new.parent)
 
     def exchange(self, beside: Path, path: Path) -> None:
@@ -136,12 +126,11 @@ class Disk:
         Where the file system cannot do that, it is three renames, between which a save can be lost. A kill in between
         is repaired by `repair_exchange`.
         """
-        with note_writes(beside, path):
-            if not _exchange(beside, path):
-                half = _half_exchanged(beside)
-                self.rename(path, half)
-                self.rename(beside, path)
-                self.rename(half, beside)
+        if not _exchange(beside, path):
+            half = _half_exchanged(beside)
+            self.rename(path, half)
+            self.rename(beside, path)
+            self.rename(half, beside)
         for folder in {beside.parent, path.parent}:
             self.sync_folder(folder)
 
@@ -174,8 +163,7 @@ class Disk:
             finally:
                 self.close(fd)
             if is_put := should_replace():
-                with note_writes(path):
-                    beside.replace(path)
+                beside.replace(path)
             else:
                 beside.unlink()
         except BaseException:
@@ -194,16 +182,14 @@ class Disk:
     def remove(self, path: Path) -> None:
         """Remove a file durably; a missing file is not an error."""
         try:
-            with note_writes(path):
-                path.unlink()
+            path.unlink()
         except FileNotFoundError:
             return
         self.sync_folder(path.parent)
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder and all that is in it, durably."""
-        with note_writes(path, is_tree=True):
-            shutil.rmtree(path)
+        shutil.rmtree(path)
         self.sync_folder(path.parent)
 
     def make_folder(self, path: Path) -> None:
@@ -256,11 +242,6 @@ def _exchange(one: Path, other: Path) -> bool:
     if code in _NOT_SUPPORTED:
         return False
     raise OSError(code, os.strerror(code), str(other))
-
-
-def _note_append(fd: int) -> AbstractContextManager[None]:
-    path = _appended.get(fd)
-    return contextlib.nullcontext() if path is None else note_writes(path)
 
 
 def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:

@@ -21,9 +21,8 @@ import structlog
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
 from gateway.errors import ObjectDamaged, UserError
-from gateway.journal_file import CACHE
 from gateway.ports.documents import is_mirrored
-from gateway.ports.earlier_files import EarlierFile, EarlierFileStore
+from gateway.ports.earlier_files import CACHE, EarlierFile, EarlierFileStore
 from gateway.ports.objects import ObjectStore
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ import glob
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
 from agent.memory.storage.segments import archive_of, archive_path, read_head
 from agent.memory.storage.transcript_lines import encode
-from gateway.errors import ScopeBehind, StoreUnavailable
+from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import (
     MIRROR,
@@ -46,9 +46,7 @@ from gateway.ports import (
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE = 0.5  # seconds before a file that cannot be written is tried again
-_PAUSE_BEHIND = 0.1  # seconds; what another gateway has changed is fetched meanwhile
 _LONGEST_PAUSE = 30.0
-_SETTLE_POLL, _LONGEST_SETTLE = 0.05, 15.0  # seconds; others write within 0.1, and are replaced after 5
 _LONGEST_HEAD = 8 * 1024
 _KNOWN_FILES = 4_096  # whose length is known, so that their ends are not read again
 
@@ -71,7 +69,7 @@ class _KnownFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Transcript:
+class _TranscriptName:
     scope: str
     key: SessionKey
     id: str
@@ -86,10 +84,10 @@ _Failures: TypeAlias = dict[tuple[str, str], str]  # errors by scope and session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Append:
+class _FileAppend:
     """Bytes to append to a file of *size* bytes."""
 
-    transcript: _Transcript
+    transcript: _TranscriptName
     path: Path
     size: int
     data: bytes
@@ -136,16 +134,10 @@ class SessionFileWriter:
         transcripts: TranscriptStore,
         *,
         is_mirroring: bool = True,
-        has_unwritten: Callable[[str], Awaitable[bool]] | None = None,
-        fetch: Callable[[str], Awaitable[object]] | None = None,
         policy: FileWritePolicy | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Write nothing unless *is_mirroring*.
-
-        Where several gateways share the store, `settle` waits while *has_unwritten* says that one has texts of a scope
-        to write; *fetch* then brings them.
-        """
+        """Write nothing unless *is_mirroring*."""
         self._home = home
         self._is_mirroring = is_mirroring
         self._records = records
@@ -155,8 +147,7 @@ class SessionFileWriter:
         self._files: LRUCache[Path, _KnownFile] = LRUCache(_KNOWN_FILES)
         self._lock = asyncio.Lock()
         self._failing: _Failures = {}
-        self._is_store_down = self._is_behind = False
-        self._has_unwritten, self._fetch = has_unwritten, fetch
+        self._is_store_down = False
 
     async def is_outdated(self, *, is_shared: bool) -> bool:
         """Return True if the home's mirror is not that of this store: `begin` then removes its files."""
@@ -174,6 +165,7 @@ class SessionFileWriter:
         name = (await asyncio.to_thread(self._disk.load, path) or b"").decode("ascii", "replace")
         if not self._is_mirroring:
             await wait_for_thread(asyncio.to_thread(self._remove_mirror))
+            await self._transcripts.begin_mirror("", is_whole=True)  # no home's mirror gets what is stored from here on
             return
         before = await self._transcripts.mirror()
         if name and name == before:
@@ -191,8 +183,6 @@ class SessionFileWriter:
         while True:
             is_clean = await self.flush()
             pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
-            if self._is_behind:
-                pause = _PAUSE_BEHIND
             try:
                 # No commit tells of a file that became stale, or that an erasure could not write.
                 async with asyncio.timeout(pause or _LONGEST_PAUSE):
@@ -207,12 +197,8 @@ class SessionFileWriter:
         Another run is to follow then.
         """
         async with self._lock:
-            self._is_behind = False
             try:
                 failed = await self._drain()
-            except ScopeBehind:
-                self._is_behind = True
-                return False
             except StoreUnavailable:
                 if not self._is_store_down:
                     log.warning("session_files.store_down")
@@ -244,29 +230,11 @@ class SessionFileWriter:
         heads = await self._transcripts.heads(scope, {})
         for head in heads:
             async with self._lock:  # for each: meanwhile others may write
-                transcript = _Transcript(scope, head.key, head.transcript)
+                transcript = _TranscriptName(scope, head.key, head.transcript)
                 extent = await self._transcripts.extent(scope, head.key, head.transcript)
                 path = await self._place(transcript, extent)
                 self._files[path] = await self._rewrite(transcript, path)
         return len(heads)
-
-    async def settle(self, scope: str) -> None:
-        """Return when what any gateway has committed in *scope* is in this home's files.
-
-        Call it before something is erased, with nothing of the scope changed. Raises StoreUnavailable when another
-        gateway does not write its turns.
-        """
-        await self.flush()
-        if self._has_unwritten is None or self._fetch is None:
-            return
-        try:
-            async with asyncio.timeout(_LONGEST_SETTLE):
-                while await self._has_unwritten(scope):
-                    await asyncio.sleep(_SETTLE_POLL)
-                    await self.flush()  # chats of a gateway that died meanwhile may be ours now
-        except TimeoutError:
-            raise StoreUnavailable("another gateway has not written its messages yet") from None
-        await self._fetch(scope)
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
@@ -346,12 +314,12 @@ class SessionFileWriter:
 
     async def _append(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
         """Append records to their files; return the seqs of those that are written."""
-        by_transcript: dict[_Transcript, list[StoredRecord]] = {}
+        by_transcript: dict[_TranscriptName, list[StoredRecord]] = {}
         for each in records:
             record = each.record
-            by_transcript.setdefault(_Transcript(record.scope, record.key, record.transcript), []).append(each)
+            by_transcript.setdefault(_TranscriptName(record.scope, record.key, record.transcript), []).append(each)
         done: list[int] = []
-        batch: list[_Append] = []
+        batch: list[_FileAppend] = []
         for transcript, own in by_transcript.items():
             # A transcript that ends and the one that begins are in the same place, one after the other.
             if any(each.transcript.session == transcript.session for each in batch):
@@ -365,7 +333,7 @@ class SessionFileWriter:
                 failed[transcript.session] = _reason(error)
         return done + await self._write_batch(batch, failed)
 
-    async def _prepare(self, transcript: _Transcript, records: Sequence[StoredRecord]) -> _Append:
+    async def _prepare(self, transcript: _TranscriptName, records: Sequence[StoredRecord]) -> _FileAppend:
         """Return the bytes to append to the file of *transcript*, which is found or written again if need be."""
         current = path = transcript_path(self._home, transcript.scope, str(transcript.key))
         file = self._files.get(path) if transcript.id else None  # records of no transcript are in no file
@@ -375,7 +343,7 @@ class SessionFileWriter:
         reached = file.seq if file is not None else records[-1].seq
         new = [each for each in records if each.seq > reached]
         ending = next((each.record.turn for each in records if each.record.new_transcript), "")
-        return _Append(
+        return _FileAppend(
             transcript=transcript,
             path=path,
             size=file.size if file is not None else 0,
@@ -384,7 +352,7 @@ class SessionFileWriter:
             seqs=[each.seq for each in records],
         )
 
-    async def _write_batch(self, batch: Sequence[_Append], failed: _Failures) -> list[int]:
+    async def _write_batch(self, batch: Sequence[_FileAppend], failed: _Failures) -> list[int]:
         """Write *batch* in one visit of a thread; return the seqs of the records that are written."""
         if not batch:
             return []
@@ -410,7 +378,7 @@ class SessionFileWriter:
                     self._files.pop(each.path, None)
         return done
 
-    async def _open(self, transcript: _Transcript, first: StoredRecord) -> tuple[Path, _KnownFile]:
+    async def _open(self, transcript: _TranscriptName, first: StoredRecord) -> tuple[Path, _KnownFile]:
         """Return the file that *transcript* is in, and its content, which is all before the record *first*."""
         extent = await self._transcripts.extent(transcript.scope, transcript.key, transcript.id, before=first.seq)
         path = await self._place(transcript, extent)
@@ -420,7 +388,7 @@ class SessionFileWriter:
             return path, await self._rewrite(transcript, path)
         return path, _KnownFile(transcript.id, size, first.seq - 1)
 
-    async def _place(self, transcript: _Transcript, extent: TranscriptExtent) -> Path:
+    async def _place(self, transcript: _TranscriptName, extent: TranscriptExtent) -> Path:
         """Return the path of *transcript*; another one that is in the place of the current one is archived first."""
         current = transcript_path(self._home, transcript.scope, str(transcript.key))
         found = await asyncio.to_thread(self._find, current, transcript.id)
@@ -443,7 +411,7 @@ class SessionFileWriter:
         return archive_of(current, transcript) or str(head.get("transcript") or "")
 
     def _matching_size(
-        self, path: Path, transcript: _Transcript, extent: TranscriptExtent, first_at: datetime
+        self, path: Path, transcript: _TranscriptName, extent: TranscriptExtent, first_at: datetime
     ) -> int | None:
         """Return the size of the file if it is what was written; None if it must be written again."""
         size = self._disk.size(path)
@@ -459,7 +427,7 @@ class SessionFileWriter:
         return size if self._disk.read(path, size - len(extent.last), len(extent.last)) == extent.last else None
 
     async def _write_again(self, file: StaleFile, failed: _Failures) -> None:
-        transcript = _Transcript(file.scope, file.key, file.transcript)
+        transcript = _TranscriptName(file.scope, file.key, file.transcript)
         try:
             extent = await self._transcripts.extent(file.scope, file.key, file.transcript)
             path = await self._place(transcript, extent) if extent.size else None
@@ -477,19 +445,21 @@ class SessionFileWriter:
         else:
             await self._transcripts.drop_stale(file)
 
-    async def _rewrite(self, transcript: _Transcript, path: Path, *, is_stale: bool = False) -> _KnownFile:
+    async def _rewrite(self, transcript: _TranscriptName, path: Path, *, is_stale: bool = False) -> _KnownFile:
         """Write the whole file. Lines that are in no row, which a person wrote, are set aside unless it *is_stale*."""
         self._files.pop(path, None)
         turns = await _read_turns(self._transcripts, transcript.scope, transcript.key, transcript.id)
         last = turns[-1].seq if turns else -(2**62)
         # Asked behind the rows: what they have lost since the file was written, nobody may set aside.
         stale = () if is_stale else await self._transcripts.stale_files(transcript.scope)
-        is_stale = is_stale or transcript in [_Transcript(each.scope, each.key, each.transcript) for each in stale]
+        is_stale = is_stale or transcript in [_TranscriptName(each.scope, each.key, each.transcript) for each in stale]
         write = partial(self._write_file, transcript, path, turns, is_stale=is_stale)
         size = await wait_for_thread(asyncio.to_thread(write))
         return _KnownFile(transcript.id, size, last)
 
-    def _write_file(self, transcript: _Transcript, path: Path, turns: Sequence[StoredTurn], *, is_stale: bool) -> int:
+    def _write_file(
+        self, transcript: _TranscriptName, path: Path, turns: Sequence[StoredTurn], *, is_stale: bool
+    ) -> int:
         before = self._disk.load(path) or b""
         old_head, _, _ = before.partition(b"\n")
         head = _head(transcript.id, transcript.key, turns)
@@ -520,7 +490,7 @@ class SessionFileWriter:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def _write(self, each: _Append) -> bool | OSError | ValueError:
+    def _write(self, each: _FileAppend) -> bool | OSError | ValueError:
         """Append to a file, which gets its other name if its transcript has ended; False if it has another size."""
         try:
             if each.data and not self._append_bytes(each.path, each.size, each.data):

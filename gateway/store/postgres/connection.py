@@ -21,7 +21,6 @@ from gateway.store.database import LISTED, LOCKED, BatchedOperation, CachedRows,
 from gateway.store.postgres.pipeline import StatementPipeline
 from gateway.store.postgres.worker_locks import RUNNING, give_lock, take_dead
 from gateway.store.row_codec import sql
-from gateway.store.scope_files import TABLES
 from gateway.store.shared_caches import EDITIONS, parse_editions, write_edition
 
 log = structlog.get_logger(__name__)
@@ -247,7 +246,7 @@ class PostgresConnection:
 
     def scrub_parts(self) -> Sequence[str]:
         """Return the tables that hold texts and files; of a partitioned one its partitions."""
-        return [name for (name,) in self.execute(_PARTS, ([*_TEXT_TABLES, *TABLES],))]
+        return [name for (name,) in self.execute(_PARTS, (list(_TEXT_TABLES),))]
 
     def scrub(self, part: str) -> bool:
         """Rewrite the table *part* without what was deleted from it.

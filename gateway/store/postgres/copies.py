@@ -21,11 +21,12 @@ from psycopg.raw_cursor import RawServerCursor
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import fault_line as file_fault_line
 from gateway.ports.objects import ObjectStore
+from gateway.store.earlier_files import TABLES as EARLIER_TABLES
+from gateway.store.earlier_files import drop_tables
 from gateway.store.file_copies import store_bytes
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.schema import DatabaseMove, fault_line, open_session
-from gateway.store.scope_files import TABLES
 from gateway.store.sqlite import schema as journal_schema
 
 Row: TypeAlias = tuple[Any, ...]
@@ -33,7 +34,13 @@ Report: TypeAlias = Callable[[str, int], None]  # is called with a table's name 
 
 _AT_ONCE = 1_000  # rows in memory
 _REPORT_EVERY = 100_000  # rows
+# The objects of a copy that is replaced.
+_RELEASE = (
+    "INSERT INTO unused_object (name, due) SELECT place, 0 FROM stored_file WHERE place LIKE '%-%' "
+    "ON CONFLICT DO NOTHING"
+)
 _ORDER = {"usage": "rowid"}  # a table without a key of its own keeps its order
+_NOT_COPIED = frozenset({"unused_object"})  # of one store's bytes, which the other one has not
 _LEFT_OUT = {"meta": f"name != '{schema.MOVE}'"}  # true of one database, not of its copy
 
 
@@ -57,15 +64,12 @@ class CopiedTable:
 
 
 def copied_tables(journal: sqlite3.Connection) -> list[CopiedTable]:
-    """Return every table of the schema: one that a migration adds is copied without a change here.
-
-    Except those of memory: their files are in the home, which goes with the journal.
-    """
+    """Return every table of the schema: one that a migration adds is copied without a change here."""
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
     return [
         CopiedTable(name, tuple(row[1] for row in journal.execute(f"PRAGMA table_info({name})")))
         for (name,) in journal.execute(tables).fetchall()
-        if name not in TABLES
+        if name not in _NOT_COPIED
     ]
 
 
@@ -215,13 +219,9 @@ def fill_database(
             journal.execute("BEGIN")
             connection.begin_batch()
             try:
-                unused = connection.execute(
-                    "SELECT object FROM scope_file WHERE object != '' UNION SELECT name FROM unused_object"
-                ).fetchall()
-                connection.execute(
-                    f"TRUNCATE {', '.join((*(table.name for table in tables), *TABLES))} RESTART IDENTITY"
-                )
-                connection.executemany("INSERT INTO unused_object (name, due) VALUES (?, 0)", unused)
+                drop_tables(connection)
+                connection.execute(_RELEASE)
+                connection.execute(f"TRUNCATE {', '.join(table.name for table in tables)} RESTART IDENTITY")
                 count = _copy_tables(_JournalTables(journal), _DatabaseTables(connection.session), tables, report)
                 store_bytes(connection, file.parent, objects)
                 schema.write_move(connection, move)
@@ -248,7 +248,7 @@ def _require_room(connection: PostgresConnection, tables: Iterable[CopiedTable])
     made = {
         name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
     }
-    for table in (*(each.name for each in tables), *TABLES):
+    for table in (*(each.name for each in tables), *EARLIER_TABLES):
         if table in made and connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - our schema's own names
             raise UserError(
                 f"the database of store.url is not empty (its table {table} has rows), and would be overwritten:"

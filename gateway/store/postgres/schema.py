@@ -22,7 +22,7 @@ from gateway.ports.journal import SessionRow
 from gateway.store import adoption, workers
 from gateway.store.adoption import OpenWork
 from gateway.store.database import SET_META, Database, QueryResult
-from gateway.store.migrations import ALONE, MIGRATIONS, Migration
+from gateway.store.migrations import ALONE, MIGRATIONS, Migration, drop_scope_files
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.worker_locks import LOCK_HERE, describe_live, end_sessions, server_time, take_lock
 from gateway.store.row_codec import moment, sql
@@ -486,7 +486,8 @@ def _newer_line(version: int) -> str:
 def _migrate(connection: PostgresConnection, migration: Migration, number: int) -> None:
     connection.begin_batch()
     try:
-        migration(_SchemaDatabase(connection))
+        if migration is not drop_scope_files:  # a start does, behind the take-over of their rows
+            migration(_SchemaDatabase(connection))
         if number == 1:
             connection.execute("CREATE TABLE schema_version (number INTEGER NOT NULL)")
             connection.execute("INSERT INTO schema_version VALUES (0)")

@@ -14,8 +14,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage import earlier_files
 from agent.memory.storage.earlier_files import build_filter, drop_earlier_files, fetch_earlier_files
 from gateway.errors import UserError
-from gateway.journal_file import CACHE
-from gateway.ports.earlier_files import EarlierFileStore
+from gateway.ports.earlier_files import CACHE, EarlierFileStore
 from gateway.ports.objects import ObjectStore
 from gateway.ports.store import StoreLimits
 from gateway.store.objects import DirectoryObjects

@@ -12,10 +12,8 @@ import pytest
 
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.events import InboundKind, SessionKey
-from gateway.ports import MessageOutcome, TurnRecord
+from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes import documents
@@ -71,61 +69,6 @@ async def test_the_question_shows_amounts_and_examples_and_erases_nothing() -> N
         assert "instead of the team" in left
         assert "tea is on the table" not in left
         assert (await parlour.channel.ask("ann", "/memory pending")).startswith("No changes are waiting")
-
-
-@pytest.mark.parametrize("purge", ["", " --purge"])
-async def test_lines_that_another_gateway_still_writes_are_counted_and_erased(purge: str) -> None:
-    """Lines of the person's other chat come while the preview waits, more while the erasure does: all of them go."""
-    async with gateway(model=SummaryModel()) as parlour:
-        await parlour.channel.ask("ann", "hello")
-        await parlour.idle()
-        key = SessionKey("pocket", "ann-elsewhere")
-        unwritten, waits = [1], asyncio.Event()
-
-        async def has_unwritten(scope: str) -> bool:
-            if scope == ANN and unwritten:
-                waits.set()
-                return True
-            return False
-
-        async def write_elsewhere() -> None:
-            session = await parlour.app.store.journal.session(key)
-            n = unwritten.pop()
-            line = build.message(session.next_index, f"t{n}", "user", "more tea", utc_now())
-            record = TurnRecord(
-                turn=f"t{n}",
-                key=key,
-                transcript=session.transcript,
-                outcome=MessageOutcome.ANSWERED,
-                lines=(line,),
-                from_index=session.next_index,
-                to_index=session.next_index + 1,
-                inbox=(),
-                at=utc_now(),
-                scope=ANN,
-            )
-            await parlour.app.store.records.append(record)
-
-        async def ask(text: str) -> str:
-            waits.clear()
-            asking = asyncio.create_task(parlour.channel.ask("ann", text))
-            await waits.wait()
-            await write_elsewhere()
-            return await asking
-
-        async def fetch(scope: str) -> None:
-            assert (scope, unwritten) == (ANN, [])
-
-        files = parlour.app.session_files
-        files._has_unwritten, files._fetch = has_unwritten, fetch
-        question = await ask(f"/forget tea{purge}")
-        assert " 1 message" in question
-        unwritten.append(2)
-        await ask(yes(question))
-        await wait_until_purged(parlour, ANN)
-        await parlour.app.session_files.flush()
-        assert "more tea" not in (parlour.home / ANN / "sessions" / "pocket%3aann-elsewhere.jsonl").read_text()
-        assert all(b"more tea" not in each.body for each in await parlour.app.store.transcripts.scan(ANN))
 
 
 @pytest.mark.parametrize("purge", ["", " --purge"])

@@ -18,7 +18,6 @@ from gateway.alerts.alert_sources import (
     ModelSource,
     QuarantineSource,
     find_cap_use,
-    find_damaged_memory,
     find_dead_letters,
     find_low_disk,
     find_models_without_tools,
@@ -523,19 +522,6 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
     folder.write(f"slack-2{KEPT}", event, "unreadable", clock.now())
     (second,) = await source(known)
     assert (second.happened, second.fields) == (1, {"channel": "slack"})
-
-
-def test_damaged_memory_is_named_up_to_five() -> None:
-    """An alert has an end, and is as long as a message can be."""
-    damaged: list[str] = []
-    source = partial(find_damaged_memory, damaged=lambda: damaged)
-    assert [(each.cause, each.stage) for each in source({})] == [("memory", 0)]
-    damaged += [f"telegram:{n}" for n in range(6)]
-    (seen,) = source({})
-    named = ", ".join(damaged[:5])
-    assert (seen.stage, seen.fields) == (1, {"scopes": f"{named}, …"})
-    text = translate(seen.line, "en", **seen.fields)
-    assert text.startswith(f"Messages of {named}, … wait: a large file of this memory is missing")
 
 
 async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: VirtualClock) -> None:

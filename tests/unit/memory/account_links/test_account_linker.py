@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,12 +16,10 @@ from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from gateway.errors import ScopeBehind
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, ScopeMove
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
 from gateway.store.jobs import SqlJobs
-from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeRecords, talk
 
 BOB, BOBS_SCOPE = SessionKey("telegram", "43"), "people/telegram%3a43"
@@ -131,29 +128,6 @@ async def test_a_start_beside_other_gateways_completes_a_move_without_a_job(tmp_
     linker = linker_of(tmp_path, records, mirror, SqlJobs(records.engine))
     await linker.links.link(ScopeMove(id="link:1", kind="link", source=BOBS_SCOPE, target=SCOPE, at=START))
     await linker.resume()
-    assert await linker.links.moves() == []
-    assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == 2
-
-
-async def test_a_move_goes_on_once_what_another_gateway_has_changed_is_fetched(
-    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The scopes stay locked meanwhile: a turn would read half of what is moved."""
-    records = FakeRecords(*talk(2), *talk(2, first=10, key=BOB, scope=BOBS_SCOPE, transcript="b" * 16))
-    mirror = SessionFileWriter(tmp_path, records, records.transcripts)
-    linker = linker_of(tmp_path, records, mirror)
-    write, locked = mirror.write_scope, list[Collection[str]]()
-
-    async def is_behind(scope: str) -> None:
-        if len(locked) < 2:
-            locked.append(linker.scope_lock.scopes_in_use())
-            raise ScopeBehind("another gateway has changed the memory")
-        await write(scope)
-
-    monkeypatch.setattr(mirror, "write_scope", is_behind)
-    job = Job(id="link:1", kind="link", scope=SCOPE, payload=ACCOUNTS, due_at=START)
-    assert await linker.link(job) is None
-    assert all({SCOPE, BOBS_SCOPE} <= set(each) for each in locked)
     assert await linker.links.moves() == []
     assert len(list((tmp_path / SCOPE / "sessions").glob("*.jsonl"))) == 2
 
