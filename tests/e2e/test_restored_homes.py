@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import tarfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.backup import backup
 from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
+from gateway.ports import BYTES
 from gateway.restore import BackupContents, restore
 from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
@@ -24,6 +27,7 @@ from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, slack_server
+from tests.fakes.stored_files import stored_files
 from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import open_telegram
 
@@ -159,3 +163,28 @@ async def test_a_restored_home_has_its_conversations(tmp_path: Path) -> None:
         assert await parlour.app.recall.search(SCOPE, "boat")
         await parlour.app.session_files.flush()
     assert {path.name: path.read_bytes() for path in (other / SCOPE / "sessions").glob("*.jsonl")} == written
+
+
+async def test_a_backup_has_every_file_that_its_journal_names(tmp_path: Path) -> None:
+    """Files that are removed and added between the copy of the journal and that of the files are no exception."""
+    home, other, archive = tmp_path / "home", tmp_path / "other", tmp_path / "b.tar.gz"
+    small, large, late = b"small", b"large" * 40_000, b"late" * 40_000
+    async with gateway(home=home) as parlour:
+        app, blobs, files = parlour.app, parlour.app.blobs, parlour.app.store.files
+        for data in (small, large):
+            await blobs.put(SCOPE, data)
+
+        async def copy_journal(target: Path) -> None:
+            await app.store.backup(target)
+            await files.remove(SCOPE)
+            await blobs.put(SCOPE, late)
+
+        await backup(app.home, copy_journal, archive, still=app.pause_writes())
+        assert list(stored_files(home).values()) == [late]
+        await files.collect_garbage()
+        assert len(list((home / SCOPE / BYTES).iterdir())) == 1
+    await asyncio.to_thread(restore, archive, other)
+    assert set(stored_files(other).values()) == {small, large}
+    async with gateway(home=other) as parlour:
+        digests = [hashlib.sha256(data).hexdigest() for data in (small, large)]
+        assert [await parlour.app.blobs.get(f"{SCOPE}/{digest}") for digest in digests] == [small, large]
