@@ -35,7 +35,6 @@ from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.three_way_merge import three_way
 from agent.memory.history.folder_history import FolderHistory
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.messages.message_range import (
     KeepPolicy,
     Message,
@@ -49,7 +48,7 @@ from agent.memory.session_manager import Session
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from agent.memory.storage.unowned_folder import hold_unowned, is_mirrored, require_unowned
-from gateway.ports import ScopeDocument
+from gateway.ports import HISTORY_MD, ScopeDocument
 
 log = structlog.get_logger(__name__)
 

@@ -61,6 +61,7 @@ from gateway.ports.findings import fail as fail
 from gateway.ports.findings import ok as ok
 from gateway.ports.findings import warn as warn
 from gateway.ports.history import HISTORY_JSONL as HISTORY_JSONL
+from gateway.ports.history import HISTORY_MD as HISTORY_MD
 from gateway.ports.history import PRINTED_MARKS as PRINTED_MARKS
 from gateway.ports.history import RAW_JSONL as RAW_JSONL
 from gateway.ports.history import HistoryEntry as HistoryEntry

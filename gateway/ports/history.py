@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from gateway.ports.journal import Line
 
 HISTORY_JSONL, RAW_JSONL = "history.jsonl", "raw.jsonl"
+HISTORY_MD = "HISTORY.md"  # stale when entries were changed; where they were added alone, only history.jsonl is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from gateway.ports.erasure import ErasedWords
 from gateway.ports.history import (
     HISTORY_JSONL,
+    HISTORY_MD,
     PRINTED_MARKS,
     RAW_JSONL,
     HistoryEntry,
@@ -302,7 +303,8 @@ def _append(database: Database, entries: Sequence[HistoryEntry], *, scope: str) 
     if cursor != first:
         database.execute("UPDATE history SET cursor = ? WHERE scope = ?", (cursor, scope))
     if put:
-        _make_stale(database, scope, (HISTORY_JSONL,))
+        is_longer = len(put) == cursor - first
+        _make_stale(database, scope, (HISTORY_JSONL,) if is_longer else (HISTORY_JSONL, HISTORY_MD))
     return stored
 
 
@@ -385,7 +387,7 @@ def _put(database: Database, scope: str, contents: ScopeHistory) -> None:
             for name, value in each.items()
         ],
     )
-    files = [HISTORY_JSONL] if entries else []
+    files = [HISTORY_JSONL, HISTORY_MD] if entries else []
     files += [DREAM_CURSOR] if contents.dream_cursor else []
     files += [*([RAW_JSONL] if contents.raws else ()), *contents.notes]
     files += [mark_file(kind) for kind in contents.marks if kind in PRINTED_MARKS]
@@ -406,7 +408,9 @@ def _remove(database: Database, scope: str) -> None:
     names += [(mark_file(kind),) for (kind,) in kinds if kind in PRINTED_MARKS]
     known = database.execute("SELECT 1 FROM history WHERE scope = ?", (scope,)).fetchone()
     if known is not None:
-        _make_stale(database, scope, [HISTORY_JSONL, RAW_JSONL, DREAM_CURSOR, *(unquote(name) for (name,) in names)])
+        _make_stale(
+            database, scope, [HISTORY_JSONL, HISTORY_MD, RAW_JSONL, DREAM_CURSOR, *(unquote(name) for (name,) in names)]
+        )
     for table in TABLES:
         database.execute(f"DELETE FROM {table} WHERE scope = ?", (scope,))  # noqa: S608 - our own names
 
@@ -442,7 +446,8 @@ def _store_changes(database: Database, scope: str, rows: _TextRows, changes: Seq
         else:
             count = database.execute(rows.drop, columns).rowcount
         if count:
-            _make_stale(database, scope, (rows.file or unquote(key),))
+            names = (HISTORY_JSONL, HISTORY_MD) if rows.file == HISTORY_JSONL else (rows.file or unquote(key),)
+            _make_stale(database, scope, names)
         if count and after and not rows.file:
             database.execute(_SET_REV, (rev_of_note(after), scope, key))
         done += count

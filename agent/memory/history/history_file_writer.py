@@ -2,26 +2,29 @@
 
 No turn reads these files. One that a person has edited is set aside as `<name>.edited-<digest>` when it is written
 again. The digests of what was written last are in `memory/.mirror/history.json`, so that such a file is recognized.
+Entries that were added are appended to files that are as this process has left them; otherwise a file is written whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from agent.memory.history.history_files import CURSOR, is_history_file, printed_files
-from agent.memory.history.history_markdown import HISTORY_MD
+from agent.memory.history.history_files import CURSOR, is_history_file, print_entries, printed_files
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.errors import StoreUnavailable
-from gateway.ports import HISTORY_JSONL, DocumentChangeStore, HistoryRowStore, StalePath
+from gateway.ports import HISTORY_JSONL, HISTORY_MD, DocumentChangeStore, HistoryRowStore, StalePath
+from gateway.text.history_lines import encode_entry
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +33,16 @@ _FOLDER = "memory/"
 _POLL = 0.5  # seconds; what nothing was stored of since is known without asking the store
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before files that cannot be written are tried again
 _FROM_ENTRIES = (HISTORY_JSONL, HISTORY_MD, CURSOR)
+_MOST_KNOWN = 256  # scopes
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenEntries:
+    """The files of a scope's entries as they were written last."""
+
+    cursor: int  # of the last entry
+    hashes: Mapping[str, Any]  # by name, of hashlib; more bytes may be added to a copy
+    states: Mapping[str, object]  # by name, as `_state` returns them
 
 
 class HistoryFileWriter:
@@ -52,6 +65,7 @@ class HistoryFileWriter:
         self._disk = disk or Disk()
         self._lock = asyncio.Lock()
         self._is_failing = False
+        self._known: OrderedDict[str, _WrittenEntries] = OrderedDict()
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -111,7 +125,11 @@ class HistoryFileWriter:
         for each, files in stale.items():
             names = {file.path.removeprefix(_FOLDER) for file in files}
             try:
-                await self._write(each, names | set(_FROM_ENTRIES if HISTORY_JSONL in names else ()))
+                if HISTORY_JSONL in names:
+                    is_appended = HISTORY_MD not in names and await self._append(each)
+                    names = names - {HISTORY_JSONL} if is_appended else names | set(_FROM_ENTRIES)
+                if names:
+                    await self._write(each, names)
             except OSError as failure:
                 error = failure.strerror or str(failure)
                 continue
@@ -121,9 +139,47 @@ class HistoryFileWriter:
 
     async def _write(self, scope: str, names: Collection[str] | None, *, is_outdated: bool = False) -> None:
         """Write the files *names*, or all; outdated ones are not set aside. Raises OSError."""
-        printed = printed_files(await self._history.load(scope))
+        self._known.pop(scope, None)
+        contents = await self._history.load(scope)
         folder = scope_folder(self._home, scope) / "memory"
+        printed = await asyncio.to_thread(printed_files, contents)
         await wait_for_thread(asyncio.to_thread(self._write_files, folder, printed, names, is_outdated))
+        if names is None or HISTORY_MD in names:
+            hashes = {name: hashlib.sha256(printed.get(name, b"")) for name in (HISTORY_JSONL, HISTORY_MD)}
+            self._remember(scope, _WrittenEntries(contents.cursor, hashes, _states(folder)))
+
+    def _remember(self, scope: str, files: _WrittenEntries) -> None:
+        self._known[scope] = files
+        self._known.move_to_end(scope)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _append(self, scope: str) -> bool:
+        """Append the entries behind those in the files; return False where these are not as they were left."""
+        known = self._known.pop(scope, None)
+        folder = scope_folder(self._home, scope) / "memory"
+        if known is None or await asyncio.to_thread(_states, folder) != known.states:
+            return False
+        entries = await self._history.after(scope, known.cursor)
+        added = print_entries([encode_entry(each) for each in entries])
+        hashes = {name: each.copy() for name, each in known.hashes.items()}
+        for name, data in added.items():
+            hashes[name].update(data)
+        digests = {name: [hashes[name].hexdigest(), each.hexdigest()] for name, each in known.hashes.items()}
+        cursor = entries[-1].cursor if entries else known.cursor
+        if entries:
+            await wait_for_thread(asyncio.to_thread(self._append_files, folder, added, digests, cursor))
+        self._remember(scope, _WrittenEntries(cursor, hashes, await asyncio.to_thread(_states, folder)))
+        return True
+
+    def _append_files(
+        self, folder: Path, added: Mapping[str, bytes], digests: Mapping[str, list[str]], cursor: int
+    ) -> None:
+        written = dict(decode(self._disk.load(folder / WRITTEN) or b"{}") or {})
+        self._disk.replace(folder / WRITTEN, encode({**written, **digests}))  # before the files, as below
+        for name, data in added.items():
+            self._disk.append(folder / name, data)
+        self._disk.replace(folder / CURSOR, b"%d\n" % cursor)
 
     def _write_files(
         self, folder: Path, printed: Mapping[str, bytes], names: Collection[str] | None, is_outdated: bool
@@ -152,6 +208,19 @@ class HistoryFileWriter:
                 self._disk.remove(folder / name)
             else:
                 self._disk.replace(folder / name, data)
+
+
+def _states(folder: Path) -> dict[str, object]:
+    """Return what tells whether the files of the entries were changed."""
+    states: dict[str, object] = {}
+    for name in (HISTORY_JSONL, HISTORY_MD):
+        try:
+            found = (folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            states[name] = None
+        else:
+            states[name] = (found.st_ino, found.st_size, found.st_mtime_ns)
+    return states
 
 
 def _digest(data: bytes) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 
 import structlog
 
-from agent.memory.history.history_markdown import HISTORY_MD, format_entry, keep_original, parse_legacy_history
+from agent.memory.history.history_markdown import format_entry, keep_original, parse_legacy_history
 from agent.memory.history.plain_files import NOTE_NAME as NOTE_NAME
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode, utc_now
 from gateway.ports import (
     HISTORY_JSONL,
+    HISTORY_MD,
     PRINTED_MARKS,
     RAW_JSONL,
     HistoryEntry,
@@ -45,11 +46,8 @@ def is_history_file(name: str) -> bool:
 
 def printed_files(history: ScopeHistory) -> dict[str, bytes]:
     """Return the files of a scope's history, by name; those that would be empty are left out."""
-    lines = (decode(raw) or {} for raw in history.entries)
-    markdown = (format_entry((str(each.get("timestamp", "")), str(each.get("content", "")))) for each in lines)
     files = {
-        HISTORY_JSONL: b"".join(history.entries),
-        HISTORY_MD: "".join(markdown).encode("utf-8", "replace"),
+        **print_entries(history.entries),
         RAW_JSONL: b"".join(history.raws),
         CURSOR: b"%d\n" % history.cursor if history.cursor else b"",
         DREAM_CURSOR: b"%d\n" % history.dream_cursor if history.dream_cursor else b"",
@@ -57,6 +55,13 @@ def printed_files(history: ScopeHistory) -> dict[str, bytes]:
         **{MARK_FILES[kind]: encode(marks) for kind, marks in history.marks.items() if kind in MARK_FILES},
     }
     return {name: data for name, data in files.items() if data}
+
+
+def print_entries(entries: Sequence[bytes]) -> dict[str, bytes]:
+    """Return the lines of history.jsonl, and as HISTORY.md has them."""
+    lines = (decode(raw) or {} for raw in entries)
+    markdown = (format_entry((str(each.get("timestamp", "")), str(each.get("content", "")))) for each in lines)
+    return {HISTORY_JSONL: b"".join(entries), HISTORY_MD: "".join(markdown).encode("utf-8", "replace")}
 
 
 def read_files(folder: Path, disk: Disk) -> ScopeHistory:

@@ -21,13 +21,12 @@ from agent.memory.history.history_files import (
     printed_files,
     read_files,
 )
-from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import decode, utc_now
 from gateway.ports import HISTORY_JSONL as HISTORY_JSONL
+from gateway.ports import HISTORY_MD, Line, ScopeHistory
 from gateway.ports import RAW_JSONL as RAW_JSONL
 from gateway.ports import HistoryEntry as HistoryEntry
-from gateway.ports import Line, ScopeHistory
 from gateway.text.history_lines import encode_entry, encode_raw, read_entry
 
 log = structlog.get_logger(__name__)

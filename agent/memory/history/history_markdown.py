@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agent.memory.messages.message_range import entry_id
 from agent.memory.storage.disk import Disk, read_text
+from gateway.ports import HISTORY_MD
 
-HISTORY_MD = "HISTORY.md"
 LEGACY = f"{HISTORY_MD}.legacy"
 STAMP = re.compile(
     r"\[?(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\]?:?(?=\s|$)"

@@ -11,6 +11,7 @@ from typing import Any
 from gateway.errors import StoreUnavailable
 from gateway.ports import (
     HISTORY_JSONL,
+    HISTORY_MD,
     RAW_JSONL,
     HistoryEntry,
     MarkKind,
@@ -240,7 +241,7 @@ async def test_words_are_erased_from_entries_raw_messages_and_notes(store: Store
     assert after.raws == before.raws[:1]
     assert after.notes[NOTE].body == b"- -\n- tea\n"
     assert await store.history.load(OTHER) == elsewhere
-    assert await stale(store, None) == sorted(f"memory/{name}" for name in seen)
+    assert await stale(store, None) == sorted(f"memory/{name}" for name in {*seen, HISTORY_MD})
 
 
 async def test_what_is_written_during_an_erasure_is_read_again(store: Store) -> None:
@@ -275,7 +276,7 @@ async def test_a_scope_is_replaced_and_removed_as_a_whole(backend: StoreBackend)
     store = await backend.reopen()
     assert await store.history.load(OTHER) == owned
     assert await store.history.load(SCOPE) == ScopeHistory(cursor=301)
-    files = [".dream_cursor", ".keys.json", HISTORY_JSONL, RAW_JSONL]
+    files = [".dream_cursor", ".keys.json", HISTORY_JSONL, HISTORY_MD, RAW_JSONL]
     assert await stale(store) == sorted(f"memory/{name}" for name in [*files, NOTE])
     assert await stale(store, OTHER) == sorted(f"memory/{name}" for name in [*files, ARCHIVE])
     await store.history.remove(OTHER)

@@ -71,6 +71,76 @@ async def test_files_are_what_is_stored(tmp_path: Path) -> None:
     assert not await records.documents.stale_paths()
 
 
+class CountingDisk(Disk):
+    """Counts the bytes of a history's files that are read and written."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Count what is read."""
+        data = super().read(path, start, length)
+        self.bytes += len(data)
+        return data
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Count what is written."""
+        self.bytes += len(data)
+        super().replace(path, data)
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Count what is appended."""
+        self.bytes += len(data)
+        super().append(path, data)
+
+
+async def test_what_is_added_is_appended(tmp_path: Path) -> None:
+    """An entry costs a few hundred bytes, however long the history is; a change of entries writes the files whole."""
+    records, disk = FakeRecords(), CountingDisk()
+    await records.history.append(SCOPE, *(entry(n) for n in range(2_000)))
+    files = writer(tmp_path, records, disk)
+    assert await files.flush()
+    assert disk.bytes > 200_000
+    for n in range(2_000, 2_010):
+        disk.bytes = 0
+        await records.history.append(SCOPE, entry(n))
+        assert await files.flush()
+        assert disk.bytes < 3_000
+        assert files_in(tmp_path) == printed_files(await records.history.load(SCOPE))
+    await records.history.keep_raw(SCOPE, entry(3_000), [{"role": "user", "content": "a red kite"}])
+    assert await files.flush()
+    await records.history.append(SCOPE, entry(3_000, "It flies."), entry(3_001))
+    assert await files.flush()
+    assert files_in(tmp_path) == printed_files(await records.history.load(SCOPE))
+    await records.history.append(SCOPE, entry(3_002))
+    await records.history.rewrite(SCOPE, lambda _, body: body.replace(b"Talk 1.", b"-"))
+    assert await files.flush()
+    assert files_in(tmp_path) == printed_files(await records.history.load(SCOPE))
+    assert not list((tmp_path / SCOPE / "memory").glob("*.edited-*"))
+
+
+async def test_nothing_is_appended_to_a_file_that_was_edited(tmp_path: Path) -> None:
+    """It is set aside, and the next process, which knows no file, does not take an appended one for edited."""
+    records = FakeRecords()
+    await fill(records)
+    files, folder = writer(tmp_path, records), tmp_path / SCOPE / "memory"
+    assert await files.flush()
+    await records.history.append(SCOPE, entry(5))
+    assert await files.flush()
+    with (folder / "HISTORY.md").open("a") as edited:
+        edited.write("by hand\n")
+    await records.history.append(SCOPE, entry(6))
+    assert await files.flush()
+    (beside,) = folder.glob("HISTORY.md.edited-*")
+    assert beside.read_text().endswith("by hand\n")
+    beside.unlink()
+    await records.history.append(SCOPE, entry(7))
+    assert await files.flush()
+    await records.history.append(SCOPE, entry(8))
+    assert await writer(tmp_path, records).flush()
+    assert files_in(tmp_path) == printed_files(await records.history.load(SCOPE))
+
+
 async def test_an_edited_file_is_kept_beside_the_printed_one(tmp_path: Path) -> None:
     """With the next change, or before an erasure; a file of ours never is, also after a kill."""
     records = FakeRecords()
