@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -154,6 +155,23 @@ async def test_a_check_that_hangs_or_has_a_bug_is_a_finding(tmp_path: Path, cloc
     broken = await HealthCheck("disk", break_off, needs_settings=False).run(context)
     assert broken == [fail("could not be checked (KeyError); please report it", "disk", "failed")]
     assert await HealthCheck("disk", break_off).run(context) == []
+
+
+async def test_a_read_that_never_ends_keeps_no_process(tmp_path: Path) -> None:
+    """A plain check that blocks for ever is a finding, and its thread does not delay the end of the command."""
+    release = threading.Event()
+
+    def block(_: CheckContext) -> list[Finding]:
+        release.wait()
+        return []
+
+    context = CheckContext(report=check_settings({"PARLOUR_HOME": str(tmp_path)}), environment={})
+    try:
+        (found,) = await HealthCheck("disk", block, seconds=0.05).run(context)
+        assert found.id == "disk.deadline"
+        assert [each.daemon for each in threading.enumerate() if each.name == "check disk"] == [True]
+    finally:
+        release.set()
 
 
 async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(environment: dict[str, str]) -> None:
