@@ -42,6 +42,12 @@ _GAP = re.compile(rf"{_INLINE}(?:\n[ \t>]*+{_INLINE})?|[-‐‑–]")
 _APOSTROPHES = ("'", "’")
 _MARKUP_SIGNS = regex.compile(r"[*_~`\[<&\\]")
 _UNSKIPPABLE = ("](", "<", "&", "\\")  # these hide letters of a word between others
+_UNSKIPPABLE_IN_LINE = (b"](", b"<", b"&", rb"\\", rb"\u")  # the same in JSON
+_JSON_KEY = re.compile(rb'"[A-Za-z_]+":')
+_JSON_ESCAPE = re.compile(rb"\\.")
+# Without quotes, which end the texts of a line.
+_NO_LETTERS = bytes(each for each in range(128) if not chr(each).isalnum() and chr(each) != '"')
+_NOT_LETTERS_IN_LINE = re.compile(r'(?:[^\w"]|_)+')
 _ESCAPED_CONTROL = re.compile(r"(?<!\\)\\+[abfnrtv]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _REFERENCE = re.compile(r"\]\[[^\[\]\n]{0,100}\]")
@@ -78,6 +84,7 @@ class PhraseMatcher:
         needle = regex.escape(self._literal)
         before = rf"(?<!{_SPACED})" if _EDGE.match(self._literal) else ""
         after = rf"(?!{_SPACED})" if _EDGE.match(self._literal[-1:]) else ""
+        self._raw_needles = tuple(each.encode() for each in self._needles)
         self._literal_pattern = regex.compile(f"{before}{needle}{after}")
 
     @property
@@ -93,6 +100,22 @@ class PhraseMatcher:
             return False
         # Matching holds the interpreter lock, so a long text is searched in chunks.
         return any(self._is_in_variant(each) for chunk in _chunks(text) for each in self._variants(chunk))
+
+    def may_be_in_line(self, raw: bytes) -> bool:
+        """Return False if the letters of a line of JSON rule the words out in all of its texts.
+
+        It takes a tenth of the time of decoding the line and searching its texts.
+        """
+        if any(sign in raw for sign in _UNSKIPPABLE_IN_LINE):
+            return True
+        if b"\\" in raw:
+            raw = _JSON_ESCAPE.sub(b" ", raw)
+        raw = _JSON_KEY.sub(b"", raw)
+        if raw.isascii():
+            letters = raw.lower().translate(None, _NO_LETTERS)
+            return all(needle in letters for needle in self._raw_needles)
+        text = _NOT_LETTERS_IN_LINE.sub("", _simplify(raw.decode("utf-8", "replace")))
+        return all(needle in text for needle in self._needles)
 
     @property
     def spelling(self) -> str:

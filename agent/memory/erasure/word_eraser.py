@@ -184,9 +184,16 @@ class WordEraser:
         """Return words of *scope* that are spelled like those of a request that matches nothing."""
         vocabulary: set[str] = set()
 
+        seen: set[str] = set()  # pieces of texts between blanks, most of which are seen again and again
+
         def note(text: object) -> None:
             if isinstance(text, str) and len(vocabulary) < _MOST_WORDS:
-                vocabulary.update(each for each in words(text) if len(each) >= SHORTEST and not is_unspaced(each))
+                pieces = set(text.split()) - seen
+                if len(seen) > _MOST_WORDS:
+                    seen.clear()
+                seen.update(pieces)
+                found = words(" ".join(pieces)) if pieces else ()
+                vocabulary.update(each for each in found if len(each) >= SHORTEST and not is_unspaced(each))
 
         def look(raw: bytes) -> bytes:
             line = decode(raw) or {}

@@ -72,6 +72,13 @@ class ErasurePattern:
             for each in extract_texts(data)
         )
 
+    def may_be_in_line(self, raw: bytes) -> bool:
+        """Return False if no text of a transcript line, as stored, contains the words. A quick look: True may be wrong.
+
+        Texts of programs are always searched, because they may have the words escaped or in base64.
+        """
+        return not self.request or self.is_deep or b'"tool' in raw or self.matcher.may_be_in_line(raw)
+
     def _is_in(self, text: str) -> bool:
         return not self.request or self.matcher.is_in(text)
 
@@ -165,7 +172,13 @@ def without_words(
     With *whole*, the files, quotes and thinking of a matching line are removed too. An unreadable line that contains
     the words becomes blank.
     """
+    is_searched = pattern.may_be_in_line(raw)
+    if not is_searched and b'"by"' not in raw:
+        return raw
     line = decode(raw)
+    if not is_searched:
+        is_allowed(line or {})  # answers are judged by the messages that were seen before
+        return raw
     if line is None:
         is_match = pattern.in_text(raw.decode("utf-8", "replace")) and is_allowed({})
         return b" " * (len(raw) - 1) + b"\n" if is_match and raw.endswith(b"\n") else raw

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.memory.erasure.word_match import ErasurePattern
+from agent.memory.erasure.word_match import ErasurePattern, clear_line
+from agent.memory.storage.transcript_lines import encode
 
 FOUND = {
     "the word": ("tea", "I like tea."),
@@ -108,3 +111,48 @@ def test_short_words_are_not_found_in_noise() -> None:
     assert not pattern.in_bytes(noise + b"tea" + noise)
     assert pattern.in_bytes(noise + b"Comment: a cup of tea, please" + noise)
     assert not pattern.in_bytes(noise + b"Comment: the team meets at noon" + noise)
+
+
+_WORDS = ("tea", "te", "a", "Ann", "Smith", "Häuser", "café", "ｔea", "寿司", "zep\u00adpelin", "é", "ß")
+_SIGNS = (
+    "**",
+    "_",
+    "[",
+    "](x)",
+    "<b>",
+    "&amp;",
+    "\\",
+    "\\u0061",
+    "\n",
+    "\t",
+    " ",
+    "-",
+    '"',
+    "'",
+    ":",
+    "\x1b[1m",
+    "\u2028",
+)
+
+
+@given(
+    st.lists(st.sampled_from((*_WORDS, *_SIGNS)), max_size=12).map("".join),
+    st.sampled_from(["tea", "Ann Smith", '"Ann Smith"', "Haus", "cafe", "寿司", "zeppelin", "strasse"]),
+    st.sampled_from(["user", "assistant", "tool"]),
+)
+def test_the_quick_look_at_a_line_passes_over_no_match(text: str, words: str, role: str) -> None:
+    """A line that it rules out has the words in none of its texts, however they are marked up or escaped."""
+    pattern = ErasurePattern.of(words, "en")
+    assert pattern is not None
+    line = {"i": 1, "turn": "t", "role": role, "content": text, "head": "Tue, Ann"}
+    if not pattern.may_be_in_line(encode(line)):
+        assert clear_line(line, pattern, lambda _: True) is line
+
+
+@pytest.mark.parametrize(("request_text", "text"), FOUND.values(), ids=FOUND)
+def test_the_quick_look_finds_what_is_there(request_text: str, text: str) -> None:
+    """Whatever a text matches, its line as stored may match; names of fields do not count."""
+    pattern = ErasurePattern.of(request_text)
+    assert pattern is not None
+    assert pattern.may_be_in_line(encode({"i": 1, "role": "user", "content": text}))
+    assert not ErasurePattern("content").may_be_in_line(encode({"i": 1, "role": "user", "content": "a cup"}))
