@@ -37,6 +37,7 @@ from gateway.settings import check_settings, home_of
 from gateway.settings.sources import FILE_NAMES, read_file
 from gateway.store.closed_store import read_sessions, read_store_id
 from gateway.store.engine import new_transcript
+from gateway.store.file_copies import set_bytes_aside
 from gateway.store.session_queue import ALL
 from gateway.store.sqlite.closed_journal import mark_adopted
 from gateway.text.text_units import strip_control_characters
@@ -162,9 +163,10 @@ def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
 
 
 def begin_anew(home: Home) -> str:
-    """Move the rest of the journal to backups/. Transcripts remain beside the new ones."""
+    """Move the rest of the journal to backups/, with the bytes of large files, which no row names any more."""
     left = [file for file in files_of(home.journal) if file.exists()]
     aside = _set_aside(home, left)
+    set_bytes_aside(home.path, aside)
     kept = f"; the rest of the old one is in {aside}" if left else ""
     return (
         "the next start creates a new journal and takes conversations and memory from their files; open messages,"

@@ -130,6 +130,11 @@ async def stored(parlour: InProcessGateway) -> Mapping[str, Any]:
     return found
 
 
+def kept_bytes(home: Path) -> list[bytes]:
+    """Return what was moved to backups/ with the rest of a lost store."""
+    return [path.read_bytes() for path in home.glob(f"backups/lost-*/{SCOPE}/bytes/*")]
+
+
 def lose_store(home: Path) -> None:
     """Delete the store with its log and its stamp."""
     for path in [*home.glob("journal.db*"), home / STAMP]:
@@ -143,11 +148,16 @@ async def test_a_lost_store_is_rebuilt_from_the_mirror(home: Path, capsys: pytes
         before = await stored(parlour)
     files = printed(home)
     lose_store(home)
+    bytes_ = home / SCOPE / "bytes" / "of-a-large-file"  # which no row names any more, so that no erasure reaches it
+    bytes_.parent.mkdir(exist_ok=True)
+    bytes_.write_bytes(b"photo")
     with pytest.raises(UserError, match="parlour mirror import"):
         async with gateway(home=home):
             pass
     await take_over()
     assert "the store has 7 turns, 4 changes of documents, 6 history entries and 2 notes" in capsys.readouterr().out
+    assert not bytes_.exists()
+    assert kept_bytes(home) == [b"photo"]
     async with gateway(home=home) as parlour:
         after = await stored(parlour)
         for scope in (SCOPE, ROOM):
