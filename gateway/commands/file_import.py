@@ -39,6 +39,7 @@ from gateway.journal_file import (
     remove_move,
 )
 from gateway.logs import configure_logs
+from gateway.ports.entry_points import with_operator_commands
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.store.adoption import OpenWork, is_all_adopted
 from gateway.store.closed_store import read_store, read_store_id
@@ -95,7 +96,7 @@ def _prepare(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> bool
             " backup, or remove the words from these folders by hand, and then memory/.mirror/erasing in each"
         )
     if loss := _describe_loss(home, url):
-        typer.echo(loss)
+        typer.echo(with_operator_commands(loss))
         _ask("Rebuild the store from the files of this home?", is_sure=is_sure)
         if url:
             remove_move(home.journal)

@@ -169,8 +169,8 @@ def begin_anew(home: Home) -> str:
     set_bytes_aside(home.path, aside)
     kept = f"; the rest of the old one is in {aside}" if left else ""
     return (
-        "the next start creates a new journal and takes conversations and memory from their files; open messages,"
-        " attachments and workspaces are lost, and users approved in chats and owners who used a claim code must be"
+        "conversations and memory are taken from their files into a new journal; open messages, attachments and"
+        " workspaces are lost, and users approved in chats and owners who used a claim code must be"
         f" admitted again{kept}"
     )
 
