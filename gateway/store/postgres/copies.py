@@ -34,9 +34,10 @@ Report: TypeAlias = Callable[[str, int], None]  # is called with a table's name 
 
 _AT_ONCE = 1_000  # rows in memory
 _REPORT_EVERY = 100_000  # rows
-# The objects of a copy that is replaced.
+_OBJECTS = "SELECT place FROM stored_file WHERE place LIKE '%-%'"
+# The objects of a copy that is replaced, but for those that the new one has again.
 _RELEASE = (
-    "INSERT INTO unused_object (name, due) SELECT place, 0 FROM stored_file WHERE place LIKE '%-%' "
+    "INSERT INTO unused_object (name, due) SELECT ?1, 0 WHERE NOT EXISTS (SELECT 1 FROM stored_file WHERE place = ?1) "
     "ON CONFLICT DO NOTHING"
 )
 _ORDER = {"usage": "rowid"}  # a table without a key of its own keeps its order
@@ -220,10 +221,11 @@ def fill_database(
             connection.begin_batch()
             try:
                 drop_tables(connection)
-                connection.execute(_RELEASE)
+                objects_before = connection.execute(_OBJECTS).fetchall()
                 connection.execute(f"TRUNCATE {', '.join(table.name for table in tables)} RESTART IDENTITY")
                 count = _copy_tables(_JournalTables(journal), _DatabaseTables(connection.session), tables, report)
                 store_bytes(connection, file.parent, objects)
+                connection.executemany(_RELEASE, objects_before)
                 schema.write_move(connection, move)
                 # The plans for empty tables read whole tables at every turn, until autovacuum comes.
                 connection.execute(f"ANALYZE {', '.join(table.name for table in tables)}")
