@@ -49,6 +49,7 @@ class LocalEmbedder:
         """Return the vectors. Raises SettingsError if the library or files are missing, ModelFailed on other errors."""
         if is_question:
             return await asyncio.to_thread(self.embed_now, texts)
+        await asyncio.to_thread(self._load)  # not at a low priority: a query may be waiting for it
         if self._background is None:
             self._background = ThreadPoolExecutor(1, "embed passages", initializer=_lower_priority)
         return await asyncio.get_running_loop().run_in_executor(self._background, self._embed_passages, texts)
@@ -62,11 +63,13 @@ class LocalEmbedder:
 
     def embed_now(self, texts: Sequence[str]) -> Matrix:
         """Compute vectors in the calling thread."""
+        return self._load().run(texts)
+
+    def _load(self) -> _OnnxModel:
         with self._lock:  # for loading only: a question does not wait for a batch of passages
             if self._model is None:
                 self._model = _OnnxModel(self._folder, self._tokenizer, self._threads, self._sha256)
-            model = self._model
-        return model.run(texts)
+            return self._model
 
     async def close(self) -> None:
         """Drop the model, and give its memory back to the system."""
