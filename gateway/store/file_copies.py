@@ -67,6 +67,8 @@ def store_bytes(database: Database, home: Path, objects: ObjectStore | None) -> 
     """
     files, folders = large_files(database), DirectoryObjects(home, is_home=True)
     if objects is not None:
+        # A copy that this one replaces has released objects of the same names.
+        database.executemany("DELETE FROM unused_object WHERE name = ?", [(file.place,) for file in files]).close()
         asyncio.run(_copy([(file, folders, file.path, objects, file.place) for file in files]))
         return
     for file in files:

@@ -415,6 +415,14 @@ async def test_bytes_of_files_move_there_and_back(
     back = await open_on_file(home.path, "", StoreLimits(), lambda: START)
     assert await file_contents(back) == before
     await back.close()
+    await asyncio.to_thread(migrate_store, StoreKind.POSTGRESQL)  # over the rows that the first move has left
+    again = await open_on_database(home.path, server.url, StoreLimits(), lambda: START)
+    assert isinstance(again.files, SqlFiles)
+    if has_objects:
+        again.files.use_objects(DirectoryObjects(tmp_path / "objects"))
+    await again.files.collect_garbage()
+    assert await file_contents(again) == before
+    await again.close()
 
 
 async def test_lost_bytes_are_not_left_behind(home: Home, server: PostgresServer) -> None:
