@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -166,16 +167,13 @@ class AccountLinker:
     async def resume(self) -> None:
         """Complete the moves that a crash interrupted, before turns run. Raises OSError and StoreUnavailable.
 
-        Where several gateways share the store, a move is left to its job: another gateway may be at it.
+        Where several gateways share the store, another one may be at a move: it is left to its job, or to a new one.
         """
-        moves = await self.links.moves()
-        if self.jobs is not None:
-            pending = [job for kind in (LINK, UNLINK) for job in await self.jobs.pending_of(kind)]
-            # A move that is gone now was completed by a job that ended before it could be read.
-            left = await self.links.moves()
-            moves = [each for each in moves if each in left and not any(_is_part(each, job) for job in pending)]
-        for move in moves:
-            await self._move(move)
+        for move in await self.links.moves():
+            if self.jobs is None or move.kind not in (LINK, UNLINK):
+                await self._move(move)
+            elif not any(_is_part(move, job) for job in await self.jobs.pending_of(move.kind)):
+                await self.jobs.put(_job_of(move))
 
     async def _load_move(self, id_: str) -> ScopeMove:
         """Return a move with the fields that the store has added."""
@@ -300,6 +298,14 @@ class AccountLinker:
         except ValueError:
             return person
         return account.name if account else person
+
+
+def _job_of(move: ScopeMove) -> Job:
+    """Return a job that completes *move*; it has no effect if the move is complete."""
+    payload: dict[str, Any] = {"accounts": [each.removeprefix(PEOPLE) for each in (move.target, move.source)]}
+    if move.account is not None:
+        payload = {"account": move.account.name}
+    return Job(id=move.id, kind=move.kind, scope="", payload=payload, due_at=move.at)
 
 
 def _is_part(move: ScopeMove, job: Job) -> bool:

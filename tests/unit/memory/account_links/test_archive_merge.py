@@ -20,7 +20,7 @@ from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import HistoryEntry, MarkKind, NoteChange, ScopeMove
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
 from tests.fakes.histories import KilledHistory, SyncHistory
-from tests.fakes.memory import START, DyingDisk, FakeJobs, FakeRecords, ProcessCrash, talk
+from tests.fakes.memory import START, DyingDisk, FakeRecords, ProcessCrash, talk
 
 ANN, BOB = "people/telegram%3a1", "people/slack%3at%3a2"
 ANNS, BOBS = SessionKey("telegram", "1"), SessionKey("slack", "t/2")
@@ -78,7 +78,7 @@ class LinkedPeople:
         return AccountLinker(
             links=self.links,
             records=self.records,
-            jobs=FakeJobs(),
+            jobs=None,
             transcripts=self.records.transcripts,
             session_files=SessionFileWriter(self.home, self.records, self.records.transcripts, disk=disk),
             scope_lock=ScopeLock(),
