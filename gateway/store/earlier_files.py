@@ -33,7 +33,8 @@ class SqlEarlierFiles:
         """Return the note, and True if turns have been answered."""
 
         def look(database: Database) -> tuple[str, bool]:
-            if not _exists(database):  # another gateway has dropped them
+            database.execute("LOCK TABLE unused_object IN SHARE MODE").close()  # no gateway drops them before the end
+            if not _exists(database):  # another gateway has
                 return "", False
             found = database.execute("SELECT value FROM scope_state WHERE name = 'memory'").fetchone()
             record = database.execute("SELECT 1 FROM record LIMIT 1").fetchone()

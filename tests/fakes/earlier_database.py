@@ -34,7 +34,8 @@ def fill_database(
         schema.prepare(connection)
     stored: dict[str, dict[str, bytes]] = {}
     with closing(psycopg.connect(url)) as database:
-        database.execute("INSERT INTO scope_state (name, value) VALUES ('memory', %s)", (state,))
+        if state:
+            database.execute("INSERT INTO scope_state (name, value) VALUES ('memory', %s)", (state,))
         for scope in list_scopes(home):
             folder = scope_folder(home, scope)
             files = stored[scope] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -221,3 +222,21 @@ async def test_the_tables_are_dropped_once_and_other_homes_lose_their_copies(
         assert not (other / CACHE).exists()
         assert not (other / SCOPE / "attachments").exists()
         assert not (other / SCOPE / "files").exists()
+
+
+async def test_gateways_that_start_at_once_on_a_new_database_drop_the_tables_once(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    """Each finds them as they are, or dropped."""
+    fill_database(server.url, tmp_path / "nothing", state="")
+    stores = [await open_database(server.url, StoreLimits(), shares=True) for _ in range(3)]
+
+    async def start(store: SqlStore, home: Path) -> None:
+        assert await fetch(home, store) == 0
+        await drop_earlier_files(home, port_of(store))
+        assert await port_of(store).state() == ("", False)
+
+    await asyncio.gather(*(start(store, tmp_path / str(n)) for n, store in enumerate(stores)))
+    assert not any([await port_of(store).exists() for store in stores])
+    for store in stores:
+        await store.close()
