@@ -19,8 +19,8 @@ from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
 from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryPager
 from channels.kit.background import ChatRateLimits, utc_now
-from channels.kit.parts import build_receipt
-from gateway.errors import FileUnavailable, OutcomeUnknown, StoreUnavailable
+from channels.kit.parts import build_receipt, require_file
+from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import (
     Attachment,
     DeliveryReceipt,
@@ -133,8 +133,8 @@ class FrameChannel:
 
         Where other workers have windows, it fails as well if the part could not be stored for them.
         """
-        if part.file is not None and part.file.blob and await self._blobs.measure(part.file.blob) is None:
-            raise FileUnavailable("it is lost")
+        if part.file is not None and part.file.blob:
+            await require_file(part.file.blob, self._blobs)
         return await self._show(part, may_be_duplicate=may_be_duplicate)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:

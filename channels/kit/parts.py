@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from gateway.errors import FileUnavailable, SendRefused
+from gateway.errors import FileUnavailable, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart
 from gateway.ports import BlobStore
+
+STORE_PAUSE = timedelta(seconds=5)  # before a file that could not be read is sent again
 
 
 def build_receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
@@ -15,12 +17,28 @@ def build_receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
 
 
 async def read_file(part: MessagePart, blobs: BlobStore) -> bytes:
-    """Return the bytes of a part that is a file; without a blob they are its plain text. Raises FileUnavailable."""
+    """Return the bytes of a part that is a file; without a blob they are its plain text.
+
+    Raises FileUnavailable, and RetryLater while the store or its bucket is away: nothing was sent.
+    """
     blob = part.file.blob if part.file is not None else ""
-    data = await blobs.get(blob) if blob else part.plain.encode("utf-8", "replace")
+    try:
+        data = await blobs.get(blob) if blob else part.plain.encode("utf-8", "replace")
+    except StoreUnavailable as error:
+        raise RetryLater(STORE_PAUSE, str(error)) from error
     if data is None:
         raise FileUnavailable("its bytes are lost")
     return data
+
+
+async def require_file(blob: str, blobs: BlobStore) -> None:
+    """Raise FileUnavailable if nothing is stored under *blob*, and RetryLater as `read_file` does."""
+    try:
+        size = await blobs.measure(blob)
+    except StoreUnavailable as error:
+        raise RetryLater(STORE_PAUSE, str(error)) from error
+    if size is None:
+        raise FileUnavailable("it is lost")
 
 
 async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes:

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from channels.kit.slots import KeyedSlots, SlotsTaken
-from gateway.errors import FileUnavailable
+from gateway.errors import FileUnavailable, StoreUnavailable
 from gateway.events import Attachment
 from gateway.ports import BlobStore
 
@@ -128,7 +128,7 @@ class DownloadResponse(Response):
                 await answer(scope, receive, send)
         except SlotsTaken:
             await PlainTextResponse(self._busy, 429)(scope, receive, send)
-        except (FileUnavailable, TimeoutError) as error:
+        except (FileUnavailable, StoreUnavailable, TimeoutError) as error:
             log.warning("web.download_failed", error=type(error).__name__)
 
 

@@ -8,12 +8,17 @@ from functools import partial
 
 import pytest
 
+from agent.attachments.attachment_store import AttachmentStore
 from channels.kit.background import BackgroundTasks, ChatRateLimits, RepeatedActivity
 from channels.kit.followed_threads import FollowedThreads
 from channels.kit.lookups import LookupCache
-from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
+from channels.kit.parts import read_file, require_file
+from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.clock import VirtualClock
+from tests.fakes.memory import FakeRecords
+from tests.fakes.turns import START
 from tests.fakes.web_services import FakeState
 
 ACCEPTED = IntakeResult(verdict=IntakeVerdict.ACCEPTED)
@@ -183,3 +188,22 @@ def test_full_buckets_are_forgotten_and_others_are_not() -> None:
     limits.of("new").try_acquire()
     assert limits.of("0").try_acquire() == 0.0
     assert len(limits._buckets) <= 3
+
+
+async def test_a_file_that_cannot_be_read_now_is_sent_later() -> None:
+    """While the store or its bucket is away, nothing was sent and nothing is given up; a lost file is reported."""
+    records = FakeRecords()
+    blobs = AttachmentStore(records.files, lambda: START)
+    reference = await blobs.put("people/ann", b"a picture")
+    file = Attachment(kind="image", name="a.png", size=9, blob=reference)
+    part = MessagePart(id="t.1.1", key=SessionKey("web", "1"), payload="", plain="", file=file)
+    assert await read_file(part, blobs) == b"a picture"
+    records.is_down = True
+    for read in (read_file(part, blobs), require_file(reference, blobs)):
+        with pytest.raises(RetryLater):
+            await read
+    records.is_down = False
+    await records.files.remove("people/ann")
+    for read in (read_file(part, blobs), require_file(reference, blobs)):
+        with pytest.raises(FileUnavailable):
+            await read
