@@ -14,13 +14,15 @@ import pytest
 
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
 from gateway.ports import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
-from gateway.ports.store import Store
+from gateway.ports.store import Store, StoreLimits
 from gateway.store import files as module
 from gateway.store import objects
 from gateway.store.files import PIECE_BYTES, SMALL_BYTES, SqlFiles
 from gateway.store.sql_store import SqlStore
+from gateway.store.sqlite import open_file
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.object_stores import ObjectBackend, open_object_backend
+from tests.fakes.power_cut import PowerCut
 from tests.fakes.turns import WallClock
 
 ANN, BEN = "people/pocket%3aann", "people/pocket%3aben"
@@ -380,3 +382,20 @@ async def test_every_statement_names_the_scope() -> None:
 def test_errors_are_ours() -> None:
     """A full scope is an error that commands and tools catch."""
     assert issubclass(FilesFull, ParlourError)
+
+
+async def test_large_bytes_are_durable_before_their_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut the home has the bytes of each row that is stored, under their name."""
+    home = tmp_path / "home"
+    home.mkdir()
+    store = await open_file(home / "journal.db", StoreLimits(), clock=WallClock().now)
+    scope = home / ANN
+    scope.mkdir(parents=True)
+    power = PowerCut(scope, monkeypatch)
+    try:
+        await store.files.put(ANN, ATTACHMENT, LARGE, at=WallClock().now())
+        assert LARGE in [path.read_bytes() for path in scope.rglob("*") if path.is_file()]
+        assert power.image() == power.now()
+    finally:
+        power.close()
+        await store.close()
