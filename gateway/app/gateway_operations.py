@@ -129,10 +129,10 @@ class GatewayOperations(OperationGroup):
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
     @operation("chat file")
-    async def read_file(self, arguments: Line) -> AsyncIterator[Line]:
+    async def read_file(self, blob: str) -> AsyncIterator[Line]:
         """Yield the bytes of an attachment in Base64, a piece in a line: the terminal saves the files that it gets."""
         try:
-            async for piece in self._app.blobs.stream(str(arguments.get("blob", ""))):
+            async for piece in self._app.blobs.stream(blob):
                 for start in range(0, len(piece), _FILE_PIECE):
                     yield {"data": base64.b64encode(piece[start : start + _FILE_PIECE]).decode("ascii")}
         except FileUnavailable as error:

@@ -216,6 +216,6 @@ async def _look_after_the_home(operator: CommandLineOperator, folder: Path) -> N
     await operator.refused("quarantine", "replay", "event")
     assert "files" in await operator.type("backup", str(folder / "now.tar.gz"))
     assert "removed" in await operator.type("prune")
-    assert "the journal is whole" in await operator.type("store", "check")
+    assert "the store is whole" in await operator.type("store", "check")
     assert "is forgotten" in await operator.type("people", "forget", "web:owner", "--yes")
     assert "is forgotten" in await operator.type("people", "forget", "web:owner", "--yes")  # idempotent

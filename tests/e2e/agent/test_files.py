@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from agent.attachments.file_names import format_size
 from agent.memory.storage.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy
+from gateway.app.gateway_operations import GatewayOperations
+from gateway.control import LONGEST_LINE
+from gateway.errors import UserError
 from gateway.events import InboundKind
 from gateway.ports import BYTES, UsageRow
 from tests.fakes import sample_files
@@ -309,3 +313,16 @@ async def test_a_killed_turn_does_not_fetch_again(tmp_path: Path) -> None:
         assert list(model.asked[0].messages) == list(shown.messages)
         assert pictures(shown.messages[1]["content"])
         assert sources.fetched == [photo.url]
+
+
+async def test_the_terminal_gets_a_file_over_the_control_socket() -> None:
+    """In pieces that fit into its lines; one that is not there is an error in one line."""
+    async with open_gateway() as at:
+        data = bytes(range(256)) * 5_000
+        reference = await at.parlour.app.blobs.put(SCOPE, data)
+        read = GatewayOperations(at.parlour.app).by_name()["chat file"]
+        pieces = [str(line["data"]) async for line in read({"blob": reference})]
+        assert b"".join(map(base64.b64decode, pieces)) == data
+        assert max(map(len, pieces)) < LONGEST_LINE
+        with pytest.raises(UserError, match="lost"):
+            _ = [line async for line in read({"blob": f"{SCOPE}/{'0' * 64}"})]
