@@ -81,6 +81,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
     assert every - asked == {
         *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),
         *("chats settings", "doctor", "logs"),
+        "chat file",  # by `parlour chat`, for a file of an answer
         "setup learned",  # by the doctor and `parlour init`
         *("setup model", "setup models", "setup platform", "setup restart", "setup servers", "setup status"),
         *("turns find", "turns prompt", "turns show"),
