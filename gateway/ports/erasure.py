@@ -13,6 +13,7 @@ from gateway.ports.journal import Job, TurnCommit
 from gateway.ports.proposals import MemoryProposal
 
 FORGET, PURGE = "forget", "purge"  # kinds of the jobs whose payload has the words that are erased from their scope
+FORGOTTEN = "forgotten"  # that of a FORGET when no running turn or job has read the words: what is stored stays
 
 Redaction: TypeAlias = Callable[[Any], Any]  # maps a JSON value to its redacted form, or to itself
 

@@ -195,7 +195,7 @@ def owed_erasures(database: Database) -> Sequence[str]:
     """Return the scopes with files that may still have erased words, or with an erasure that has not ended."""
     found = database.execute(
         "SELECT scope FROM stale_file WHERE changes > written AND written >= 0 AND (key != '' OR transcript = ?) "
-        "UNION SELECT scope FROM job WHERE kind IN ('forget', 'purge', 'erase', 'delete_conversation')",
+        "UNION SELECT scope FROM job WHERE kind IN ('forget', 'forgotten', 'purge', 'erase', 'delete_conversation')",
         (quote(REPOSITORY),),
     )
     return sorted(unquote(scope) or "the home" for (scope,) in found)

@@ -37,7 +37,7 @@ from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import SessionKey
 from gateway.ports import FileKind, Job, JobAdvance
-from gateway.ports.erasure import FORGET, PURGE, ErasureFilter
+from gateway.ports.erasure import FORGET, FORGOTTEN, PURGE, ErasureFilter
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class PurgeJobs:
     @property
     def long(self) -> Mapping[str, Handler]:
         """Handlers that read many files."""
-        return {FORGET: self.forget, PURGE: self.purge, SCRUB: self.scrub}
+        return {FORGET: self.forget, FORGOTTEN: self.end, PURGE: self.purge, SCRUB: self.scrub}
 
     async def begin(
         self,
@@ -105,7 +105,8 @@ class PurgeJobs:
     ) -> tuple[WordErasureResult, JobAdvance]:
         """Erase words at once; return the result, and what makes the job that does the rest due.
 
-        From the beginning, nothing with the words is stored in *scope* until the job is done.
+        From the beginning, nothing with the words is stored in *scope* until the job is done, or until the commit of
+        the command if no turn or job has read them.
 
         *upto* is the command's own inbox row. *change_name* is the staged change that asked for this
         erasure, in *request_turn*. If *is_deferred*, the job does all of it: a turn of another scope does not hold the
@@ -144,18 +145,24 @@ class PurgeJobs:
             raise
         if not is_deferred:
             payload["awaited"] = sorted(await self._running(scope, key) - {turn})
-        return result, JobAdvance(job, replace(job, payload=payload, due_at=self.storage.now()))
+            if not is_purge and not payload["awaited"]:
+                kind = FORGOTTEN
+        return result, JobAdvance(job, replace(job, kind=kind, payload=payload, due_at=self.storage.now()))
+
+    async def end(self, job: Job) -> RetryJobLater | None:
+        """Delete the staged change of an erasure that is done; what was said since then stays.
+
+        If an editor has saved a document meanwhile, the words are erased again.
+        """
+        if await self._settle_documents(job.scope):
+            return await self.forget(job)
+        await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
+        await pay_mirror(self.storage.home, job.scope, self.storage.disk)
+        return None
 
     async def forget(self, job: Job) -> RetryJobLater | None:
-        """Erase the words again until no turn knows them; then delete the staged change.
-
-        If no turn ran while they were erased, nothing is left to do, and what was said since then stays.
-        """
+        """Erase the words again until no turn knows them; then delete the staged change."""
         payload: Mapping[str, Any] = job.payload
-        if not payload["awaited"] and not await self._settle_documents(job.scope):
-            await self.storage.staging.discard(job.scope, str(payload["staged"]))
-            await pay_mirror(self.storage.home, job.scope, self.storage.disk)
-            return None
         request = ErasureRequest.of(job)
         pattern, requester = request.pattern, request.requester
 
@@ -185,7 +192,7 @@ class PurgeJobs:
             await self._clear_files(job.scope, pattern, requester)
             keys = await self._keys(job.scope, SessionKey.parse(str(payload["key"])))
             # Other erasures keep their words, of which these may be a part.
-            reach = ErasureFilter(keys=keys, scope=job.scope, spared_kinds=frozenset({FORGET, PURGE}))
+            reach = ErasureFilter(keys=keys, scope=job.scope, spared_kinds=frozenset({FORGET, FORGOTTEN, PURGE}))
             records = await self._clear_records(reach, pattern, requester, upto=int(payload["upto"]))
             return result.total + result.planned + records
 
