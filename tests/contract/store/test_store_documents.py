@@ -327,7 +327,7 @@ WRITES: dict[str, Callable[[DocumentChangeStore], Awaitable[object]]] = {
     "set_epoch": lambda store: store.set_epoch(SCOPE, "x"),
     "owe_files": lambda store: store.owe_files(SCOPE),
 }
-NEITHER = {"scopes", "drop_stale_path", "is_adopted", "mark_adopted"}
+NEITHER = {"change_count", "scopes", "drop_stale_path", "is_adopted", "mark_adopted"}
 
 
 def canary_change() -> DocumentChange:
