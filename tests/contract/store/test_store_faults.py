@@ -214,7 +214,7 @@ async def test_a_bad_row_fails_alone(store: SqlStore) -> None:
 async def test_what_cannot_be_encoded_never_reaches_the_batch(store: SqlStore) -> None:
     """Its caller gets the error at once, and nothing else happens."""
     lease = await begin_turn(store)
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         await store.journal.commit(lease, answered(lease, blobs={"x": object()}))
     await store.journal.commit(lease, answered(lease))
 
