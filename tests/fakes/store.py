@@ -21,6 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import BYTES
 from gateway.ports.store import StoreLimits
 from gateway.store.database import BatchedOperation, StoreConnection
+from gateway.store.earlier_files import TABLES as EARLIER_TABLES
 from gateway.store.engine import Clock, utc_now
 from gateway.store.history import TABLES as HISTORY_TABLES
 from gateway.store.sql_store import SqlStore, assemble
@@ -152,6 +153,7 @@ def _new_journal() -> bytes:
 
 # Back to the tables of before the ninth migration: no files of scopes, no claims, and parts by the id of their message.
 NAMED_PARTS = (
+    *(f"DROP TABLE IF EXISTS {table}" for table in EARLIER_TABLES),  # of a database, which its first start drops
     "DROP TABLE unused_object",
     *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame", "model_fact")),
     *(f"DROP INDEX {index}" for index in ("record_chat", "record_anchor", "record_snapshot", "record_removed")),
