@@ -38,7 +38,7 @@ def _nothing_but_the_journal(_: Home) -> None:
 MIGRATIONS: Mapping[int, Migration] = dict.fromkeys(range(2, 14), _nothing_but_the_journal)
 # The newest journal schema of each home schema. A journal that changes is a home that changes: the snapshot is of the
 # whole home, since that is what `parlour restore` goes back to, the older program's as well as ours.
-JOURNALS: Mapping[int, int] = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10, 10: 11, 11: 15, 12: 16, 13: 23}
+JOURNALS: Mapping[int, int] = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10, 10: 11, 11: 15, 12: 16, 13: 24}
 
 
 @contextmanager

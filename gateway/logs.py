@@ -54,8 +54,17 @@ _FLOODS = {
 _WAITS_FOR_STORE = (
     *("conversation_not_noted", "heartbeat_failed", "learned_not_stored", "marks_wait", "not_settled", "not_taken"),
     *("not_told", "saved_later", "still_down", "store_down", "wait_for_store", "waits_for_store", "background_failed"),
-    *("behind", "catch_up_failed", "not_caught_up", "not_saved", "note_not_saved", "retention_waits"),
-    *("store_unavailable", "window_not_watched", "use_not_recorded"),
+    *(
+        "behind",
+        "catch_up_failed",
+        "download_failed",
+        "follows_later",
+        "not_caught_up",
+        "not_saved",
+        "note_not_saved",
+        "retention_waits",
+    ),
+    *("store_unavailable", "window_not_watched", "use_not_recorded", "workspace.failed"),
 )
 _FLOODS |= dict.fromkeys(_WAITS_FOR_STORE, 3)
 _FLOOD_WINDOW = 60.0  # seconds

@@ -11,11 +11,17 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from agent.memory.search.calendar_spans import (
+from agent.memory.search.time_spans import (
+    DAY,
     LONG,
     MONTHS_AND_LONGER,
     UNITS,
     YEAR,
+    ConversationReference,
+    NamedTime,
+    Place,
+    TimeGrain,
+    TimeSpan,
     days_from,
     easter_of,
     first_of_month,
@@ -29,7 +35,6 @@ from agent.memory.search.calendar_spans import (
     period_of,
     start_of,
 )
-from agent.memory.search.time_spans import DAY, ConversationReference, NamedTime, Place, TimeGrain, TimeSpan
 
 _SECOND = timedelta(seconds=1)
 Values = Mapping[str, Any]  # of the groups of a rule, by their names

@@ -317,7 +317,7 @@ async def test_a_rerun_after_a_crash_completes_it(tmp_path: Path, is_mapped: boo
         disk = FaultyDisk()
         await world.take(disk=disk, mapped=mapped)
         expected, steps = world.state(), disk.count
-    assert steps > 30
+    assert steps > 20  # enough to be killed at; fingerprints are rows
     for at in range(0, steps, 7):
         (tmp_path / str(at)).mkdir()
         async with open_import(tmp_path / str(at)) as world:
