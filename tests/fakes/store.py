@@ -155,8 +155,6 @@ def _new_journal() -> bytes:
 NAMED_PARTS = (
     *(f"DROP TABLE IF EXISTS {table}" for table in EARLIER_TABLES),  # of a database, which its first start drops
     "DROP TABLE unused_object",
-    # A new PostgreSQL database has them until a gateway starts.
-    *(f"DROP TABLE IF EXISTS scope{table}" for table in ("_file", "_piece", "_removal", "_state", "")),
     *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame", "model_fact")),
     *(f"DROP INDEX {index}" for index in ("record_chat", "record_anchor", "record_snapshot", "record_removed")),
     *(f"ALTER TABLE record DROP COLUMN {column}" for column in ("anchor", "snapshot", "body")),
