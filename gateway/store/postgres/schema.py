@@ -32,6 +32,21 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+# Not those of partitions, which follow their table.
+_COLUMNS_OF_WORDS = """
+SELECT quote_ident(c.relname), quote_ident(a.attname),
+    CASE a.atttypid WHEN 'text'::regtype THEN 'TEXT COLLATE "C"' ELSE 'BYTEA' END
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.relnamespace = current_schema::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid IN ('text'::regtype, 'bytea'::regtype)
+    AND coalesce(a.attstattarget, -1) <> 0
+    AND (
+        NOT EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey))
+        OR (c.relname = 'stored_file' AND a.attname = 'name')
+    )
+ORDER BY c.relname, a.attnum
+"""
+
 OLDEST = 150_000  # server version
 # Advisory locks, beside those of workers. The other half is the schema's hash.
 _LOCK = int.from_bytes(b"Parl")  # shared by workers; a gateway of before they were listed has it for itself
@@ -394,6 +409,8 @@ def prepare(connection: PostgresConnection, migrations: Sequence[Migration] = MI
             _require_others_stopped(connection)
         for step in range(version, len(migrations)):
             _migrate(connection, migrations[step], step + 1)
+        if version < len(migrations):
+            _leave_out_of_statistics(connection)
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from error
     if 0 < version < len(migrations):
@@ -481,6 +498,25 @@ def _newer_line(version: int) -> str:
         f"a newer Parlour wrote the database of store.url (schema {version}, this one knows {len(MIGRATIONS)})."
         " Install the newer version again, or restore a dump of before the upgrade into another database"
     )
+
+
+def _leave_out_of_statistics(connection: PostgresConnection) -> None:
+    """Have ANALYZE keep no values of columns with words of people: its table is not ours to clean after an erasure.
+
+    These are all columns of text and bytes that no index has, and names of files. Giving a column its own type again
+    removes what was kept of it, without writing the table.
+    """
+    connection.begin_batch()
+    try:
+        for table, column, type_ in connection.execute(_COLUMNS_OF_WORDS).fetchall():
+            connection.execute(
+                f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}, ALTER COLUMN {column} SET STATISTICS 0"
+            )
+        connection.end_batch()
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.roll_back()
+        raise
 
 
 def _migrate(connection: PostgresConnection, migration: Migration, number: int) -> None:
