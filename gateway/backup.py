@@ -30,7 +30,7 @@ from gateway.ports.entry_points import package_version
 from gateway.ports.transcripts import MIRROR
 from gateway.settings.settings_redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES
-from gateway.store.inspection import count_turns
+from gateway.store.inspection import count_people, count_turns
 from gateway.store.sqlite.closed_journal import read_journal
 
 if TYPE_CHECKING:
@@ -240,7 +240,10 @@ def write_archive(
                     data = _contents(file, name, (lengths or {}).get(name), left_out)
                     if data is not None:
                         listed[name] = _add(archive, name, data)
-                people = len({name.split("/")[1] for name in listed if name.startswith("people/")})
+                # The files of an earlier release have what its journal lacks.
+                people = read_journal(Home(source).journal, count_people) if turns is not None else None
+                if people is None:
+                    people = len({name.split("/")[1] for name in listed if name.startswith("people/")})
                 _add(archive, MANIFEST, _manifest(listed, left_out, schema, turns or 0, people))
             out.flush()
             os.fsync(out.fileno())

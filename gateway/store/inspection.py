@@ -211,6 +211,15 @@ def count_turns(database: Database) -> int | None:
     return int(count)
 
 
+def count_people(database: Database) -> int:
+    """Return the number of people with a conversation, a memory or files of their own."""
+    (count,) = database.execute(
+        "SELECT count(*) FROM (SELECT scope FROM session UNION SELECT scope FROM memory_scope"
+        " UNION SELECT scope FROM stored_file) found WHERE scope LIKE 'people/%'"
+    ).fetchone()
+    return int(count)
+
+
 def newest_turn(database: Database) -> str:
     """Return the newest turn that answered messages and is in its file; "" without one."""
     found = database.execute(_NEWEST).fetchone()

@@ -208,7 +208,7 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         _give_back(database, new, crashes=1, attempts=int(lease.is_lone))
         database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
-    if session_scope != quote(lease.session.scope):
+    if session_scope not in (quote(lease.session.scope), scope):  # a command beside a first turn gives its session one
         _give_back(database, new)
         return CommitEffect(record, is_new=False, more=True, fault="its memory was linked to another one")
     notes = [note.seq for note in lease.notes]

@@ -102,6 +102,19 @@ async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: Store)
     await store.journal.commit(lease, answered(lease, "new"))
 
 
+async def test_a_first_turn_is_stored_though_a_command_beside_it_was_settled_before(store: Store) -> None:
+    """The command gives the new session its scope. The turn has the same one, and does not run again."""
+    lease = await begin_turn(store, said(id="1"))
+    await accept(store, said("/status", id="2"), is_control=True)
+    row = await anext(store.journal.control_rows())
+    record = plain_record("tstatus", lease.session, inbox=(row.seq,), scope="people/ann")
+    await store.journal.settle(row, TurnCommit(record=record))
+    assert (await store.journal.session(ANN)).scope == "people/ann"
+    stored = await store.journal.commit(lease, answered(lease, "one", scope="people/ann"))
+    assert stored.turn == lease.turn
+    assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
+
+
 async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> None:
     """/status neither waits for the lane nor moves its index; settling twice is settling once."""
     lease = await begin_turn(store, said(id="1"))
