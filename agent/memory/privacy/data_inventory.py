@@ -43,6 +43,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt|\.edited-[0-9a-f]+)?"),
     (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+|\.archive)?\.md(?:\.edited-[0-9a-f]+)?"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
+    (DataKind.MEMORY, _SCOPE + r"memory/\.(?:keys|used|flushed|imported)\.json"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:pending|dream)/[^/]+"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:git(?:\.[^/]+)?|mirror)/.+"),
     (
