@@ -40,14 +40,13 @@ class FakeDocuments(SqlDocuments):
         super().__init__(StoreEngine(InlineWriter(self.connection), StoreLimits(), now, WorkerIdentity()))
         self.step = step
 
-    async def change(
+    async def _change(
         self, scope: str, texts: Mapping[str, TextChange], *, why: str, by: str = "", **fields: Any
-    ) -> DocumentChange | None:
-        """Change, or die before or behind it."""
+    ) -> tuple[DocumentChange, Mapping[str, str]] | None:
         self.step()
-        change = await super().change(scope, texts, why=why, by=by, **fields)
+        done = await super()._change(scope, texts, why=why, by=by, **fields)
         self.step()
-        return change
+        return done
 
     async def replace(self, states: Mapping[str, Iterable[DocumentState]], **fields: Any) -> bool:
         """Replace, or die before or behind it."""

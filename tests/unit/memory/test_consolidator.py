@@ -27,7 +27,7 @@ async def consolidate(world: ConsolidationScene, disk: Disk | None) -> None:
 
 async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) -> None:
     """The model is asked once unless the kill came before its answer was stored; nothing is there twice."""
-    async for at, world in killed_runs(tmp_path, begin, consolidate, more_than=5):
+    async for at, world in killed_runs(tmp_path, begin, consolidate, more_than=3):
         assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8)], at
         assert set(world.pointers()) == {8}
         assert len({each.turn for each in world.adopted}) == 1
@@ -49,7 +49,7 @@ async def test_killed_at_every_write_of_an_edit(tmp_path: Path) -> None:
         (scope_folder(home, SCOPE) / "memory" / "MEMORY.md").write_text("- old fact\n- wrong fact\n- fact\n")
         return world
 
-    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=5):
+    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=3):
         path = scope_folder(world.home, SCOPE) / "memory" / "MEMORY.md"
         assert path.read_text() == "- old fact, corrected\n- new fact\n- fact\n", at
         [entry] = world.history.after(0)
@@ -150,7 +150,7 @@ async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
         world.prompt_limit = 1_050
         return world
 
-    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=6, at=range(1, 400, 2)):
+    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=4, at=range(1, 400, 2)):
         spans = [(each.start, each.end) for each in world.history.after(0)]
         assert [end for _, end in spans] == [start for start, _ in spans[1:]] + [8], at
         assert world.model.calls == len(spans), at
