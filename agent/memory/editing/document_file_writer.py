@@ -104,6 +104,7 @@ class _FileLook:
     edits: Sequence[tuple[str, str]] = ()  # texts before and after each, the oldest first
     has_news: bool = False  # `state` is to be kept, or what came out is to be removed
     is_busy: bool = False  # somebody may be writing; look again
+    is_first: bool = False  # nothing is kept of an earlier look
 
 
 class DocumentFileWriter:
@@ -333,6 +334,8 @@ class DocumentFileWriter:
             place = self._place(scope, name)
             sight = sights[name] = await wait_for_thread(asyncio.to_thread(self._look, place))
             for before, after in sight.edits:
+                if sight.is_first and await self._is_version(scope, name, after):
+                    continue  # the file of an earlier release, which was taken over and has been changed since
                 if not await self._take_over(scope, name, before, after):
                     sight = sights[name] = replace(sight, has_news=False, is_busy=True)
                     break
@@ -343,6 +346,10 @@ class DocumentFileWriter:
         elif all(each is None or not 0 <= now - each[0] / 1e9 < _COARSE for each in signatures):
             self._seen[scope] = signatures
         return sights
+
+    async def _is_version(self, scope: str, name: str, text: str) -> bool:
+        """Return True if a document has had *text*."""
+        return any(text == each.texts.get(name, "") for each in await self._documents.states(scope))
 
     async def _stale_names(self, scope: str, sights: Mapping[str, _FileLook]) -> Sequence[str]:
         """Return the documents whose files have not the text of the store."""
@@ -434,7 +441,8 @@ class DocumentFileWriter:
         state, is_lingering = self._look_aside(place, known, edits)
         state, is_saving = self._look_file(place, state, edits)
         has_news = state != (known or _FileState("")) or (has_aside and state.about is None)
-        return _FileLook(state=state, edits=edits, has_news=has_news, is_busy=is_lingering or is_saving)
+        is_busy = is_lingering or is_saving
+        return _FileLook(state=state, edits=edits, has_news=has_news, is_busy=is_busy, is_first=known is None)
 
     def _look_aside(
         self, place: _DocumentPaths, last: _FileState | None, edits: list[tuple[str, str]]

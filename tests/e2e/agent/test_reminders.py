@@ -363,11 +363,11 @@ async def test_the_turn_of_a_reminder_keeps_files_alone(clock: MovableClock) -> 
         told = [str(each["content"]) for each in ann.model.requests[-1].messages if each["role"] == "tool"]
         assert told[-3:-1] == [UNTYPED, UNTYPED]
         assert told[-1].startswith("news.md is stored")
-        assert not [path for path in ann.inside.home.rglob("*.md") if "door is open" in path.read_text()]
+        assert "door is open" not in await ann.inside.remembered()
         await ann.call("remember", fact="the door is shut")
         ann.model.queue = ["done"]
         await ann.inside.channel.ask("c", "thanks")  # what was remembered before is stored when a turn begins
-        assert [path.name for path in ann.inside.home.rglob("*.md") if "door is shut" in path.read_text()]
+        assert "door is shut" in await ann.inside.remembered()
 
 
 async def test_a_reminder_starts_nothing_again(clock: MovableClock) -> None:

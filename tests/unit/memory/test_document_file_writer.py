@@ -270,6 +270,17 @@ async def test_files_that_were_there_first_are_taken_over(scene: MirrorScene) ->
     assert set((await scene.text()).splitlines()) == {"- likes tea", "- has a dog"}
 
 
+async def test_a_file_of_before_is_no_edit_when_it_was_taken_over_and_corrected_since(scene: MirrorScene) -> None:
+    """The first look comes after a correction: the line that it replaced does not come back."""
+    scene.edit("- Allergic to penicillin\n- Likes tea\n")
+    await scene.change("- Allergic to penicillin\n- Likes tea\n", why="edited by hand")
+    await scene.change("- Not allergic to penicillin\n- Likes tea\n")
+    await scene.notice()
+    assert await scene.text() == "- Not allergic to penicillin\n- Likes tea\n"
+    await scene.passes()
+    assert scene.path().read_text() == await scene.text()
+
+
 async def test_nothing_is_read_where_nothing_changed(tmp_path: Path) -> None:
     """A turn costs a few calls of `stat`, also in a scope without a folder."""
     disk = CountingDisk()
