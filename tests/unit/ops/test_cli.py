@@ -200,7 +200,7 @@ def test_a_shell_completes_commands_and_their_choices(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def bash(script: str) -> str:
-        command = ["bash", "--norc", "-c", script]
+        command = ["bash", "--norc", "-c", f"{script}\n:"]  # bash stays, as the parent that the command looks for
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
     def complete(*words: str) -> set[str]:
