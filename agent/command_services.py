@@ -62,13 +62,17 @@ class QueueService:
         stopped, dropped = await self.turns.stop(key, sender=sender, before=before)
         # The outbox does not know whose answer it delivers, so only a stop of every sender's turn holds answers back.
         if not stopped and not sender:
-            stopped = await self._hold_back(key)
+            stopped = await self._hold_back(key, before)
         return stopped, dropped
 
-    async def _hold_back(self, key: SessionKey) -> bool:
-        """Cancel the undelivered parts of answers; a `cut` line in the transcript lists the parts shown."""
+    async def _hold_back(self, key: SessionKey, before: int) -> bool:
+        """Cancel the undelivered parts of answers; a `cut` line in the transcript lists the parts shown.
+
+        Answers to messages from the inbox row *before* on stay.
+        """
         undelivered = await self.outbox.undelivered(key)
-        turns = sorted({each.message.turn for each in undelivered if each.message.kind is OutboundKind.ANSWER})
+        found = sorted({each.message.turn for each in undelivered if each.message.kind is OutboundKind.ANSWER})
+        turns = [each for each in found if await self._first_row(each) < before]
         for turn in turns:
             shown = await self.outbox.cancel(turn)
             session = await self.journal.session(key)
@@ -86,6 +90,11 @@ class QueueService:
             )
             await self.records.append(record)
         return bool(turns)
+
+    async def _first_row(self, turn: str) -> int:
+        """Return the first inbox row that *turn* answered; 0 if none is known."""
+        trace = await self.journal.trace(turn)
+        return min((row["seq"] for row in trace.inbox), default=0) if trace is not None else 0
 
     async def enqueue(self, message: InboundMessage, role: Role) -> bool:
         """Enqueue a synthetic message (a retry); return False if the queue is full."""

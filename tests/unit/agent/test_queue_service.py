@@ -32,7 +32,9 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: VirtualClock) -> Non
     await store.outbox.mark_sent(DeliveryReceipt(part=parts[0].id, message_id="m1", at=clock.now()))
 
     assert await queue.stop(ANN, sender="somebody", before=99) == (False, 0)  # a member stops their own only
-    assert await queue.stop(ANN, sender="", before=99) == (True, 0)
+    first = lease.rows[0].seq
+    assert await queue.stop(ANN, sender="", before=first) == (False, 0)  # it was said before the question came
+    assert await queue.stop(ANN, sender="", before=first + 1) == (True, 0)
     assert await queue.stop(ANN, sender="", before=99) == (False, 0)
 
     assert await store.outbox.next(ANN) is None
