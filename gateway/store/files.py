@@ -48,11 +48,13 @@ _PUT = sql(
     ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (scope, kind, name) DO UPDATE SET",
     "at = CASE WHEN stored_file.at < excluded.at THEN excluded.at ELSE stored_file.at END RETURNING at, place",
 )
+_OF_NAME = "WHERE scope = ? AND kind = ? AND name = ?"
+_USE = sql("UPDATE stored_file SET at = CASE WHEN at < ? THEN ? ELSE at END", _OF_NAME, "RETURNING", _COLUMNS)
 _OF_SCOPE = sql("SELECT", _COLUMNS, "FROM stored_file WHERE scope = ?")
 _LIST = sql(_OF_SCOPE, "ORDER BY kind, name")
 _LIST_KINDS = sql(_OF_SCOPE, "AND kind", LISTED, "ORDER BY kind, name")
 _FIND = sql(_OF_SCOPE, "AND kind = ? AND name = ?")
-_OF_PLACE = "WHERE scope = ? AND kind = ? AND name = ? AND place = ?"
+_OF_PLACE = sql(_OF_NAME, "AND place = ?")
 _CHANGE = sql(
     "UPDATE stored_file SET kind = ?, name = ?, at = ?, is_untrusted = ?, original = ?, sha256 = ?, size = ?,",
     "place = ?",
@@ -219,9 +221,9 @@ class SqlFiles:
         gone: list[ScopeFile] = []
 
         def use(database: Database) -> ScopeFile | None:
-            """Note the use of a file that is stored."""
-            found = database.execute(_FIND, (column, kind, name)).fetchone()
-            return None if found is None else replace(_file(found), **_put_row(database, column, _file(found), at))
+            """Note the use of a file that is stored. A row of its own might refer to bytes that are being removed."""
+            found = database.execute(_USE, (micros(at), micros(at), column, kind, name)).fetchone()
+            return None if found is None else _file(found)
 
         def put(database: Database, new: _NewBytes) -> ScopeFile:
             gone.clear()
@@ -241,8 +243,10 @@ class SqlFiles:
         new = await self._store(scope, kind, data)
         try:
             stored = await self._engine.writer.submit(partial(put, new=new))
-        except BaseException:
+        except BaseException as error:
             self._discard([new])
+            if isinstance(error, _BytesRemoved):
+                raise StoreUnavailable("storing a large file took too long: try again") from error
             raise
         if stored.place != new.place:  # another call was first
             self._discard([new])

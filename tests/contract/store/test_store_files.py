@@ -17,12 +17,14 @@ from gateway.ports import BYTES, FileKind, FileLimit, FilesFull, FileTotal, Scop
 from gateway.ports.store import Store, StoreLimits
 from gateway.store import files as module
 from gateway.store import objects
+from gateway.store.database import SharedDatabase
 from gateway.store.files import PIECE_BYTES, SMALL_BYTES, SqlFiles
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import open_file
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.object_stores import ObjectBackend, open_object_backend
 from tests.fakes.power_cut import PowerCut
+from tests.fakes.shared_workers import Workers, until
 from tests.fakes.turns import WallClock
 
 ANN, BEN = "people/pocket%3aann", "people/pocket%3aben"
@@ -35,6 +37,7 @@ SIZES = {
     "pieces": b"p" * (9 * PIECE_BYTES + 1),
 }
 WORKSPACE, DELETED, ATTACHMENT, TEXT = FileKind.WORKSPACE, FileKind.DELETED, FileKind.ATTACHMENT, FileKind.TEXT
+_WAITS_FOR_LOCK = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stored_file%'"
 
 
 @pytest.fixture(params=["own", "directory", "bucket"])
@@ -369,6 +372,53 @@ async def test_without_its_place_nothing_large_is_promised(
     place.set_away(False)
     assert await files.change(ANN, new(backend.wall, "b", LARGE))
     assert await contents(files) == {(WORKSPACE, "a"): SMALL, (WORKSPACE, "b"): LARGE}
+
+
+async def test_a_file_that_another_gateway_removes_while_it_is_sent_again_is_stored(team: Workers) -> None:
+    """Whoever sends a file finds its bytes behind the row, although another gateway has removed them meanwhile."""
+    wall = WallClock()
+    first, second = await team.open(), await team.open()
+    old = await first.files.put(ANN, ATTACHMENT, SMALL, at=wall.now())
+    is_removed, may_end = threading.Event(), threading.Event()
+
+    def remove_slowly(database: SharedDatabase) -> None:
+        database.execute("DELETE FROM stored_file").close()
+        database.execute("DELETE FROM file_piece").close()
+        database.execute("SELECT 1").fetchone()  # both are sent
+        is_removed.set()
+        may_end.wait(30)
+
+    removing = asyncio.ensure_future(second._engine.writer.submit(remove_slowly))
+    await asyncio.to_thread(is_removed.wait, 30)
+    sending = asyncio.ensure_future(first.files.put(ANN, ATTACHMENT, SMALL, at=wall.now()))
+    try:
+        await until(lambda: bool(team.server.query(_WAITS_FOR_LOCK)))
+    finally:
+        may_end.set()
+    await removing
+    stored = await sending
+    assert stored.place != old.place
+    assert await first.files.load(ANN, stored) == SMALL
+
+
+async def test_bytes_that_were_removed_before_their_row_is_stored_are_an_error_to_try_again(
+    files: SqlFiles, backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storing that takes longer than its bytes are kept stores no row without them, and says so in our words."""
+    store_bytes = SqlFiles._store
+
+    async def store_slowly(self: SqlFiles, scope: str, kind: FileKind, data: bytes) -> object:
+        new_bytes = await store_bytes(self, scope, kind, data)
+        backend.wall.advance(seconds=module.KEPT_FOR.total_seconds() + 1)
+        await self.collect_garbage()
+        return new_bytes
+
+    monkeypatch.setattr(SqlFiles, "_store", store_slowly)
+    with pytest.raises(StoreUnavailable, match="try again"):
+        await files.change(ANN, new(backend.wall, "a", LARGE))
+    with pytest.raises(StoreUnavailable, match="try again"):
+        await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())
+    assert await files.files(ANN) == []
 
 
 async def test_every_statement_names_the_scope() -> None:
