@@ -154,6 +154,7 @@ class WorkerPool:
                     await self._claim_and_run(key)
         except asyncio.CancelledError:
             if not self._draining:
+                self._again.discard(key)  # the whole pool ends: it starts no other task
                 raise
         finally:
             self.turns.active.discard(key)

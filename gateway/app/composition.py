@@ -96,13 +96,15 @@ async def open_app(
     """Own the home and build every subsystem; nothing runs yet but the store's writer. Closes all of it on exit.
 
     *channels* is False in a process that opens the home for one command; *now* is the clock of all subsystems, the
-    store's too. Raises UserError for a home that is in use, newer data and wrong settings.
+    store's too; where gateways share a database, its server corrects it. Raises UserError for a home that is in use,
+    newer data and wrong settings.
     """
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
         if lost := await asyncio.to_thread(describe_loss, home, settings.store.address):
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
+        now = store.journal.now
         objects = None
         if settings.store.objects.url and store.earlier_files is not None:
             objects = open_objects(settings.store.objects, settings.proxy_address)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from agent.commands.memory_lists import first_change
@@ -166,7 +165,7 @@ class MemoryOperations(OperationGroup):
             kind="dream",
             scope=scope,
             payload={},
-            due_at=datetime.now(UTC),
+            due_at=self._app.store.journal.now(),
         )
         later = await self._app.dreamer.run(job)
         if later is not None:

@@ -107,7 +107,7 @@ class PeopleOperations(OperationGroup):
         linked = [PlatformAccount.from_name(scope.rpartition("/")[2]) for scope in scopes]
         if links.person(linked[0]) == links.person(linked[1]):
             raise UserError(f"{typed[0]} and {typed[1]} are already one person")
-        now, decider = datetime.now(UTC), operator()
+        now, decider = self._app.store.journal.now(), operator()
         await self._app.store.access.change(AccessChange(line=decider.to_entry("link", " ".join(typed), now)))
         payload = {"accounts": [each.name for each in linked]}
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload=payload, due_at=now)

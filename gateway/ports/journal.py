@@ -294,6 +294,9 @@ class TurnSummary:
 class Journal(Protocol):
     """Inbox, lanes, tool steps and the commit. One writer; many operations per transaction."""
 
+    def now(self) -> datetime:
+        """Return the time by the clock that all gateways of the store go by."""
+
     async def accept(
         self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
     ) -> AcceptResult:

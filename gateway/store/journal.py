@@ -70,6 +70,10 @@ class SqlJournal:
         self._engine = engine
         self._calls: dict[str, asyncio.TimerHandle | None] = {}  # running calls; None = the estimate is stored
 
+    def now(self) -> datetime:
+        """Return the time by the store's clock."""
+        return self._engine.clock()
+
     async def accept(
         self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
     ) -> AcceptResult:

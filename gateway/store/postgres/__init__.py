@@ -28,7 +28,7 @@ from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.postgres.thread import PostgresThread
-from gateway.store.postgres.worker_locks import RETRY
+from gateway.store.postgres.worker_locks import RETRY, ServerClock, server_time
 from gateway.store.shared_caches import SharedCaches, read_again
 from gateway.store.sql_store import SqlStore, assemble, end_idle_run
 from gateway.store.sqlite import FILE
@@ -50,12 +50,12 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     store = await open_database(
         url,
         limits,
-        clock=clock,
+        clock=ServerClock(clock) if limits.is_shared else clock,
         shares=limits.is_shared,
         read_address=partial(_read_address, url),
         journal=journal,
     )
-    await asyncio.to_thread(_note_database, journal, url, store.store_id, clock())
+    await asyncio.to_thread(_note_database, journal, url, store.store_id, store.journal.now())
     return store
 
 
@@ -95,6 +95,7 @@ async def open_database(
 ) -> SqlStore:
     """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults.
 
+    A `ServerClock` is corrected when a session begins, and by each heartbeat.
     Each session uses the address that *read_address* returns, *url* without it. With *shares*, other workers that share
     the database may have it open too, and the chats are divided among them. A stamp is written beside *journal*, the
     path that the journal would have in the home.
@@ -104,6 +105,7 @@ async def open_database(
     worker = WorkerIdentity(shares=shares)
     held = ChatClaims(is_shared=shares)
     loop = asyncio.get_running_loop()
+    read_time = clock.read if isinstance(clock, ServerClock) else server_time
     caches = SharedCaches()
     frame_arrival, has_started = asyncio.Event(), Event()
     # Without a name, there may be work for any worker.
@@ -125,6 +127,7 @@ async def open_database(
             schema.require_active(connection)  # always: it may have been moved away while we hung
             connection.when_changed(hand_over)
             is_new, last = not last, connection.process
+            read_time(connection)
             schema.enlist(connection, worker, is_new=is_new)
             heartbeat = WorkerHeartbeat(
                 current_address,
@@ -132,6 +135,7 @@ async def open_database(
                 loop,
                 on_notify=dispatch if shares else None,
                 has_started=has_started if is_new else None,
+                read_time=read_time,
             )
             connection.when_closed(heartbeat.stop)
             heartbeat.start()

@@ -15,6 +15,7 @@ import structlog
 
 from gateway.errors import ParlourError
 from gateway.store import workers
+from gateway.store.database import Database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.schema import open_session
 from gateway.store.postgres.worker_locks import server_time
@@ -39,14 +40,18 @@ class WorkerHeartbeat:
         *,
         on_notify: Callable[[str], object] | None = None,
         has_started: Event | None = None,
+        read_time: Callable[[Database], int] = server_time,
     ) -> None:
         """*read_address* is called for each session, *on_notify* on the loop with each notification of another worker.
+
+        *read_time* returns the server's time, at each heartbeat.
 
         Until *has_started* is set, for `START` at most, a loop that does not answer is no reason to be silent.
         """
         self._on_notify = on_notify
         self._read_address = read_address
         self._name = name
+        self._read_time = read_time
         self._loop = loop
         self._session: psycopg.Connection[Any] | None = None
         self._stopped = Event()
@@ -122,7 +127,7 @@ class WorkerHeartbeat:
 
     def _beat(self) -> bool:
         database = PostgresConnection(self._connected())
-        return workers.beat(database, self._name, server_time(database))
+        return workers.beat(database, self._name, self._read_time(database))
 
     def _disconnect(self) -> None:
         session, self._session = self._session, None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gateway.store.database import Database
-from gateway.store.row_codec import sql, unquote
+from gateway.store.engine import Clock
+from gateway.store.row_codec import moment, sql, unquote
 from gateway.store.workers import DEAD_AFTER, HEARTBEAT
 
 _DEAD_AFTER = DEAD_AFTER // timedelta(microseconds=1)
@@ -47,6 +48,29 @@ _OTHERS = "SELECT name, beat_at FROM worker WHERE name != ?"
 def server_time(database: Database) -> int:
     """Return the server's time as columns have it: the one clock that all workers share."""
     return int(database.execute(_NOW).fetchone()[0])
+
+
+class ServerClock:
+    """The clock of all gateways that share a database: this machine's, corrected by the server's.
+
+    A job is due, and a code is valid, at the same moment for each of them, however far their own clocks are apart.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._machine_clock = clock
+        self._ahead = timedelta()  # our own clock; changed at each look at the server
+
+    def __call__(self) -> datetime:
+        """Return the server's time, as far as we know it."""
+        return self._machine_clock() - self._ahead
+
+    def read(self, database: Database) -> int:
+        """Return the server's time as columns have it; correct ours by it, as little as the reply's delay allows."""
+        before = self._machine_clock()
+        at = server_time(database)
+        after = self._machine_clock()
+        self._ahead = min(max(self._ahead, before - moment(at)), after - moment(at))
+        return at
 
 
 def take_lock(database: Database, worker: str) -> bool:

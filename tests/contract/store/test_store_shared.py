@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from threading import Event
 
 import psycopg
@@ -21,10 +23,11 @@ from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store import claims, connections, turn_commits
 from gateway.store.database import Database, SharedDatabase
-from gateway.store.postgres import open_database, schema, worker_locks
+from gateway.store.postgres import open_database, open_store, schema, worker_locks
 from gateway.store.postgres.schema import read_workers
 from gateway.store.sql_store import SqlStore, look_again, share_work
 from gateway.store.writer import Operation
+from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.shared_workers import HOUR, LossyConnection, Workers, paused, until
 from tests.fakes.store import until_open
 from tests.fakes.turns import (
@@ -649,3 +652,26 @@ async def test_a_note_is_taken_by_one_worker(team: Workers) -> None:
         await first.state("web").save("code", str(number))
         found = await asyncio.gather(*(each.state("web").take("code") for each in (first, second, second)))
         assert sorted(found, key=str) == sorted([str(number), None, None], key=str)
+
+
+def _clock_ahead(by: timedelta) -> datetime:
+    return datetime.now(UTC) + by
+
+
+async def test_gateways_go_by_the_clock_of_the_server(postgres: PostgresServer, tmp_path: Path) -> None:
+    """A job that is due now is due at every gateway, however far apart the clocks of their machines are."""
+    postgres.empty()
+    stores = []
+    try:
+        for minutes in (3, -3):
+            home = tmp_path / str(minutes)
+            home.mkdir()
+            clock = partial(_clock_ahead, timedelta(minutes=minutes))
+            stores.append(await open_store(home, postgres.url, StoreLimits(is_shared=True), clock))
+        ahead, behind = stores
+        assert abs(ahead.journal.now() - behind.journal.now()) < timedelta(minutes=1)
+        await ahead.jobs.put(Job(id="link:1", kind="link", scope="", payload={}, due_at=ahead.journal.now()))
+        assert await behind.jobs.due(behind.journal.now() + timedelta(minutes=1), 1, kinds=["link"])
+    finally:
+        for store in stores:
+            await store.close()

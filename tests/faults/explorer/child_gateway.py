@@ -147,8 +147,8 @@ class ChildGateway:
             found = [f"{count} {name}" for name in _DEPTHS if (count := depth[name])]
             kinds = {each.kind for each in await store.jobs.count()}
             jobs = [each for kind in sorted(kinds) for each in await store.jobs.pending_of(kind)]
-            soon = self._now() + _SOON
-            # A scrub is put off by the clock of one gateway, minutes ahead of another's.
+            soon = store.journal.now() + _SOON
+            # The bytes are looked at when no scrub is left, however long it rests.
             due = [each for each in jobs if each.due_at < soon or each.kind == purge_jobs.SCRUB]
             found += [f"job {each.kind} of {each.scope}" for each in due]
             if await store.links.moves():

@@ -144,6 +144,7 @@ class PoolScene:
         self, store: SqlStore, clerk: TimedWorker, pool: WorkerPool, clock: VirtualClock, slots: WorkerSlots
     ) -> None:
         self.store, self.clerk, self.pool, self.clock, self.slots = store, clerk, pool, clock, slots
+        self.running = asyncio.create_task(pool.run())
 
     async def say(self, chat: str, text: str, *, sender: str = "", is_control: bool = False) -> None:
         await accept_text(self.store, self.clock, chat, text, sender=sender, is_control=is_control)
@@ -174,13 +175,13 @@ async def service(
         meter=FakeMeter(),
         clock=lambda: clock.seconds,
     )
-    running = asyncio.create_task(pool.run())
+    scene = PoolScene(store, clerk, pool, clock, slots)
     try:
-        yield PoolScene(store, clerk, pool, clock, slots)
+        yield scene
     finally:
         await pool.drain(timedelta(0))
-        running.cancel()
-        await asyncio.wait([running])
+        scene.running.cancel()
+        await asyncio.wait([scene.running])
         await store.close()
 
 
@@ -505,6 +506,17 @@ async def test_drain_gives_unfinished_turns_back(clock: VirtualClock) -> None:
         assert [row.message.text for row in waiting] == ["long"]
         assert waiting[0].attempts == 0
         assert not at.clerk.times("end")
+
+
+async def test_a_pool_that_is_cancelled_starts_no_turn_for_what_waits(clock: VirtualClock) -> None:
+    """A gateway whose work others have taken over ends as it was told to, whatever came behind its turns."""
+    async with service(clock) as at:
+        for text in ("a0", "a1", "b0", "b1"):
+            await at.say(text[0], text)
+        await asyncio.sleep(0.5)
+        at.running.cancel()
+        await asyncio.wait({at.running})
+        assert at.running.cancelled()
 
 
 async def test_a_store_that_is_down_loses_nothing(clock: VirtualClock) -> None:
