@@ -13,21 +13,14 @@ from starlette.responses import Response
 from telegram import User
 
 from channels.telegram.api import ApiRetrier, RetryDelays, make_bot, make_requests
-from channels.telegram.buttons import TelegramButtons
-from channels.telegram.chats import TelegramChats
-from channels.telegram.codec import LIMIT, MAX_PARTS, TelegramBotIdentity, render
-from channels.telegram.commands import commands, set_command_menu
-from channels.telegram.files import UPLOAD_LIMIT, TelegramFiles
-from channels.telegram.history import TelegramHistory
-from channels.telegram.inbound import TelegramInbound
-from channels.telegram.members import TelegramMembers
-from channels.telegram.outbound import TYPING_INTERVAL, TelegramOutbound
-from channels.telegram.polling import TelegramPoller
+from channels.telegram.chats import TelegramChats, TelegramHistory, TelegramMembers
+from channels.telegram.inbound import TelegramInbound, TelegramPoller, TelegramWebhook, TokenLock
+from channels.telegram.interactions import TelegramButtons, TelegramReactions, commands, set_command_menu
+from channels.telegram.outbound import TYPING_INTERVAL, UPLOAD_LIMIT, TelegramFiles, TelegramOutbound
+from channels.telegram.parse import TelegramBotIdentity
 from channels.telegram.rate_limits import TelegramRateLimits
-from channels.telegram.reactions import TelegramReactions
+from channels.telegram.render import LIMIT, MAX_PARTS, render
 from channels.telegram.setup import PRIVACY_CLICKS
-from channels.telegram.token_lock import TokenLock
-from channels.telegram.webhook import TelegramWebhook
 from gateway.events import (
     Attachment,
     DeliveryReceipt,

@@ -20,7 +20,7 @@ from channels.telegram.api import (
     make_requests,
     not_telegram,
 )
-from channels.telegram.token_lock import TokenLock
+from channels.telegram.inbound import TokenLock
 from gateway.ports import Finding, fail, ok, warn
 
 _TIMEOUT = 14.0  # seconds for everything

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.commands import CommandRouter
 from channels.discord import codec as discord
 from channels.slack import codec as slack
-from channels.telegram.codec import TelegramBotIdentity, parse_update
+from channels.telegram.parse import TelegramBotIdentity, parse_update
 from gateway.events import InboundMessage
 
 PAYLOADS = Path(__file__).resolve().parents[1] / "payloads"

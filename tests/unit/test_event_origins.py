@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from channels.slack.codec import origin_of as slack_origin
-from channels.telegram.codec import TelegramBotIdentity, parse_update
-from channels.telegram.codec import origin_of as telegram_origin
+from channels.telegram.parse import TelegramBotIdentity, parse_update
+from channels.telegram.parse import origin_of as telegram_origin
 from gateway.errors import UnreadableEvent
 from gateway.events import ChatKind
 from gateway.ports import EventOrigin

@@ -7,7 +7,7 @@ import pytest
 from channels.discord import codec as discord
 from channels.frames import frame_codec as frames
 from channels.slack import codec as slack
-from channels.telegram import codec as telegram
+from channels.telegram import render as telegram
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES

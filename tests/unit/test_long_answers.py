@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from channels.discord.codec import render as for_discord
 from channels.slack.codec import render as for_slack
-from channels.telegram.codec import render as for_telegram
+from channels.telegram.render import render as for_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 
 PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {

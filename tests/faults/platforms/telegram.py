@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from aiohttp import web
 
-from channels.telegram.codec import build_outgoing, render
+from channels.telegram.render import build_outgoing, render
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, mention

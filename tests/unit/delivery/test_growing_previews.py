@@ -18,8 +18,8 @@ from channels.discord.codec import LIMIT as DISCORD_LIMIT
 from channels.discord.codec import render as for_discord
 from channels.slack.codec import LIMIT as SLACK_LIMIT
 from channels.slack.codec import render as for_slack
-from channels.telegram.codec import LIMIT as TELEGRAM_LIMIT
-from channels.telegram.codec import render as for_telegram
+from channels.telegram.render import LIMIT as TELEGRAM_LIMIT
+from channels.telegram.render import render as for_telegram
 from gateway.delivery.part_planner import GrowingText
 from gateway.events import ChatKind, MessagePart, OutboundMessage
 from gateway.i18n import translate

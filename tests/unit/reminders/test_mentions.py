@@ -11,8 +11,8 @@ from channels.discord import codec as discord_codec
 from channels.discord.api import _allowed_mentions
 from channels.slack import codec as slack_codec
 from channels.telegram.api import entities_of
-from channels.telegram.codec import build_outgoing
-from channels.telegram.codec.render import render as render_telegram
+from channels.telegram.render import build_outgoing
+from channels.telegram.render import render as render_telegram
 from gateway.delivery.delivery_context import DeliveryContext
 from gateway.delivery.part_planner import PartPlanner
 from gateway.events import ChatKind, MessagePart, OutboundMessage, SessionKey

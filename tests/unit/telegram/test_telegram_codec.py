@@ -13,18 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from channels.telegram import plugin
-from channels.telegram.codec import (
-    LIMIT,
-    MAX_PARTS,
-    TelegramBotIdentity,
-    build_outgoing,
-    event_id,
-    parse_membership,
-    parse_update,
-    render,
-    rights_changed,
-)
-from channels.telegram.codec.render import render_markup
+from channels.telegram.parse import TelegramBotIdentity, event_id, parse_membership, parse_update, rights_changed
+from channels.telegram.render import LIMIT, MAX_PARTS, build_outgoing, render, render_markup
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Rejected, RejectionReason, admit, policy_of
 from gateway.errors import SettingsError, UnreadableEvent

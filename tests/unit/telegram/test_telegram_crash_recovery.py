@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from channels.telegram import inbound
-from channels.telegram.codec import parse_update
+from channels.telegram.parse import parse_update
 from gateway.ports import PlatformEvent
 from tests.fakes.telegram_channel import open_line
 from tests.fakes.telegram_server import open_telegram

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from channels.telegram import files
+from channels.telegram import outbound
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.i18n import translate
@@ -70,10 +70,10 @@ async def test_a_file_is_fetched_in_pieces(line: TelegramConnection) -> None:
 
 
 TROUBLES = {
-    "gone": files.GONE,
-    "status": files.NOT_NOW,
-    "cut": files.NOT_NOW,
-    "elsewhere": files.NOT_NOW,  # an address that is not Telegram's is not followed
+    "gone": outbound.GONE,
+    "status": outbound.NOT_NOW,
+    "cut": outbound.NOT_NOW,
+    "elsewhere": outbound.NOT_NOW,  # an address that is not Telegram's is not followed
 }
 
 
@@ -94,7 +94,7 @@ async def test_what_telegram_does_not_hand_to_bots(line: TelegramConnection) -> 
     line.server.files.keep(b"0" * 20_000_001, "big")
     with pytest.raises(FileUnavailable, match="20 MB"):
         await fetched(line, "big", 0)
-    with pytest.raises(FileUnavailable, match=files.GONE):
+    with pytest.raises(FileUnavailable, match=outbound.GONE):
         await fetched(line, "unknown")
 
 
@@ -106,7 +106,7 @@ async def test_only_telegram_s_own_ids_are_followed(line: TelegramConnection) ->
             await anext(pieces)
     assert line.server.calls == []
     line.server.files.keep(b"x", "file")
-    for root, words in (("/var/lib", "--local"), ("..", files.GONE), ("http://evil.example", files.GONE)):
+    for root, words in (("/var/lib", "--local"), ("..", outbound.GONE), ("http://evil.example", outbound.GONE)):
         line.server.files.root = root
         with pytest.raises(FileUnavailable, match=words):
             await fetched(line, "file")
@@ -119,10 +119,10 @@ async def test_getfile_is_asked_twice_at_most(line: TelegramConnection) -> None:
     line.server.fail("getFile", TelegramFault("drop"))
     assert await fetched(line, ident) == b"x"
     line.server.fail("getFile", TelegramFault("status", 502), TelegramFault("status", 502))
-    with pytest.raises(FileUnavailable, match=files.NOT_NOW):
+    with pytest.raises(FileUnavailable, match=outbound.NOT_NOW):
         await fetched(line, ident)
     line.server.fail("getFile", TelegramFault("status", 429, retry_after=9))
-    with pytest.raises(FileUnavailable, match=files.NOT_NOW):
+    with pytest.raises(FileUnavailable, match=outbound.NOT_NOW):
         await fetched(line, ident)
 
 

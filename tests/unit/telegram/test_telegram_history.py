@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from channels.telegram.history import TelegramHistory
+from channels.telegram.chats import TelegramHistory
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.telegram_channel import TelegramConnection, open_line

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from channels.telegram import polling
-from channels.telegram.polling import POLL_SECONDS
+from channels.telegram import inbound
+from channels.telegram.inbound import POLL_SECONDS
 from gateway.admission import RejectionReason
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, edit_revision
@@ -152,7 +152,7 @@ async def test_what_was_not_confirmed_comes_again_and_is_known(server: TelegramS
 
 async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quiet week update ids restart anywhere; an offset of last week confirms nothing unheard."""
-    monkeypatch.setattr(polling, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inbound, "POLL_SECONDS", 0.01)
     time = [server.now()]
     server.now = lambda: time[0]
     async with open_line(server) as line:

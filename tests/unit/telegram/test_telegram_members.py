@@ -12,8 +12,7 @@ import pytest
 from telegram import Bot
 from telegram.error import TimedOut
 
-from channels.telegram.chats import TelegramChats
-from channels.telegram.members import TelegramMembers
+from channels.telegram.chats import TelegramChats, TelegramMembers
 from gateway.events import ChatKind, InboundMessage, Sender
 from gateway.ports import MembershipChange, SupportsSenderLookup
 from tests.fakes.clock import VirtualClock

@@ -6,9 +6,9 @@ import asyncio
 from itertools import pairwise
 
 from channels.kit.background import BackgroundTasks
-from channels.telegram.codec import OutgoingText
 from channels.telegram.outbound import TelegramActivity
 from channels.telegram.rate_limits import Decoration, TelegramRateLimits
+from channels.telegram.render import OutgoingText
 from gateway.events import SessionKey
 from tests.fakes.clock import VirtualClock
 

@@ -22,7 +22,7 @@ from telegram.error import (
     TelegramError,
 )
 
-from channels.telegram import http_request
+from channels.telegram import api
 from channels.telegram.api import is_token_refused, make_bot, make_requests, send_failure
 from gateway.errors import OutcomeUnknown, PlaceGone, RetryLater, SendFailed, SendRefused
 from tests.fakes.clock import VirtualClock
@@ -178,7 +178,7 @@ async def test_a_file_arrives_whole_with_its_name_and_fields(name: str) -> None:
 
 async def test_an_upload_ends_when_nobody_takes_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent of it may have been enough: whether it was done is unknown."""
-    monkeypatch.setattr(http_request, "_FILE_SECONDS", 0.2)
+    monkeypatch.setattr(api, "_FILE_SECONDS", 0.2)
     ended = asyncio.Event()
 
     async def receive(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -196,7 +196,7 @@ async def test_an_upload_ends_when_nobody_takes_its_bytes(monkeypatch: pytest.Mo
 async def test_a_line_that_takes_some_bytes_now_and_then_may_take_as_long_as_it_needs(clock: VirtualClock) -> None:
     """The limit begins anew with each piece, and ends with the last: the answer has a limit of its own."""
     async with asyncio.timeout(None) as silence:
-        async for _ in http_request._pieces([b"x" * 200_000], silence):
+        async for _ in api._pieces([b"x" * 200_000], silence):
             await asyncio.sleep(80)
         assert silence.when() is None
     assert clock.seconds == 4 * 80

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from channels.telegram import plugin
-from channels.telegram.token_lock import TokenLock
+from channels.telegram.inbound import TokenLock
 from gateway.logs import configure_logs
 from gateway.ports import Finding, FindingLevel, SupportsSetup
 from tests.fakes.telegram_channel import block, open_line

@@ -11,7 +11,7 @@ from markdown_it.token import Token
 from channels.discord.codec import render as for_discord
 from channels.frames.frame_codec import render as for_frames
 from channels.slack.codec import render as for_slack
-from channels.telegram.codec import render as for_telegram
+from channels.telegram.render import render as for_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import render_plain
 from gateway.text.markdown_tree import MOST_WEIGHT, weight

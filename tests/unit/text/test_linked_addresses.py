@@ -14,7 +14,7 @@ from channels.discord.codec import render as render_discord
 from channels.frames.frame_codec import part_frame
 from channels.frames.frame_codec import render as render_frames
 from channels.slack.codec import render as render_slack
-from channels.telegram.codec import render as render_telegram
+from channels.telegram.render import render as render_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import break_addresses, comparable_address, find_addresses, render_plain
 from tests.fakes.link_readers import discord_links, slack_links, telegram_links, text_links

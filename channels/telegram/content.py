@@ -1,4 +1,4 @@
-"""The content of a Telegram message: text, files, locations, contacts and so on."""
+"""Describe the content of a Telegram message: text, files, locations, contacts and so on."""
 
 from __future__ import annotations
 

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.telegram.codec.content import (
-    attachments,
-    author_name,
-    is_service,
-    iter_entities,
-    message_text,
-    typed_command,
-)
+from channels.telegram.content import attachments, author_name, is_service, iter_entities, message_text, typed_command
 from gateway.errors import UnreadableEvent
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
 from gateway.ports import EventOrigin, MembershipChange
