@@ -77,7 +77,7 @@ class PendingResponses(Generic[R]):
     async def take(self, part: MessagePart) -> R | None:
         """Remove and return the data of the message that *part* answers; of several callers, one gets it.
 
-        If there is none and *part* settles a press, `hold` returns True when the press comes to be stored.
+        If *part* settles a press that is not stored yet, `hold` returns True when it is.
         """
         name = self._prefix + part.turn
         self._known.pop(name, None)

@@ -30,7 +30,7 @@ class KeyedSlots:
         self._slots: dict[str, _Slot] = {}
 
     def busy(self, key: str) -> int:
-        """Return how many hold a slot of *key* or wait for one."""
+        """Return the number of holders of a slot of *key*, and of those who wait for one."""
         return self._slots[key].users if key in self._slots else 0
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Slash commands: answered at their response address where the app may not write, as in chats it is no member of."""
+"""Slash commands: answered at their response address where the app may not write, as in chats that it left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SlackInteractions:
         return await self._pending.get(part) is not None
 
     async def respond(self, part: MessagePart, body: Mapping[str, Any]) -> bool:
-        """Show *body* to the sender of the command that *part* answers; return False if there is none.
+        """Show *body* to the sender of the command that *part* answers; return False if it answers none.
 
         Raises SendFailed.
         """

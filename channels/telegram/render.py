@@ -88,7 +88,7 @@ def build_outgoing(
 def _with_mention(
     part: MessagePart, text: str, entities: tuple[dict[str, Any], ...]
 ) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """Return the text after the name of the user whom the part mentions, by id: the name is no handle."""
+    """Return the text after the name of the user whom the part mentions, by id: the name is not a handle."""
     name = safe_display_name(part.calls_name) or "@"
     length = width(name, LengthUnit.UTF16)
     user = {"id": int(part.calls), "is_bot": False, "first_name": name}
