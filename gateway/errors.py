@@ -5,7 +5,8 @@ ParlourError
 │   ├── SettingsError        a setting is wrong
 │   │   └── LoginRefused     a platform does not accept the token
 │   ├── HomeInUse            another gateway owns the home directory
-│   └── SchemaTooNew         the home was written by a newer Parlour
+│   ├── SchemaTooNew         the home was written by a newer Parlour
+│   └── SchemaTooOld         the home was written before 0.2.0
 ├── FileUnavailable          a file cannot be fetched; the text is a phrase for users
 ├── UnreadableEvent          a platform's event cannot be parsed, nor will it be when it is delivered again
 ├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
@@ -62,6 +63,16 @@ class HomeInUse(UserError):
 
 class SchemaTooNew(UserError):
     """The home folder was written by a newer Parlour; the text holds the command that restores the snapshot."""
+
+
+class SchemaTooOld(UserError):
+    """The home or its store was written by a release from which this one cannot upgrade."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}, which is older than 0.2.0: start the home once with the version of commit b09faca5, which"
+            " upgrades it, then with this one"
+        )
 
 
 class FileUnavailable(ParlourError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from gateway.backup import write_archive
-from gateway.errors import SchemaTooNew, UserError
+from gateway.errors import SchemaTooNew, SchemaTooOld, UserError
 from gateway.home import (
     SCHEMA,
     SNAPSHOT,
@@ -31,21 +31,18 @@ log = structlog.get_logger(__name__)
 Migration = Callable[[Home], None]  # from schema n-1 to n; may run twice
 
 
-def _nothing_but_the_journal(_: Home) -> None:
-    """Change no file: the journal has a new schema, to which it brings itself when it is opened."""
-
-
-MIGRATIONS: Mapping[int, Migration] = dict.fromkeys(range(2, 14), _nothing_but_the_journal)
+# The journal has a new schema, to which it brings itself when it is opened; no file changes.
+MIGRATIONS: Mapping[int, Migration] = dict.fromkeys((11, 12, 13), lambda _: None)
 # The newest journal schema of each home schema. A journal that changes is a home that changes: the snapshot is of the
 # whole home, since that is what `parlour restore` goes back to, the older program's as well as ours.
-JOURNALS: Mapping[int, int] = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7, 7: 8, 8: 9, 9: 10, 10: 11, 11: 15, 12: 16, 13: 24}
+JOURNALS: Mapping[int, int] = {10: 11, 11: 15, 12: 16, 13: 25}
 
 
 @contextmanager
 def open_home(path: Path, *, schema: int = SCHEMA, migrations: Mapping[int, Migration] = MIGRATIONS) -> Iterator[Home]:
     """Own the home until the block ends: created, locked, migrated.
 
-    Raises HomeInUse, SchemaTooNew or UserError, each one line. Sets the process's umask to 077.
+    Raises HomeInUse, SchemaTooNew, SchemaTooOld or UserError, each one line. Sets the process's umask to 077.
     """
     os.umask(0o077)
     home = Home(path)
@@ -67,6 +64,8 @@ def _migrate(home: Home, schema: int, migrations: Mapping[int, Migration]) -> No
         return
     if found > schema:
         raise SchemaTooNew(schema_too_new_message(home, found, schema))
+    if found < min(JOURNALS):
+        raise SchemaTooOld(f"{home.path} has schema {found}")
     for number in range(found + 1, schema + 1):
         snapshot = _snapshot(home, number)
         migrations[number](home)

@@ -1,10 +1,14 @@
-"""Schema of the journal: one migration per version, applied in order by `schema.prepare`."""
+"""Changes that bring an older store to the tables of this version, applied in order by `schema.prepare`.
+
+The oldest is that of 0.2.0. Each change is made in the tables of gateway/store/tables.py as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from gateway.errors import SchemaTooOld
 from gateway.store.database import Database
 from gateway.store.files import encode_texts, put_texts
 from gateway.store.row_codec import (
@@ -16,283 +20,10 @@ from gateway.store.row_codec import (
     with_end,
     write_json,
 )
+from gateway.store.tables import run_script
 from gateway.text.json_lines import encode_lines
 
 Migration: TypeAlias = Callable[[Database], None]
-
-# States of inbox rows that have not ended: waiting, claimed, stamped (released), control, noted.
-# Times are microseconds since 1970. Indices are few because each costs a page per commit.
-_CONVERSATIONS = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-
-CREATE TABLE inbox (
-    seq INTEGER PRIMARY KEY,
-    key TEXT NOT NULL,
-    state TEXT NOT NULL,
-    turn TEXT NOT NULL DEFAULT '',
-    sender TEXT NOT NULL,
-    sent_at INTEGER NOT NULL,
-    message_id TEXT NOT NULL,
-    album TEXT NOT NULL DEFAULT '',
-    length INTEGER NOT NULL,
-    alone INTEGER NOT NULL,
-    role TEXT NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    crashes INTEGER NOT NULL DEFAULT 0,
-    accepted_at INTEGER NOT NULL,
-    ended_at INTEGER,
-    payload TEXT NOT NULL
-);
-CREATE INDEX inbox_open ON inbox (key, state, sent_at, ended_at) WHERE ended_at IS NULL;
-CREATE INDEX inbox_ended ON inbox (ended_at) WHERE ended_at IS NOT NULL;
-
-CREATE TABLE dedupe (
-    name TEXT NOT NULL, revision TEXT NOT NULL, seq INTEGER NOT NULL,
-    PRIMARY KEY (name, revision)
-) WITHOUT ROWID;
-CREATE INDEX dedupe_seq ON dedupe (seq);
-
-CREATE TABLE lane (
-    key TEXT PRIMARY KEY,
-    owner TEXT NOT NULL DEFAULT '',
-    epoch INTEGER NOT NULL DEFAULT 0,
-    turn TEXT NOT NULL DEFAULT '',
-    told_at INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-
-CREATE TABLE session (
-    key TEXT PRIMARY KEY,
-    transcript TEXT NOT NULL,
-    next_index INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    used_at INTEGER NOT NULL,
-    last_turn TEXT NOT NULL DEFAULT '',
-    scope TEXT NOT NULL DEFAULT ''
-) WITHOUT ROWID;
-
-CREATE TABLE step (
-    turn TEXT NOT NULL, n INTEGER NOT NULL, kind TEXT NOT NULL, call TEXT NOT NULL, body TEXT NOT NULL,
-    PRIMARY KEY (turn, n)
-) WITHOUT ROWID;
-
-CREATE TABLE record (
-    seq INTEGER PRIMARY KEY,
-    turn TEXT NOT NULL UNIQUE,
-    key TEXT NOT NULL,
-    transcript TEXT NOT NULL,
-    outcome TEXT NOT NULL,
-    from_index INTEGER NOT NULL,
-    to_index INTEGER NOT NULL,
-    inbox TEXT NOT NULL,
-    at INTEGER NOT NULL,
-    new_transcript TEXT NOT NULL,
-    failure TEXT NOT NULL,
-    supersedes TEXT NOT NULL,
-    scope TEXT NOT NULL
-);
-CREATE TABLE body (seq INTEGER PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL);
-CREATE INDEX body_key ON body (key);
-
-CREATE TABLE outbox (
-    seq INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    key TEXT NOT NULL,
-    open INTEGER,
-    ended_at INTEGER,
-    payload TEXT NOT NULL
-);
-CREATE INDEX outbox_open ON outbox (key, open, seq) WHERE open IS NOT NULL;
-CREATE INDEX outbox_ended ON outbox (ended_at) WHERE ended_at IS NOT NULL;
-
-CREATE TABLE part (
-    message TEXT NOT NULL,
-    n INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    message_id TEXT NOT NULL DEFAULT '',
-    adopted TEXT NOT NULL DEFAULT '',
-    reason TEXT NOT NULL DEFAULT '',
-    at INTEGER NOT NULL,
-    payload TEXT NOT NULL,
-    PRIMARY KEY (message, n)
-) WITHOUT ROWID;
-
-CREATE TABLE usage (
-    turn TEXT NOT NULL, person TEXT NOT NULL, chat TEXT NOT NULL, purpose TEXT NOT NULL, model TEXT NOT NULL,
-    tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL, tokens_cached INTEGER NOT NULL, cost REAL,
-    at INTEGER NOT NULL
-);
-CREATE INDEX usage_at ON usage (at);
-CREATE INDEX usage_turn ON usage (turn);
-
-CREATE TABLE dead (
-    id TEXT PRIMARY KEY, turn TEXT NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL, at INTEGER NOT NULL
-);
-CREATE INDEX dead_turn ON dead (turn);
-
-CREATE TABLE job (
-    seq INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    kind TEXT NOT NULL,
-    scope TEXT NOT NULL,
-    payload TEXT NOT NULL,
-    due_at INTEGER NOT NULL,
-    attempts INTEGER NOT NULL,
-    leased INTEGER NOT NULL DEFAULT 0,
-    reason TEXT NOT NULL DEFAULT ''
-);
-CREATE INDEX job_due ON job (leased, due_at);
-CREATE INDEX job_scope ON job (scope);
-
-CREATE TABLE preference (
-    subject TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (subject, name)
-) WITHOUT ROWID;
-
-CREATE TABLE note (
-    channel TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (channel, name)
-) WITHOUT ROWID;
-"""
-
-_ACCOUNT_LINKS = """
-CREATE TABLE account (
-    identity TEXT PRIMARY KEY, person TEXT NOT NULL, at INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE account_chat (key TEXT PRIMARY KEY, identity TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE link_note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE move (id TEXT PRIMARY KEY, at INTEGER NOT NULL, payload TEXT NOT NULL) WITHOUT ROWID;
-"""
-
-# usage.calls: more than 1 where the rows of a day were folded; usage.call: id of a running call, 'day' in a folded row,
-# key of a tool call;
-# usage.is_own: the turn was started by a job, not by a message.
-_ACCESS_CAPS_ALERTS = """
-CREATE TABLE access (
-    channel TEXT NOT NULL, who TEXT NOT NULL, standing TEXT NOT NULL, decided_by TEXT NOT NULL, at INTEGER NOT NULL,
-    name TEXT NOT NULL DEFAULT '', PRIMARY KEY (channel, who)
-) WITHOUT ROWID;
-CREATE TABLE access_note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE audit (
-    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at INTEGER NOT NULL, decided_by TEXT NOT NULL,
-    place TEXT NOT NULL, what TEXT NOT NULL, whom TEXT NOT NULL, outcome TEXT NOT NULL
-);
-CREATE INDEX audit_at ON audit (at);
-
-ALTER TABLE usage ADD COLUMN calls INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE usage ADD COLUMN call TEXT NOT NULL DEFAULT '';
-ALTER TABLE usage ADD COLUMN is_own INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX usage_person ON usage (person, at);
-CREATE TABLE cap_told (
-    name TEXT NOT NULL, chat TEXT NOT NULL, until INTEGER NOT NULL, most INTEGER NOT NULL, PRIMARY KEY (name, chat)
-) WITHOUT ROWID;
-
-CREATE TABLE alert (cause TEXT PRIMARY KEY, since INTEGER NOT NULL, payload TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE alert_post (
-    seq INTEGER PRIMARY KEY, body TEXT NOT NULL, at INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-    due_at INTEGER NOT NULL
-);
-"""
-
-# Until version 3 a chat's admin was stored as 'steward', a member as 'anyone'.
-_ROLES = """
-UPDATE inbox SET role = 'admin' WHERE role = 'steward';
-UPDATE inbox SET role = 'member' WHERE role = 'anyone';
-"""
-
-# Fewer pages per turn: rows of parts, which change three times, stand in their order and only their index is spread;
-# usage is found by its turn while a call runs, and by `parlour turn`, which may read the whole table.
-_FEWER_PAGES = """
-CREATE TABLE new_part (
-    message TEXT NOT NULL,
-    n INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    message_id TEXT NOT NULL DEFAULT '',
-    adopted TEXT NOT NULL DEFAULT '',
-    reason TEXT NOT NULL DEFAULT '',
-    at INTEGER NOT NULL,
-    payload TEXT NOT NULL,
-    PRIMARY KEY (message, n)
-);
-INSERT INTO new_part SELECT * FROM part;
-DROP TABLE part;
-ALTER TABLE new_part RENAME TO part;
-DROP INDEX IF EXISTS usage_turn;
-CREATE INDEX IF NOT EXISTS usage_open ON usage (call, turn) WHERE call != '' AND call != 'day';
-"""
-
-# A part is found by the number of its message: its index is written at its end, not at a page for each part.
-_PARTS_BY_NUMBER = """
-CREATE TABLE numbered_part (
-    message INTEGER NOT NULL,
-    n INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    message_id TEXT NOT NULL DEFAULT '',
-    adopted TEXT NOT NULL DEFAULT '',
-    reason TEXT NOT NULL DEFAULT '',
-    at INTEGER NOT NULL,
-    payload TEXT NOT NULL,
-    PRIMARY KEY (message, n)
-);
-INSERT INTO numbered_part
-    SELECT o.seq, n, state, attempts, message_id, adopted, reason, at, part.payload
-    FROM outbox o JOIN part ON part.message = o.id ORDER BY o.seq, n;
-DROP TABLE part;
-ALTER TABLE numbered_part RENAME TO part;
-"""
-
-
-def _script(statements: str) -> Migration:
-    def migrate(database: Database) -> None:
-        # Not executescript, which would commit the transaction that the migration runs in.
-        for statement in statements.split(";"):
-            if statement.strip():
-                database.execute(statement)
-
-    return migrate
-
-
-def _without_nul(database: Database) -> None:
-    """Put U+001F between the parts of dedupe names, where NUL was: PostgreSQL stores no NUL."""
-    found = database.execute("SELECT name, revision FROM dedupe").fetchall()
-    changes = [(name.replace("\0", "\x1f"), revision.replace("\0", "\x1f"), name, revision) for name, revision in found]
-    database.executemany("UPDATE dedupe SET name = ?, revision = ? WHERE name = ? AND revision = ?", changes)
-
-
-# A person's usage is read from the rows since a time: of older days there is a sum. A turn has no page for it.
-_NO_INDEX_OF_PEOPLE = "DROP INDEX IF EXISTS usage_person"
-
-# A worker that ends in order removes its row: another one that is found was killed, as `clean` said until version 7.
-_WORKERS = """
-CREATE TABLE worker (
-    name TEXT PRIMARY KEY, host TEXT NOT NULL, process INTEGER NOT NULL, version TEXT NOT NULL,
-    started_at INTEGER NOT NULL, beat_at INTEGER NOT NULL
-) WITHOUT ROWID;
-ALTER TABLE job ADD COLUMN worker TEXT NOT NULL DEFAULT '';
-INSERT INTO worker (name, host, process, version, started_at, beat_at)
-    SELECT 'before', '', 0, '', 0, 0 FROM meta WHERE name = 'clean' AND value = '0';
-DELETE FROM meta WHERE name = 'clean';
-"""
-
-# A row for each chat that a worker has claimed; none where there is one worker.
-_CLAIMS = """
-CREATE TABLE claim (name TEXT PRIMARY KEY, worker TEXT NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
-ALTER TABLE worker ADD COLUMN shares INTEGER NOT NULL DEFAULT 0;
-"""
-
-# The files of memory scopes, which PostgreSQL had (gateway/store/earlier_files.py).
-_SCOPE_FILES = """
-CREATE TABLE scope (scope TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE scope_file (
-    scope TEXT NOT NULL, path TEXT NOT NULL, size INTEGER NOT NULL, replaced TEXT NOT NULL, modified INTEGER NOT NULL,
-    PRIMARY KEY (scope, path)
-) WITHOUT ROWID;
-CREATE TABLE scope_piece (
-    scope TEXT NOT NULL, path TEXT NOT NULL, start INTEGER NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (scope, path, start)
-);
-CREATE TABLE scope_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 # Counts of caps over several gateways (gateway/store/cap_counts.py); without rows where one gateway counts.
 _SHARED_CAPS = """
@@ -409,7 +140,7 @@ CREATE TABLE file_piece (
 
 def _keep_lines(database: Database) -> None:
     """Put the lines of records that are in no file yet into their rows, and name the scope that each belongs to."""
-    _script(_TURN_LINES)(database)
+    run_script(database, _TURN_LINES)
     database.execute(
         "UPDATE record SET scope = (SELECT scope FROM session WHERE session.key = record.key) "
         "WHERE key IN (SELECT key FROM session)"  # links did not change it
@@ -465,26 +196,49 @@ CREATE TABLE proposal (
     PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
 """
-_add_proposals = _script(_PROPOSALS)
 
 # A journal never had rows in them. On PostgreSQL, the first start takes these over, and drops the tables.
-drop_scope_files = _script(
+_DROP_SCOPE_FILES = (
     "DROP TABLE scope; DROP TABLE scope_file; DROP TABLE scope_piece; DROP TABLE scope_removal; DROP TABLE scope_state"
 )
 
-MIGRATIONS: Sequence[Migration] = (
-    *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
-    _without_nul,
-    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER, _CLAIMS, _SCOPE_FILES, _SHARED_CAPS, _WINDOWS)),
-    *map(_script, (_SCOPE_REVISIONS, _SCOPE_OBJECTS, _MODEL_FACTS)),
-    _keep_lines,
-    _script(_DOCUMENT_LINES),
-    _add_proposals,
-    _script(_HISTORY),
-    _script(_FOLLOWED_CHANGES),
-    _script(_FILES),
-    _keep_texts,
-    drop_scope_files,
+# Pruning alone read them (a file lost them before), and they cost every message a page each (gateway/store/expiry.py).
+_NO_INDEX_OF_ENDS = (
+    "DROP INDEX IF EXISTS inbox_ended; DROP INDEX IF EXISTS outbox_ended; DROP INDEX IF EXISTS dedupe_seq"
 )
+
+
+def _script(statements: str) -> Migration:
+    return lambda database: run_script(database, statements)
+
+
+def drop_scope_files(database: Database) -> None:
+    """Drop the tables of files as releases before 0.3 had them."""
+    run_script(database, _DROP_SCOPE_FILES)
+
+
+OLDEST = 11
+MIGRATIONS: Mapping[int, Migration] = {
+    12: _script(_SHARED_CAPS),
+    13: _script(_WINDOWS),
+    14: _script(_SCOPE_REVISIONS),
+    15: _script(_SCOPE_OBJECTS),
+    16: _script(_MODEL_FACTS),
+    17: _keep_lines,
+    18: _script(_DOCUMENT_LINES),
+    19: _script(_PROPOSALS),
+    20: _script(_HISTORY),
+    21: _script(_FOLLOWED_CHANGES),
+    22: _script(_FILES),
+    23: _keep_texts,
+    24: drop_scope_files,
+    25: _script(_NO_INDEX_OF_ENDS),
+}
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
-ALONE = frozenset({MIGRATIONS.index(each) + 1 for each in (_keep_lines, _add_proposals, _keep_texts, drop_scope_files)})
+ALONE = frozenset({17, 19, 23, 24, 25})
+
+
+def require_known(version: int) -> None:
+    """Raise SchemaTooOld for a store that cannot be upgraded; 0 is a new one."""
+    if 0 < version < OLDEST:
+        raise SchemaTooOld(f"the store has schema {version}")

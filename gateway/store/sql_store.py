@@ -65,7 +65,6 @@ from gateway.store.history import SqlHistory
 from gateway.store.inspection import missing_turns
 from gateway.store.jobs import SqlJobs
 from gateway.store.journal import SqlJournal
-from gateway.store.migrations import MIGRATIONS
 from gateway.store.model_facts import FactsByName, SqlModelFacts, load_facts, prune_facts
 from gateway.store.outbox import SqlOutbox
 from gateway.store.proposals import SqlProposals
@@ -74,6 +73,7 @@ from gateway.store.row_codec import unquote
 from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
 from gateway.store.shared_windows import Watchers, forget_windows, watchers_of
 from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
+from gateway.store.tables import VERSION
 from gateway.store.transcripts import SqlTranscripts
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
@@ -435,7 +435,7 @@ class SqlStore:
         stamp = JournalStamp(
             store=self._store_id,
             count=self._stamps,
-            schema=len(MIGRATIONS),
+            schema=VERSION,
             at=self._engine.clock().isoformat(timespec="seconds"),
             kind=self._kind,
             turns=dict(self._engine.newest_turns),

@@ -13,10 +13,10 @@ import pytest
 from gateway.events import AnswerSource, ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import Job, MessageOutcome, Store, StoreLimits, TurnCommit, TurnRecord, UsageRow
 from gateway.ports.erasure import ErasureFilter
-from gateway.store.migrations import MIGRATIONS
 from gateway.store.sqlite import connection as sqlite_connection
 from gateway.store.sqlite import open_store, schema
 from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
+from tests.fakes.earlier_tables import create_file
 
 ROOM = SessionKey("pocket", "room")
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
@@ -234,7 +234,7 @@ def test_a_file_of_an_earlier_version_is_rebuilt_once(tmp_path: Path) -> None:
     """SQLite may have been built so that it left what it deleted, on pages that are used again."""
     path = tmp_path / "journal.db"
     connection = schema.connect(path)
-    schema.prepare(connection, path, MIGRATIONS[:-1])
+    create_file(connection)
     connection.execute("PRAGMA secure_delete = OFF")
     for n in range(200):
         connection.execute("INSERT INTO meta VALUES (?, ?)", (f"n{n}", f"a {WORD} " * 300))

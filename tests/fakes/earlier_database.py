@@ -15,6 +15,7 @@ from gateway.ports.earlier_files import CACHE
 from gateway.store.postgres import schema
 from gateway.store.row_codec import quote
 from gateway.store.workers import WorkerIdentity
+from tests.fakes.earlier_tables import create_database
 
 PIECE = 256 * 1024
 MEMORY_ID = "0123456789abcdef"
@@ -31,6 +32,7 @@ def fill_database(
         database.execute("DROP SCHEMA public CASCADE")
         database.execute("CREATE SCHEMA public")
     with closing(schema.connect(url, WorkerIdentity())) as connection:
+        create_database(connection)
         schema.prepare(connection)
     stored: dict[str, dict[str, bytes]] = {}
     with closing(psycopg.connect(url)) as database:

@@ -21,9 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import BYTES
 from gateway.ports.store import StoreLimits
 from gateway.store.database import BatchedOperation, StoreConnection
-from gateway.store.earlier_files import TABLES as EARLIER_TABLES
 from gateway.store.engine import Clock, utc_now
-from gateway.store.history import TABLES as HISTORY_TABLES
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
@@ -149,30 +147,6 @@ def _new_journal() -> bytes:
         finally:
             connection.close()
         return path.read_bytes()
-
-
-# Back to the tables of before the ninth migration: no files of scopes, no claims, and parts by the id of their message.
-NAMED_PARTS = (
-    *(f"DROP TABLE IF EXISTS {table}" for table in EARLIER_TABLES),  # of a database, which its first start drops
-    "DROP TABLE unused_object",
-    *(f"DROP TABLE {table}" for table in ("cap_count", "cap_entry", "claim", "watch", "frame", "model_fact")),
-    *(f"DROP INDEX {index}" for index in ("record_chat", "record_anchor", "record_snapshot", "record_removed")),
-    *(f"ALTER TABLE record DROP COLUMN {column}" for column in ("anchor", "snapshot", "body")),
-    *(f"DROP TABLE {table}" for table in ("unwritten", "stale_file", "memory_scope", "document", "document_line")),
-    *(f"DROP TABLE {table}" for table in ("document_change", "proposal")),
-    *(f"DROP TABLE {table}" for table in (*HISTORY_TABLES, "stored_file", "file_piece")),
-    "CREATE TABLE body (seq BIGINT PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL)",
-    "CREATE INDEX body_key ON body (key)",
-    "ALTER TABLE cap_told DROP COLUMN turn",
-    "ALTER TABLE worker DROP COLUMN shares",
-    "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "
-    "DEFAULT 0, message_id TEXT NOT NULL DEFAULT '', adopted TEXT NOT NULL DEFAULT '', "
-    "reason TEXT NOT NULL DEFAULT '', at BIGINT NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (message, n))",
-    "INSERT INTO named_part SELECT o.id, n, state, attempts, message_id, adopted, reason, at, part.payload "
-    "FROM outbox o JOIN part ON part.message = o.seq",
-    "DROP TABLE part",
-    "ALTER TABLE named_part RENAME TO part",
-)
 
 
 def kill(path: Path, into: Path) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -22,10 +22,11 @@ from gateway.ports.journal import SessionRow
 from gateway.store import adoption, workers
 from gateway.store.adoption import OpenWork
 from gateway.store.database import SET_META, Database, QueryResult
-from gateway.store.migrations import ALONE, MIGRATIONS, Migration, drop_scope_files
+from gateway.store.migrations import ALONE, MIGRATIONS, Migration, drop_scope_files, require_known
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.worker_locks import LOCK_HERE, describe_live, end_sessions, server_time, take_lock
 from gateway.store.row_codec import moment, sql
+from gateway.store.tables import SCHEMA, VERSION, run_script
 from gateway.store.workers import WorkerIdentity, WorkerStatus
 
 log = structlog.get_logger(__name__)
@@ -194,11 +195,11 @@ def describe(url: str) -> str:
             number = schema_version(connection)
             if number:
                 require_active(connection)
-            if number < len(MIGRATIONS):
+            if number < VERSION:
                 _require_rights(connection)
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from error
-    if number > len(MIGRATIONS):
+    if number > VERSION:
         raise SchemaTooNew(_newer_line(number))
     tables = f"its tables have schema {number}" if number else "it has no tables yet, which the first start makes"
     return f"the journal is in PostgreSQL {version}, database {name}; {tables}"
@@ -394,27 +395,51 @@ def schema_version(database: Database) -> int:
     return int(database.execute("SELECT number FROM schema_version").fetchone()[0])
 
 
-def prepare(connection: PostgresConnection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+def prepare(connection: PostgresConnection, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
     """Bring the tables to this version.
 
-    Raises SchemaTooNew for a newer one, StoreUnavailable when refused, SettingsError for a role without the right.
+    Raises SchemaTooNew for a newer one, StoreUnavailable when refused, SettingsError for a role without the right,
+    SchemaTooOld for one from before 0.2.0.
     """
+    newest = max(migrations)
     try:
-        version = schema_version(connection)
-        if version > len(migrations):
-            raise SchemaTooNew(_newer_line(version))
-        if version < len(migrations):
-            _require_rights(connection)
-        if version and any(version < number for number in ALONE):
+        before = schema_version(connection)
+        if before > newest:
+            raise SchemaTooNew(_newer_line(before))
+        require_known(before)
+        if before == newest:
+            return
+        _require_rights(connection)
+        if before and any(before < number for number in ALONE):
             _require_others_stopped(connection)
-        for step in range(version, len(migrations)):
-            _migrate(connection, migrations[step], step + 1)
-        if version < len(migrations):
-            _leave_out_of_statistics(connection)
+        if not before:
+            with _change(connection, VERSION):
+                run_script(_SchemaDatabase(connection), SCHEMA)
+                connection.execute("CREATE TABLE schema_version (number INTEGER NOT NULL)")
+                connection.execute("INSERT INTO schema_version VALUES (0)")
+        for number in range((before or VERSION) + 1, newest + 1):
+            with _change(connection, number):
+                if migrations[number] is not drop_scope_files:  # a start does, behind the take-over of their rows
+                    migrations[number](_SchemaDatabase(connection))
+        _leave_out_of_statistics(connection)
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from error
-    if 0 < version < len(migrations):
-        log.info("store.migrated", before=version, now=len(migrations))
+    if before:
+        log.info("store.migrated", before=before, now=newest)
+
+
+@contextmanager
+def _change(connection: PostgresConnection, number: int) -> Iterator[None]:
+    """Change the tables and the number of their schema, or nothing."""
+    connection.begin_batch()
+    try:
+        yield
+        connection.execute("UPDATE schema_version SET number = ?", (number,))
+        connection.end_batch()
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.roll_back()
+        raise
 
 
 class MoveState(StrEnum):
@@ -495,7 +520,7 @@ def _require_others_stopped(connection: Database) -> None:
 
 def _newer_line(version: int) -> str:
     return (
-        f"a newer Parlour wrote the database of store.url (schema {version}, this one knows {len(MIGRATIONS)})."
+        f"a newer Parlour wrote the database of store.url (schema {version}, this one knows {VERSION})."
         " Install the newer version again, or restore a dump of before the upgrade into another database"
     )
 
@@ -512,22 +537,6 @@ def _leave_out_of_statistics(connection: PostgresConnection) -> None:
             connection.execute(
                 f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}, ALTER COLUMN {column} SET STATISTICS 0"
             )
-        connection.end_batch()
-    except BaseException:
-        with suppress(psycopg.Error):
-            connection.roll_back()
-        raise
-
-
-def _migrate(connection: PostgresConnection, migration: Migration, number: int) -> None:
-    connection.begin_batch()
-    try:
-        if migration is not drop_scope_files:  # a start does, behind the take-over of their rows
-            migration(_SchemaDatabase(connection))
-        if number == 1:
-            connection.execute("CREATE TABLE schema_version (number INTEGER NOT NULL)")
-            connection.execute("INSERT INTO schema_version VALUES (0)")
-        connection.execute("UPDATE schema_version SET number = ?", (number,))
         connection.end_batch()
     except BaseException:
         with suppress(psycopg.Error):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import structlog
 
 from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.journal_file import damaged_line
-from gateway.store.migrations import MIGRATIONS, Migration
+from gateway.store.migrations import MIGRATIONS, Migration, require_known
 from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
+from gateway.store.tables import SCHEMA, VERSION, run_script
 
 log = structlog.get_logger(__name__)
 
@@ -21,11 +22,6 @@ BUSY_SECONDS = 30.0
 # A larger file is checked beside the gateway that runs, and only after a process was killed: 420 MB take ten seconds
 # from a cold disk.
 _CHECKED_FIRST = 4 * 1024 * 1024  # bytes
-# Steps in which a file loses what a database of several gateways may not (ADR 89): indices that pruning alone read, and
-# that cost every message a page each (gateway/store/expiry.py).
-_OF_FILES = {
-    12: ("DROP INDEX IF EXISTS inbox_ended", "DROP INDEX IF EXISTS outbox_ended", "DROP INDEX IF EXISTS dedupe_seq")
-}
 
 
 def create_private(path: Path) -> None:
@@ -58,36 +54,49 @@ def connect(path: Path, factory: type[SqliteConnection] = SqliteConnection) -> S
     return connection
 
 
-def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+def prepare(
+    connection: sqlite3.Connection, path: Path | None, migrations: Mapping[int, Migration] = MIGRATIONS
+) -> None:
     """Check the file and bring it to this version, once per start; nothing is changed in a newer one.
 
     The snapshot to go back to is the home's (gateway/home_migration.py), which is taken before the store is opened.
-    Raises StoreUnavailable for a damaged file and SchemaTooNew for one from a newer Parlour.
+    Raises StoreUnavailable for a damaged file, SchemaTooNew for one from a newer Parlour, SchemaTooOld for one
+    from before 0.2.0.
     """
     is_small = path is None or path.stat().st_size <= _CHECKED_FIRST
     if is_small and not is_whole(connection):
         raise StoreUnavailable(damaged_line(path))
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(migrations):
-        raise SchemaTooNew(_newer_line(path, version, len(migrations)))
-    if version == len(migrations):
+    (before,) = connection.execute("PRAGMA user_version").fetchone()
+    newest = max(migrations)
+    if before > newest:
+        raise SchemaTooNew(_newer_line(path, before, newest))
+    require_known(before)
+    if before == newest:
         return
-    if version and path is not None:  # where SQLite is built otherwise, it has not overwritten what it deleted
+    if not before:
+        with _change(connection, VERSION):
+            run_script(connection, SCHEMA)
+    elif path is not None:  # where SQLite is built otherwise, it has not overwritten what it deleted
         connection.execute("VACUUM")
-    for step in range(version, len(migrations)):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            migrations[step](connection)
-            for statement in _OF_FILES.get(step + 1, ()):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {step + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.rollback()
-            raise
-    if version:
-        log.info("store.migrated", before=version, now=len(migrations))
+    for number in range((before or VERSION) + 1, newest + 1):
+        with _change(connection, number):
+            migrations[number](connection)
+    if before:
+        log.info("store.migrated", before=before, now=newest)
+
+
+@contextlib.contextmanager
+def _change(connection: sqlite3.Connection, number: int) -> Iterator[None]:
+    """Change the tables and the number of their schema, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.rollback()
+        raise
 
 
 def is_whole(connection: sqlite3.Connection) -> bool:

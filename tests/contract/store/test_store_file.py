@@ -14,19 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable, UserError
-from gateway.events import InboundKind, Role, SessionKey
+from gateway.errors import SchemaTooNew, SchemaTooOld, SettingsError, StoreUnavailable, UserError
+from gateway.events import InboundKind, SessionKey
 from gateway.journal_file import damaged_line, lost_journal
-from gateway.ports.journal import AcceptOutcome
-from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
-from gateway.store.migrations import MIGRATIONS
+from gateway.store.migrations import MIGRATIONS, OLDEST
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, find_file_damage, open_file, open_store, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from tests.fakes.store import NAMED_PARTS
-from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, next_delivery, parts_of, receipt, said
+from gateway.store.tables import VERSION
+from tests.fakes.earlier_tables import create_file
+from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, next_delivery, parts_of, said
 
 
 @pytest.fixture
@@ -208,16 +207,28 @@ async def test_newer_data_is_refused_untouched(tmp_path: Path) -> None:
     assert (tmp_path / FILE).read_bytes() == before
 
 
-@pytest.mark.parametrize("first", [0, 11])
-def test_a_file_has_no_index_that_only_pruning_would_read(first: int, tmp_path: Path) -> None:
-    """A new file is without them, and one of the version before loses them: each would cost every message a page."""
+@pytest.mark.parametrize("version", [0, OLDEST])
+def test_a_file_has_no_index_that_only_pruning_would_read(version: int, tmp_path: Path) -> None:
+    """A new file is without them, and one of before loses them: each would cost every message a page."""
     path = tmp_path / FILE
     with closing(schema.connect(path)) as database:
-        schema.prepare(database, path, MIGRATIONS[:first])
+        if version:
+            create_file(database, version)
         schema.prepare(database, path)
         names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert not names & {"inbox_ended", "outbox_ended", "dedupe_seq"}
     assert "inbox_open" in names
+
+
+def test_a_file_that_is_too_old_is_refused_untouched(tmp_path: Path) -> None:
+    """The line names the version that upgrades it."""
+    path = tmp_path / FILE
+    with closing(schema.connect(path)) as database:
+        create_file(database)
+        database.execute(f"PRAGMA user_version = {OLDEST - 1}")
+        with pytest.raises(SchemaTooOld, match="start the home once with the version of commit b09faca5"):
+            schema.prepare(database, path)
+        assert database.execute("PRAGMA user_version").fetchone() == (OLDEST - 1,)
 
 
 def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
@@ -231,85 +242,12 @@ def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
         raise RuntimeError("broken migration")
 
     with pytest.raises(RuntimeError):
-        schema.prepare(database, path, [*MIGRATIONS, broken])
-    assert database.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        schema.prepare(database, path, {**MIGRATIONS, VERSION + 1: broken})
+    assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
     assert database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
-    schema.prepare(database, path, [*MIGRATIONS, lambda connection: None])
-    assert database.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    schema.prepare(database, path, {**MIGRATIONS, VERSION + 1: lambda connection: None})
+    assert database.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
     database.close()
-
-
-def older_tables(database: Database) -> None:
-    """Bring the tables to what they were before the eighth migration."""
-    for statement in NAMED_PARTS:
-        database.execute(statement)
-    database.execute("DROP TABLE worker")
-    database.execute("ALTER TABLE job DROP COLUMN worker")
-
-
-async def test_the_roles_of_an_older_journal_have_their_new_names(tmp_path: Path) -> None:
-    """A journal with 'anyone', 'steward' and 'owner' in open and ended rows opens with member, admin and owner."""
-    older = ("anyone", "steward", "owner")
-    store = await open_file(tmp_path / FILE, StoreLimits())
-    for n, _ in enumerate(older):
-        await answer(store, said(id=str(n)), "one")
-        await store.journal.accept(said(id=f"control {n}"), role=Role.MEMBER, is_control=True)
-    await store.close()
-    with closing(schema.connect(tmp_path / FILE)) as database:
-        for n, role in enumerate(older):
-            database.execute("UPDATE inbox SET role = ? WHERE message_id IN (?, ?)", (role, str(n), f"control {n}"))
-        older_tables(database)
-        database.execute("PRAGMA user_version = 3")
-    store = await open_file(tmp_path / FILE, StoreLimits())
-    rows = [await anext(store.journal.control_rows()) for _ in older]
-    await store.close()
-    assert [row.role for row in rows] == [Role.MEMBER, Role.ADMIN, Role.OWNER]
-    with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        stored = database.execute("SELECT role, count(*) FROM inbox GROUP BY role ORDER BY role").fetchall()
-    assert stored == [("admin", 2), ("member", 2), ("owner", 2)]
-
-
-async def test_messages_of_a_journal_with_nul_are_still_known(tmp_path: Path) -> None:
-    """Dedupe names and deletions of an older journal, which had NUL in them, are recognised."""
-    store = await open_file(tmp_path / FILE, StoreLimits())
-    await accept(store, said("one", id="1"))
-    await accept(store, said("two", id="2"))
-    await accept(store, said(id="2", kind=InboundKind.DELETION))
-    await store.close()
-    with closing(schema.connect(tmp_path / FILE)) as database:
-        found = database.execute("SELECT name, revision FROM dedupe").fetchall()
-        older = [(name.replace("\x1f", "\0"), deleted.replace("\x1f", "\0"), name) for name, deleted in found]
-        database.executemany(
-            "UPDATE dedupe SET name = ?, revision = ? WHERE name = ? AND revision = ?",
-            [(*row, revision) for row, (_, revision) in zip(older, found, strict=True)],
-        )
-        older_tables(database)
-        database.execute("PRAGMA user_version = 5")
-    store = await open_file(tmp_path / FILE, StoreLimits())
-    again = [await accept(store, said("again", id=number, revision="9")) for number in ("1", "2")]
-    await store.close()
-    assert [each.outcome for each in again] == [AcceptOutcome.EDITED, AcceptOutcome.DUPLICATE]
-
-
-async def test_parts_of_an_older_journal_are_found_by_number(tmp_path: Path) -> None:
-    """An answer that was on its way at the upgrade goes on with the part that it had come to."""
-    store = await open_file(tmp_path / FILE, StoreLimits())
-    await answer(store, said(), "one")
-    delivery = await next_delivery(store)
-    parts = parts_of(delivery.message, 3)
-    await store.outbox.freeze(delivery.message, parts)
-    await store.outbox.mark_sent(receipt(parts[0], "901"), then=parts[1])
-    await store.close()
-    with closing(schema.connect(tmp_path / FILE)) as database:
-        for statement in NAMED_PARTS:
-            database.execute(statement)
-        database.execute("PRAGMA user_version = 8")
-    store = await open_file(tmp_path / FILE, StoreLimits())
-    delivery = await next_delivery(store)
-    await store.close()
-    assert [row.part for row in delivery.parts] == parts
-    assert [row.state for row in delivery.parts] == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
-    assert delivery.parts[0].message_id == "901"
 
 
 async def test_another_engines_url_is_refused(tmp_path: Path) -> None:

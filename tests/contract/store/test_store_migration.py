@@ -22,7 +22,6 @@ from gateway.ports import FileKind
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.files import SMALL_BYTES, SqlFiles
-from gateway.store.migrations import MIGRATIONS
 from gateway.store.objects import DirectoryObjects
 from gateway.store.postgres import copies, open_database
 from gateway.store.postgres import open_store as open_on_database
@@ -31,7 +30,9 @@ from gateway.store.row_codec import quote
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.sqlite import open_store as open_on_file
 from gateway.store.sqlite import schema as journal_schema
+from gateway.store.tables import VERSION
 from gateway.store.workers import WorkerIdentity
+from tests.fakes.earlier_tables import create_database, create_file
 from tests.fakes.moved_stores import rows_of_database, rows_of_file, startable
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import open_inline_store
@@ -324,7 +325,7 @@ async def test_newer_data_is_not_moved(home: Home, server: PostgresServer) -> No
     with pytest.raises(SchemaTooNew, match="schema 99"):
         migrate_store(StoreKind.POSTGRESQL)
     with closing(sqlite3.connect(home.journal)) as journal:
-        journal.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        journal.execute(f"PRAGMA user_version = {VERSION}")
     database = await open_database(server.url, StoreLimits())
     await database.close()
     server.empty()
@@ -333,7 +334,7 @@ async def test_newer_data_is_not_moved(home: Home, server: PostgresServer) -> No
         with pytest.raises(SchemaTooNew, match="schema 99"):
             migrate_store(StoreKind.POSTGRESQL)
     finally:
-        server.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608 - a number of ours
+        server.query(f"UPDATE schema_version SET number = {VERSION}")  # noqa: S608 - a number of ours
     migrate_store(StoreKind.POSTGRESQL)
     assert startable(home.journal, server.url) == {"database"}
 
@@ -341,12 +342,12 @@ async def test_newer_data_is_not_moved(home: Home, server: PostgresServer) -> No
 def test_older_data_is_brought_up_to_date_first(home: Home, server: PostgresServer) -> None:
     """As a start does it, on the side that is read and on the side that is written."""
     with closing(journal_schema.connect(home.journal)) as journal:
-        journal_schema.prepare(journal, home.journal, MIGRATIONS[:-1])
+        create_file(journal, VERSION - 1)
         journal.execute("INSERT INTO note VALUES ('web', 'name', 'value')")
     server.query("DROP SCHEMA public CASCADE")
     server.query("CREATE SCHEMA public")
     with closing(database_schema.connect(server.url, WorkerIdentity())) as connection:
-        database_schema.prepare(connection, MIGRATIONS[:-1])
+        create_database(connection, VERSION - 1)
     migrate_store(StoreKind.POSTGRESQL)
     assert rows_of_database(server.url)["note"] == ["('web', 'name', 'value')"]
 

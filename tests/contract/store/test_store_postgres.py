@@ -22,13 +22,12 @@ from gateway.ports.store import StoreLimits
 from gateway.settings import load_settings
 from gateway.store.database import Database
 from gateway.store.earlier_files import TABLES as EARLIER_TABLES
-from gateway.store.migrations import MIGRATIONS
 from gateway.store.postgres import open_database, open_store, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
+from gateway.store.tables import VERSION
 from tests.fakes.postgres_server import PostgresServer
-from tests.fakes.store import NAMED_PARTS
 from tests.fakes.turns import (
     ANN,
     BOB,
@@ -37,9 +36,6 @@ from tests.fakes.turns import (
     answer,
     answered,
     begin_turn,
-    next_delivery,
-    parts_of,
-    receipt,
     said,
     spent,
 )
@@ -209,7 +205,7 @@ async def test_newer_tables_are_refused_untouched(server: PostgresServer) -> Non
             await open_database(server.url, StoreLimits())
         assert server.query("SELECT number FROM schema_version") == [(99,)]
     finally:
-        server.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608 - a number of ours
+        server.query(f"UPDATE schema_version SET number = {VERSION}")  # noqa: S608 - a number of ours
 
 
 async def test_a_session_that_can_only_read_is_refused(server: PostgresServer) -> None:
@@ -232,21 +228,6 @@ async def test_a_role_that_cannot_make_tables_is_refused(server: PostgresServer)
             await open_database(url, StoreLimits())
     finally:
         server.query('DROP SCHEMA kept; DROP ROLE "weak one"')
-
-
-async def test_parts_of_older_tables_are_found_by_number(server: PostgresServer) -> None:
-    """An answer that was on its way at the upgrade goes on with the part that it had come to."""
-    async with open_at(server) as store:
-        await answer(store, said(), "one")
-        delivery = await next_delivery(store)
-        parts = parts_of(delivery.message, 2)
-        await store.outbox.freeze(delivery.message, parts)
-        await store.outbox.mark_sent(receipt(parts[0], "901"))
-    for statement in (*NAMED_PARTS, "UPDATE schema_version SET number = 8"):
-        server.query(statement)
-    async with open_at(server) as store:
-        delivery = await next_delivery(store)
-    assert [(row.part, row.message_id) for row in delivery.parts] == list(zip(parts, ("901", ""), strict=True))
 
 
 @pytest.mark.parametrize(
