@@ -11,7 +11,7 @@ import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +32,7 @@ from gateway.web.connections import raise_open_file_limit
 log = structlog.get_logger(__name__)
 
 _LAST_DELIVERIES = timedelta(seconds=3)  # for turns committed during the stop; the next start delivers the rest
+_LAST_FILES = timedelta(seconds=3)  # for the mirror; the store knows what is stale, and the next start writes the rest
 
 
 async def run(
@@ -85,8 +86,10 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
                 await app.console.close()
 
     async def write_files() -> None:
-        await app.session_files.close()
-        await app.history_files.flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_FILES.total_seconds()):
+                await app.session_files.close()
+                await app.history_files.flush()
 
     given_back = 0
 

@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +44,7 @@ _LINGERING = 0.5  # and may write into a file that was exchanged, for it had ope
 _COARSE = 2.5  # seconds; a file that was changed so recently can be changed again without a new time
 _LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
 _KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
+_LAST_SECONDS = 3.0  # of a stop; debts are durable, and the next start pays the rest
 _LAST_FLUSHES = 3  # one for a file that was exchanged, one for its next text, one for what came out
 _TRIES = 20  # of a compare-and-set
 _COMMITTED = 256  # changes in one visit of a thread
@@ -291,10 +292,12 @@ class DocumentFileWriter:
                     self._seen.pop(scope, None)
 
     async def close(self) -> None:
-        """Write what is stale, without a wait for editors that may have a file open."""
+        """Write what is stale, for a few seconds at most, and without a wait for editors that may have a file open."""
         self._is_closing = True
-        for _ in range(_LAST_FLUSHES):
-            await self.flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                for _ in range(_LAST_FLUSHES):
+                    await self.flush()
 
     # -- a scope -----------------------------------------------------------------------------------
 

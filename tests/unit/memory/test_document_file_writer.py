@@ -693,6 +693,21 @@ async def test_a_stop_leaves_nothing_to_write(scene: MirrorScene) -> None:
     assert [why for why, *_ in commits(scene)] == ["t1", "t1", BY_HAND]
 
 
+async def test_a_stop_waits_a_few_seconds_and_the_next_start_writes_the_rest(
+    scene: MirrorScene, clock: VirtualClock
+) -> None:
+    """As in the middle of a large take-over: what is stale stays known."""
+    await scene.change(TEA)
+    async with scene.writer.hold(SCOPE):
+        await scene.writer.close()
+    assert 1 < clock.seconds < 5
+    assert not scene.path().exists()
+    scene.restart()
+    await scene.passes()
+    assert scene.path().read_text() == TEA
+    assert [why for why, *_ in commits(scene)] == ["t1"]
+
+
 async def test_run_finds_edits_that_were_made_while_no_gateway_ran(scene: MirrorScene, clock: VirtualClock) -> None:
     """In scopes that nobody talks to; nothing of the others is read."""
     await scene.change(TEA)
