@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import SessionKey
+from gateway.ports.files import FileKind
 from gateway.ports.history import HistoryEntry
 from gateway.ports.journal import Job, TurnCommit
 from gateway.ports.proposals import MemoryProposal
@@ -54,6 +55,9 @@ class ErasedWords(Protocol):
     def clear_messages(self, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
         """Return messages that no model could summarise without the words."""
 
+    def clear_file(self, erasures: Sequence[Job], kind: FileKind, name: str, data: bytes) -> bytes | None:
+        """Return the bytes of a workspace's file or of a result without the words; None if it is not to be kept."""
+
     def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
         """Return a proposal without the words; None if it is not to be stored."""
 
@@ -67,8 +71,8 @@ class ErasureStore(Protocol):
     async def begin(self, job: Job) -> None:
         """Queue the job of an erasure, and return when no transaction runs that began before it.
 
-        From here on, until the job is finished, no transaction stores a record, job, document, history entry or
-        proposal of its scope that did not pass its words, whichever gateway it is of.
+        From here on, until the job is finished, no transaction stores a record, job, document, history entry,
+        note, proposal, result or workspace file of its scope that did not pass its words, whichever gateway it is of.
         """
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.errors import FileUnavailable, ObjectDamaged, ObjectsUnavailable, StoreUnavailable
+from gateway.ports.erasure import ErasedWords
 from gateway.ports.files import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.journal import Job
 from gateway.ports.objects import ObjectStore
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
+from gateway.store.erased_words import ErasureRunning, check_erasures, clear_texts, erasure_ids_of, store_cleared
 from gateway.store.objects import DirectoryObjects
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 
@@ -91,6 +94,14 @@ class _OtherThanRead(Exception):
 
 class _BytesRemoved(Exception):
     """Bytes were removed as unused before their row was stored, which took too long: nothing is stored."""
+
+
+@contextmanager
+def _explain_removed() -> Iterator[None]:
+    try:
+        yield
+    except _BytesRemoved as error:
+        raise StoreUnavailable("storing or moving large files took too long: try again") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +200,23 @@ class SqlFiles:
 
     async def change(self, scope: str, *changes: ScopeFileChange, limit: FileLimit | None = None) -> bool:
         """Make all changes or none."""
+        erasure_ids = "[]"
+        while True:
+            try:
+                return await self._change(scope, changes, limit, erasure_ids)
+            except ErasureRunning as refusal:
+                changes = await clear_texts(self._engine, refusal, changes, _clear)
+                erasure_ids = erasure_ids_of(refusal.erasures)
+
+    async def _change(
+        self, scope: str, changes: Sequence[ScopeFileChange], limit: FileLimit | None, erasure_ids: str
+    ) -> bool:
         column = quote(scope)
         new: list[_NewBytes | None] = []
 
         def change(database: Database) -> None:
+            if any(map(_has_words, changes)):
+                check_erasures(database, column, erasure_ids)
             if limit is not None:
                 _require_room(_totals(database.execute(_TOTALS, (column,)).fetchall()), changes, new, limit)
             for each, data in zip(changes, new, strict=True):
@@ -204,13 +228,12 @@ class SqlFiles:
                     new.append(await self._store(scope, each.now.kind, each.data))
                 else:
                     new.append(None)
-            await self._engine.writer.submit(change)
+            with _explain_removed():
+                await self._engine.writer.submit(change)
         except BaseException as error:
             self._discard(new)
             if isinstance(error, _OtherThanRead):
                 return False
-            if isinstance(error, _BytesRemoved):
-                raise StoreUnavailable("storing a large file took too long: try again") from error
             raise
         await self._remove_behind([each.was for each in changes if each.was is not None])
         return True
@@ -225,9 +248,11 @@ class SqlFiles:
             found = database.execute(_USE, (micros(at), micros(at), column, kind, name)).fetchone()
             return None if found is None else _file(found)
 
-        def put(database: Database, new: _NewBytes) -> ScopeFile:
+        def put(database: Database, files: Sequence[ScopeFileChange]) -> ScopeFile:
             gone.clear()
             file = _with_bytes(ScopeFile(kind=kind, name=name, at=at), new)
+            if not files:  # it has words that are being erased
+                return replace(file, place="")
             stored = replace(file, **_put_row(database, column, file, at))
             if stored.place == new.place:
                 _add_pieces(database, column, new)
@@ -241,14 +266,17 @@ class SqlFiles:
         if (known := await self._engine.writer.submit(use)) is not None:
             return known
         new = await self._store(scope, kind, data)
+        files: tuple[ScopeFileChange, ...] = (ScopeFileChange(now=ScopeFile(kind=kind, name=name, at=at), data=data),)
         try:
-            stored = await self._engine.writer.submit(partial(put, new=new))
-        except BaseException as error:
+            with _explain_removed():
+                if kind is FileKind.RESULT:
+                    stored = await store_cleared(self._engine, scope, files, _clear, put)
+                else:
+                    stored = await self._engine.writer.submit(lambda database: put(database, files))
+        except BaseException:
             self._discard([new])
-            if isinstance(error, _BytesRemoved):
-                raise StoreUnavailable("storing a large file took too long: try again") from error
             raise
-        if stored.place != new.place:  # another call was first
+        if stored.place != new.place:  # another call was first, or it is not to be stored
             self._discard([new])
         await self._remove_behind(gone)
         return stored
@@ -293,10 +321,8 @@ class SqlFiles:
             some = every[n : n + _AT_ONCE]
             if self._folders is not None:
                 await self._link(self._folders, source, target, some)
-            try:
+            with _explain_removed():
                 await self._engine.writer.submit(partial(move, some=some))
-            except _BytesRemoved as error:
-                raise StoreUnavailable("moving large files took too long: try again") from error
         await self._remove_behind(given)
 
     # -- bytes that are in use, and that are not ---------------------------------------------------
@@ -510,6 +536,26 @@ class SqlFiles:
                 if database.execute(_TAKE, (quote(self._name(target, file.place)),)).rowcount != 1:
                     raise _BytesRemoved
                 database.execute(_UNUSED, (quote(self._name(source, file.place)), 0)).close()
+
+
+def _has_words(change: ScopeFileChange) -> bool:
+    """Return True if a change stores new text of a turn."""
+    return change.now is not None and change.data is not None and change.now.kind is FileKind.WORKSPACE
+
+
+def _clear(
+    words: ErasedWords, erasures: Sequence[Job], changes: tuple[ScopeFileChange, ...]
+) -> tuple[ScopeFileChange, ...]:
+    """Return changes without the words; a file that cannot be cleared is removed, or not stored."""
+    cleared = []
+    for each in changes:
+        data = each.data
+        if each.now is not None and data is not None and each.now.kind in (FileKind.WORKSPACE, FileKind.RESULT):
+            data = words.clear_file(erasures, each.now.kind, each.now.name, data)
+            if data is None and each.was is None:
+                continue
+        cleared.append(replace(each, data=data, now=each.now if data is not None or each.data is None else None))
+    return tuple(cleared)
 
 
 def _has_file(database: Database, scope: str, kind: FileKind, name: str, place: str = "") -> bool:

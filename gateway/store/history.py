@@ -32,13 +32,14 @@ from gateway.ports.history import (
 from gateway.ports.journal import Job, Line
 from gateway.store.database import SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
-from gateway.store.erased_words import store_cleared
+from gateway.store.erased_words import Clear, store_cleared
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
 from gateway.text.history_lines import encode_entry, encode_raw, read_entry
 from gateway.text.json_lines import decode_line
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 FOLDER = "memory/"  # of a scope's, that the files are printed in
 DREAM_CURSOR = ".dream_cursor"
@@ -107,9 +108,8 @@ class SqlHistory:
 
     async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
         """Store the entries."""
-        self._engine.path_changes += 1
         put: Callable[[Database, Sequence[HistoryEntry]], Sequence[HistoryEntry]] = partial(_append, scope=quote(scope))
-        return await store_cleared(self._engine, scope, entries, _clear, put)
+        return await self._store_cleared(scope, entries, _clear, put)
 
     async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
         """Store messages that no model could summarise."""
@@ -122,8 +122,7 @@ class SqlHistory:
                 _make_stale(database, column, (RAW_JSONL,))
             return stored
 
-        self._engine.path_changes += 1
-        return await store_cleared(self._engine, scope, messages, _clear_messages, keep)
+        return await self._store_cleared(scope, messages, _clear_messages, keep)
 
     async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
         """Return the entries after a cursor."""
@@ -201,7 +200,10 @@ class SqlHistory:
         marks: Mapping[MarkKind, Marks] | None = None,
     ) -> bool:
         """Change notes and marks."""
-        return await self._change(partial(_write, scope=quote(scope), notes=notes or {}, marks=marks or {}))
+        write = partial(_write, scope=quote(scope), marks=marks or {})
+        if not notes:
+            return await self._change(partial(write, notes={}))
+        return await self._store_cleared(scope, notes, _clear_notes, write)
 
     async def rewrite(self, scope: str, change: Callable[[str, bytes], bytes]) -> int:
         """Apply *change* to every entry, raw message and note."""
@@ -267,12 +269,27 @@ class SqlHistory:
         self._engine.path_changes += 1
         return await self._engine.writer.submit(operation)
 
+    async def _store_cleared(self, scope: str, value: V, clear: Clear[V], store: Callable[[Database, V], T]) -> T:
+        self._engine.path_changes += 1
+        return await store_cleared(self._engine, scope, value, clear, store)
+
     async def _fetch(self, statement: str, columns: Sequence[Any]) -> list[Any]:
         return await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
 
 
 def _clear(words: ErasedWords, erasures: Sequence[Job], entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
     return tuple(words.clear_entry(erasures, each) for each in entries)
+
+
+def _clear_notes(
+    words: ErasedWords, erasures: Sequence[Job], notes: Mapping[str, NoteChange]
+) -> Mapping[str, NoteChange]:
+    texts = {name: (each.body or b"").decode("utf-8", "replace") for name, each in notes.items()}
+    cleared = words.clear_texts(erasures, texts, {}, "")
+    return {
+        name: each if cleared[name] == texts[name] else replace(each, body=cleared[name].encode("utf-8", "replace"))
+        for name, each in notes.items()
+    }
 
 
 def _clear_messages(words: ErasedWords, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
@@ -308,7 +325,7 @@ def _append(database: Database, entries: Sequence[HistoryEntry], *, scope: str) 
     return stored
 
 
-def _write(database: Database, scope: str, notes: Mapping[str, NoteChange], marks: Mapping[MarkKind, Marks]) -> bool:
+def _write(database: Database, notes: Mapping[str, NoteChange], *, scope: str, marks: Mapping[MarkKind, Marks]) -> bool:
     database.execute(_LOCK, (scope,)).fetchone()
     for name, change in notes.items():
         found = database.execute(_NOTE, (scope, quote(name))).fetchone()

@@ -14,6 +14,7 @@ from gateway.ports import HistoryEntry, MarkKind, ScopeHistory, StoredNote
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database, StoreConnection
 from gateway.store.engine import StoreEngine, utc_now
+from gateway.store.erased_words import Clear
 from gateway.store.history import SqlHistory
 from gateway.store.sqlite import schema
 from gateway.store.workers import WorkerIdentity
@@ -23,6 +24,7 @@ from tests.fakes.memory import SCOPE, FakeRecords, FaultyDisk
 from tests.fakes.store import InlineWriter, new_connection
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class _Done(Generic[T]):
@@ -140,6 +142,12 @@ class KilledHistory(SqlHistory):
     async def _change(self, operation: Callable[[Database], T]) -> T:
         self._step()
         result = await super()._change(operation)
+        self._step()
+        return result
+
+    async def _store_cleared(self, scope: str, value: V, clear: Clear[V], store: Callable[[Database, V], T]) -> T:
+        self._step()
+        result = await super()._store_cleared(scope, value, clear, store)
         self._step()
         return result
 

@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Any, TypeVar
 
 from agent.memory.editing.staged_change_store import clear_proposal
+from agent.memory.erasure.scope_files import clear_workspace_file
 from agent.memory.erasure.word_eraser import ErasureRequester, clear_job, may_clear
 from agent.memory.erasure.word_match import (
     ErasurePattern,
@@ -22,7 +23,7 @@ from agent.memory.erasure.word_match import (
     without_sentences,
 )
 from gateway.events import OutboundMessage, PlatformAccount
-from gateway.ports import HistoryEntry, Job, TurnCommit
+from gateway.ports import FileKind, HistoryEntry, Job, TurnCommit
 from gateway.ports.erasure import PURGE
 from gateway.ports.proposals import MemoryProposal
 
@@ -97,6 +98,16 @@ class CommitFilter:
     def clear_messages(self, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
         """Return messages without the words."""
         return _apply(erasures, _clear_lines, messages)
+
+    def clear_file(self, erasures: Sequence[Job], kind: FileKind, name: str, data: bytes) -> bytes | None:
+        """Return a file as the passes of the erasures would leave it."""
+        cleared: bytes | None = data
+        for request in map(ErasureRequest.of, erasures):
+            if cleared is not None and kind is FileKind.RESULT:
+                cleared = None if request.pattern.in_bytes(cleared) else cleared
+            elif cleared is not None and request.requester.may_all:
+                cleared = clear_workspace_file(name, cleared, request.pattern, whole=request.is_purge)
+        return cleared
 
     def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
         """Return a proposal without the words; a question about another erasure stays."""

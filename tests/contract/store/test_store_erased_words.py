@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from gateway.ports import HistoryEntry, Job, MemoryProposal, TextChange, TurnCommit
+from gateway.ports import (
+    FileKind,
+    HistoryEntry,
+    Job,
+    MemoryProposal,
+    NoteChange,
+    ScopeFile,
+    ScopeFileChange,
+    TextChange,
+    TurnCommit,
+)
 from gateway.ports.store import Store
 from gateway.store.database import SharedDatabase
 from tests.fakes.shared_workers import Workers, until
@@ -55,6 +65,12 @@ class Without:
         """Drop messages with the word."""
         return [each for each in messages if not erasures or WORD not in str(each)]
 
+    def clear_file(self, erasures: Sequence[Job], kind: FileKind, name: str, data: bytes) -> bytes | None:
+        """Clear a file; drop one with the word in its name, and a result with the word."""
+        if WORD in name or (kind is FileKind.RESULT and WORD.encode() in data):
+            return None
+        return data.replace(WORD.encode(), b"")
+
     def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
         """Drop a proposal with the word."""
         return None if erasures and WORD in str(proposal.body) else proposal
@@ -96,6 +112,30 @@ async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: 
     assert WORD not in summary.content
     assert await store.history.raw_messages(SCOPE, raw.entry) == []
     assert await store.proposals.pending(SCOPE, START) == []
+
+
+async def test_files_and_notes_that_are_stored_while_words_are_erased_leave_them_out(store: Store) -> None:
+    """A turn that read the words and ends within the first pass brings them back by no file, result or note."""
+    store.erasing.use(Without())
+    await store.erasing.begin(ERASURE)
+    word = WORD.encode()
+
+    def new(name: str, data: bytes) -> ScopeFileChange:
+        return ScopeFileChange(now=ScopeFile(kind=FileKind.WORKSPACE, name=name, at=START), data=data)
+
+    large = b"x" * 300_000
+    assert await store.files.change(SCOPE, new("a", b"a " + word), new(f"{WORD}.txt", b"b"), new("c", large + word))
+    a, c = await store.files.files(SCOPE)
+    assert [await store.files.load(SCOPE, each) for each in (a, c)] == [b"a ", large]
+    gone = ScopeFileChange(was=a, now=replace(a, name=f"{WORD}.md"), data=b"c")
+    assert await store.files.change(SCOPE, gone)
+    assert await store.files.files(SCOPE) == [c]
+    result = await store.files.put(SCOPE, FileKind.RESULT, large + word, at=START)
+    assert await store.files.load(SCOPE, result) is None
+    assert await store.files.files(SCOPE) == [c]
+    assert await store.files.put(SCOPE, FileKind.RESULT, large, at=START) in await store.files.files(SCOPE)
+    assert await store.history.write(SCOPE, notes={"n.md": NoteChange(was=None, body=b"- my " + word)})
+    assert await store.history.note(SCOPE, "n.md") == b"- my "
 
 
 async def test_other_scopes_and_later_commits_keep_the_words(store: Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 from agent.memory.erasure.commit_filter import CommitFilter
 from agent.reminders.reminder import REMIND
 from gateway.events import Attachment, OutboundMessage
-from gateway.ports import REMEMBER, HistoryEntry, Job, JobAdvance, TurnCommit, TurnRecord
+from gateway.ports import REMEMBER, FileKind, HistoryEntry, Job, JobAdvance, TurnCommit, TurnRecord
 from tests.fakes.memory import SCOPE, START, exchange
 
 WORD = "zeppelin"
@@ -94,3 +94,17 @@ def test_summaries_and_messages_without_one_lose_the_words() -> None:
     assert FILTER.clear_entry([erasure(may_all=False)], entry) == entry
     messages = said_in(record(f"my {WORD} leaks"))
     assert WORD not in str(FILTER.clear_messages([erasure()], messages))
+
+
+def test_files_lose_the_words_as_in_a_pass() -> None:
+    """A workspace's file as an admin's erasure leaves it, and a result for everybody's; None is not kept."""
+    before = f"a {WORD}\na boat\n".encode()
+    assert FILTER.clear_file([erasure()], FileKind.WORKSPACE, "a.txt", before) == b"a boat\n"
+    assert FILTER.clear_file([erasure()], FileKind.WORKSPACE, f"{WORD}.txt", b"a boat") is None
+    packed = WORD.encode() + b"\xff"
+    assert FILTER.clear_file([erasure()], FileKind.WORKSPACE, "a.zip", packed) == packed
+    assert FILTER.clear_file([erasure("purge")], FileKind.WORKSPACE, "a.zip", packed) is None
+    member = erasure(may_all=False)
+    assert FILTER.clear_file([member], FileKind.WORKSPACE, "a.txt", before) == before
+    assert FILTER.clear_file([member], FileKind.RESULT, "r", before) is None
+    assert FILTER.clear_file([member], FileKind.RESULT, "r", b"a boat") == b"a boat"
