@@ -5,26 +5,31 @@ The workspace is a folder of its own, or a scope of a home. Where a gateway has 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
 from base64 import b32encode
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from agent.memory.scopes import quote
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.legacy_sessions import find_legacy
-from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_lines import from_user, kind_of, replayable
-from agent.memory.storage.transcript_reader import read_all
-from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
+from agent.memory.storage.transcript_files import archive_path, read_head, read_transcript
+from agent.memory.storage.transcript_lines import decode, encode, from_user, kind_of, parse_time, replayable
 from agent.memory.storage.unowned_folder import hold_unowned, is_mirrored
 from gateway.ports import Line, MessageOutcome
 
+log = structlog.get_logger(__name__)
+
 SESSIONS_IN_MEMORY = 256
+_LONGEST_NAME = 200  # bytes
 _OURS = frozenset({"i", "turn", "kind", "v"})  # a message that carries such a key itself keeps it under `own`
 
 
@@ -60,8 +65,10 @@ class Session:
 class _SavedState:
     """The part of a session that is in its file."""
 
-    file: TranscriptWriter
+    transcript: str
     messages: list[dict[str, Any]]  # the very list that was saved, or that was loaded
+    size: int = 0  # of the file's complete turns; what is behind them is torn
+    torn: bytes = b""
     count: int = 0
     first: dict[str, Any] | None = None
     last: dict[str, Any] | None = None
@@ -104,18 +111,21 @@ class SessionManager:
             saved = self._saved.get(session.key)
             if saved is None:
                 saved = self._open(session.key)
-            if not _continues(saved, session):
-                saved = self._begin_anew(session, saved)
-            self._append(session, saved)
+            try:
+                if not _continues(saved, session):
+                    saved = self._begin_anew(session, saved)
+                self._append(session, saved)
+            except OSError:
+                # The next save reads the file again; the session in memory is unchanged.
+                self._saved.pop(session.key, None)
+                raise
             self._cache[session.key] = session
             self._cache.move_to_end(session.key)
 
     def invalidate(self, key: str) -> None:
         """Drop the session *key* from the cache; unsaved messages are lost, as in the seeds."""
         self._cache.pop(key, None)
-        saved = self._saved.pop(key, None)
-        if saved is not None:
-            saved.file.close()
+        self._saved.pop(key, None)
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -123,12 +133,13 @@ class SessionManager:
         return self.sessions_dir / f"{quote(key)}.jsonl"
 
     def _load(self, key: str) -> Session:
-        chain = SegmentChain(self._disk, self._path(key))
-        if not chain.end:
+        path = self._path(key)
+        size = self._disk.size(path)
+        if not size:
             return self._import(key)
-        parsed = read_all(chain)
+        head, parsed = read_head(self._disk, path), read_transcript(self._disk, path)
         if parsed.bad and not is_mirrored(self.workspace):
-            save_corrupt(self._disk, self._path(key), parsed.bad)
+            save_corrupt(self._disk, path, parsed.bad)
         session = Session(key)
         moments = []
         for block in parsed.blocks:
@@ -137,45 +148,56 @@ class SessionManager:
                     session.messages.append(_message(line))
                 elif kind_of(line) == "pointer":
                     session.last_consolidated = int(line["last_consolidated"])
-            moments.append(build.parse_time(block.lines[-1].get("at")))
-        created = build.parse_time(chain.head.get("created")) if chain.head else None
-        session.created_at = created or session.created_at
+            moments.append(parse_time(block.lines[-1].get("at")))
+        session.created_at = parse_time(head.get("created")) or session.created_at
         session.updated_at = next((at for at in reversed(moments) if at), session.created_at)
-        self._remember(session, self._file(key, chain.transcript))
+        saved = _SavedState(
+            str(head.get("transcript") or _new_id(16)), [], max(size - len(parsed.torn), 0), parsed.torn
+        )
+        self._remember(session, saved)
         return session
 
     def _import(self, key: str) -> Session:
         """Return the session *key* from an older system's file, to be written by the first save; else a new session."""
-        found = find_legacy(self._disk, self.sessions_dir, key)
-        if found is None:
+        name = key.replace(":", "_")
+        if "/" in name or "\0" in name or len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
             return Session(key)
-        session = Session(key, found.messages, found.last_consolidated)
-        session.created_at = found.created_at or session.created_at
-        session.updated_at = found.updated_at or session.created_at
-        return session
+        for ending, parse in ((".json", _parse_document), (".jsonl", _parse_lines)):
+            data = self._disk.load(self.sessions_dir / f"{name}{ending}")
+            session = parse(data, key) if data is not None else None
+            if session is not None:
+                return session
+        return Session(key)
 
     def _open(self, key: str) -> _SavedState:
         """Open the file of a session that this manager did not load; it must be continued, not overwritten."""
-        loaded = self._load(key)
-        if key not in self._saved:
-            loaded.messages = []
-            loaded.last_consolidated = 0
-            self._remember(loaded, self._file(key, ""))
-        return self._saved[key]
+        self._load(key)
+        return self._saved.setdefault(key, _SavedState(_new_id(16), []))
 
-    def _file(self, key: str, transcript: str) -> TranscriptWriter:
-        return TranscriptWriter(self._disk, self._path(key), transcript or _new_id(16), key)
-
-    def _remember(self, session: Session, file: TranscriptWriter) -> None:
-        messages = session.messages
-        first, last = (messages[0], messages[-1]) if messages else (None, None)
-        self._saved[session.key] = _SavedState(file, messages, len(messages), first, last, session.last_consolidated)
+    def _remember(self, session: Session, saved: _SavedState) -> None:
+        saved.messages = messages = session.messages
+        saved.count, saved.pointer = len(messages), session.last_consolidated
+        saved.first, saved.last = (messages[0], messages[-1]) if messages else (None, None)
+        self._saved[session.key] = saved
 
     def _begin_anew(self, session: Session, saved: _SavedState) -> _SavedState:
-        saved.file.archive(f"t{_new_id(16)}")
-        fresh = _SavedState(self._file(session.key, _new_id(16)), session.messages)
-        self._saved[session.key] = fresh
-        return fresh
+        path = self._path(session.key)
+        if self._disk.size(path) is not None:
+            self._cut_torn(path, saved)
+            self._disk.rename(path, archive_path(path, saved.transcript, f"t{_new_id(16)}"))
+        return _SavedState(_new_id(16), session.messages)
+
+    def _cut_torn(self, path: Path, saved: _SavedState) -> None:
+        """Set what a crash has left behind the complete turns aside."""
+        if saved.torn:
+            save_corrupt(self._disk, path, [saved.torn])
+            self._truncate(path, saved.size)
+            saved.torn = b""
+
+    def _truncate(self, path: Path, size: int) -> None:
+        with self._disk.open_briefly(path) as fd:
+            self._disk.truncate(fd, size)
+            self._disk.sync(fd)
 
     def _append(self, session: Session, saved: _SavedState) -> None:
         new = session.messages[saved.count :]
@@ -194,15 +216,18 @@ class SessionManager:
             outcome=MessageOutcome.ANSWERED,
             at=session.updated_at,
         )
+        path = self._path(session.key)
+        self._cut_torn(path, saved)
+        head = [] if saved.size else [build.head_line(saved.transcript, session.key, session.created_at)]
+        data = b"".join(map(encode, (*head, *lines, end)))
         try:
-            saved.file.append(TranscriptEntry(lines=[*lines, end], at=session.created_at))
-            saved.file.sync()
+            self._disk.append(path, data)
         except OSError:
-            # The next save reads the file again; the session in memory is unchanged.
-            self._saved.pop(session.key, None)
+            with contextlib.suppress(OSError):  # the next load finds what is torn
+                self._truncate(path, saved.size)
             raise
-        saved.file.close()
-        self._remember(session, saved.file)
+        saved.size += len(data)
+        self._remember(session, saved)
 
 
 def _continues(saved: _SavedState, session: Session) -> bool:
@@ -228,6 +253,39 @@ def _message(line: Line) -> dict[str, Any]:
     if not message["role"]:
         del message["role"]
     return message | (own if isinstance(own, dict) else {})
+
+
+# -- files of older systems: [000]'s JSON document, and nanobot's JSONL with the same content ----------
+
+
+def _parse_document(data: bytes, key: str) -> Session | None:
+    """Parse a JSON document; return None if it is not a session of *key*."""
+    try:
+        document = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        log.warning("session.import_unreadable")
+        return None
+    if not isinstance(document, dict) or document.get("key", key) != key:
+        return None
+    messages = document.get("messages")
+    return _to_session(key, document, messages if isinstance(messages, list) else [])
+
+
+def _parse_lines(data: bytes, key: str) -> Session | None:
+    """Parse a metadata line and one message per line, skipping damaged lines; None if it is not a session of *key*."""
+    lines = [line for raw in data.splitlines() if (line := decode(raw)) is not None]
+    if not lines or lines[0].get("_type") != "metadata" or lines[0].get("key", key) != key:
+        return None
+    return _to_session(key, lines[0], lines[1:])
+
+
+def _to_session(key: str, metadata: Mapping[str, Any], lines: Sequence[Any]) -> Session:
+    messages = [dict(each) for each in lines if isinstance(each, Mapping) and isinstance(each.get("role"), str)]
+    pointer = metadata.get("last_consolidated", 0)
+    session = Session(key, messages, min(pointer, len(messages)) if isinstance(pointer, int) and pointer > 0 else 0)
+    session.created_at = parse_time(metadata.get("created_at")) or session.created_at
+    session.updated_at = parse_time(metadata.get("updated_at")) or session.created_at
+    return session
 
 
 def _new_id(length: int) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from agent.memory.displayed_messages import DisplayedTurn, build_divider, order_messages, with_buttons
 from agent.memory.scopes import rebase_reference
-from agent.memory.storage.transcript_lines import decode_lines, format_time, kind_of
-from agent.memory.storage.transcript_reader import TranscriptBlock
+from agent.memory.storage.transcript_lines import TranscriptBlock, decode_lines, format_time, kind_of
 from gateway.events import SessionKey
 from gateway.ports import (
     DisplayedMessage,

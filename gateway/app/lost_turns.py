@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, TranscriptTurn, read_ends, read_turns
+from agent.memory.storage.transcript_files import NEWEST_SESSIONS, TranscriptTurn, read_ends, read_turns
 from gateway.home import Home
 from gateway.journal_file import (
     JournalStamp,

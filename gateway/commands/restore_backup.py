@@ -157,7 +157,7 @@ def _ask(line: str, *, is_sure: bool) -> None:
 
 def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
     """Return the store's sessions, corrected from the transcripts."""
-    from agent.memory.storage.transcript_lead import fit_session
+    from agent.memory.storage.transcript_files import fit_session
 
     return [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal, url)]
 

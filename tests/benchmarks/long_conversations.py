@@ -13,8 +13,6 @@ from agent.memory.documents.file_documents import document_path
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, digest_of
 from agent.memory.scopes import quote, scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
 from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
 from gateway.ports import Line, MessageOutcome, StoreLimits, TurnRecord
@@ -115,9 +113,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _template(home: Path, messages: int, names: dict[str, str], zone: str) -> bytes:
-    """Return one transcript, written by the library's own appender. Long ones have consolidated twice."""
-    path = home / "template.jsonl"
-    file = TranscriptWriter(Disk(), path, _NO_ID, "pocket:c-----")
+    """Return one transcript. Long ones have consolidated twice."""
+    printed = [build.head_line(_NO_ID, "pocket:c-----", _BEGAN)]
     pointers = {messages - WINDOW: messages - 2 * WINDOW, messages - 2: messages - WINDOW}
     if messages <= 2 * WINDOW:
         pointers = {}
@@ -127,19 +124,15 @@ def _template(home: Path, messages: int, names: dict[str, str], zone: str) -> by
         if opening:
             lines.append(build.snapshot(n, names, zone, at, replay_from=replay_from, rev=_NO_REV))
             n, opening = n + 1, False
-        file.append(_turn(at, lines))
+        printed += _turn(at, lines)
         if at + 2 in pointers:
             replay_from, opening = pointers[at + 2], True
             pointer = build.pointer(replay_from, f"e{at:016d}")
-            file.append(_entry(f"tp{at:015d}", [pointer], at + 2, at + 2))
-    file.sync()
-    file.close()
-    data = path.read_bytes()
-    path.unlink()
-    return data
+            printed += _entry(f"tp{at:015d}", [pointer], at + 2, at + 2)
+    return b"".join(map(build.encode, printed))
 
 
-def _turn(at: int, lines: list[Line]) -> TranscriptEntry:
+def _turn(at: int, lines: list[Line]) -> list[Line]:
     turn, when = f"t{at:016d}", _BEGAN + timedelta(minutes=at)
     lines.append(
         build.message(
@@ -159,10 +152,10 @@ def _turn(at: int, lines: list[Line]) -> TranscriptEntry:
     return _entry(turn, lines, at, at + 2)
 
 
-def _entry(turn: str, lines: list[Line], low: int, high: int) -> TranscriptEntry:
+def _entry(turn: str, lines: list[Line], low: int, high: int) -> list[Line]:
     when = _BEGAN + timedelta(minutes=low)
     end = build.end_line(turn, from_index=low, to_index=high, inbox=[str(low)], outcome="answered", at=when)
-    return TranscriptEntry(lines=[*lines, end], at=when)
+    return [*lines, end]
 
 
 async def _remember_sessions(home: Path, past: ConversationSizes) -> None:

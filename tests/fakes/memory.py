@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_writer import TranscriptEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import (
@@ -59,11 +58,12 @@ def turn_name(n: int | str) -> str:
     return "t" + base64.b32encode(hashlib.sha256(str(n).encode()).digest()[:10]).decode().lower()
 
 
-def entry_of(record: TurnRecord) -> TranscriptEntry:
-    """Return a record's lines, as the library appends them to a file."""
-    span = (record.from_index, record.to_index)
-    lines = with_end(record.turn, record.lines, span, record.inbox, record.outcome, record.at)
-    return TranscriptEntry(lines=lines, at=record.at)
+def print_transcript(records: Sequence[TurnRecord]) -> list[bytes]:
+    """Return the head of a transcript and the lines of each record, as its file has them."""
+    spans = ((each, (each.from_index, each.to_index)) for each in records)
+    turns = (with_end(each.turn, each.lines, span, each.inbox, each.outcome, each.at) for each, span in spans)
+    head = build.encode(build.head_line(TRANSCRIPT, str(ANN), records[0].at))
+    return [head, *(b"".join(map(build.encode, lines)) for lines in turns)]
 
 
 class FakeRecords:

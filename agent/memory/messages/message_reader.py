@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode_lines, deleted_ids, is_replaced, kind_of
-from agent.memory.storage.transcript_reader import consolidated_index
+from agent.memory.storage.transcript_lines import (
+    FORGOTTEN,
+    consolidated_index,
+    decode_lines,
+    deleted_ids,
+    is_replaced,
+    kind_of,
+)
 from gateway.events import SessionKey
 from gateway.ports import Line, StoredTurn, TranscriptStore
 

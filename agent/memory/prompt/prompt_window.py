@@ -14,13 +14,13 @@ from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage.transcript_lines import (
     FORGOTTEN,
+    consolidated_index,
     deleted_ids,
     from_user,
     is_replaced,
     kind_of,
     parse_time,
 )
-from agent.memory.storage.transcript_reader import consolidated_index
 from gateway.ports import Line, anchor_index
 
 KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (docs/adr/seeds.md, 004)

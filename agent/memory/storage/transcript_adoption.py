@@ -13,11 +13,10 @@ import structlog
 
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.segments import SegmentChain, transcript_of_archive
-from agent.memory.storage.transcript_lines import encode, parse_time
-from agent.memory.storage.transcript_reader import TranscriptBlock, read_all
+from agent.memory.storage.transcript_files import read_head, read_transcript, transcript_of_archive
+from agent.memory.storage.transcript_lines import TranscriptBlock, encode, parse_time
 from gateway.events import SessionKey
-from gateway.ports import MessageOutcome, SessionRow, StoredTurn, TranscriptStore
+from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn, TranscriptStore
 
 log = structlog.get_logger(__name__)
 
@@ -63,10 +62,10 @@ def _read_scope(folder: Path, sessions: Mapping[SessionKey, SessionRow]) -> Mapp
             log.warning("memory.transcript_without_chat", folder=str(folder))
             continue
         newest = files[-1]
-        current = _ENDED if newest.is_archive else newest.chain.transcript
+        current = _ENDED if newest.is_archive else newest.transcript
         if key in sessions:
             current = sessions[key].transcript
-        following = [*(each.chain.transcript for each in files[1:]), current]
+        following = [*(each.transcript for each in files[1:]), current]
         turns = found.setdefault(key, [])
         for each, next_transcript in zip(files, following, strict=True):
             turns += _read_turns(each, folder, disk, key, next_transcript)
@@ -75,11 +74,17 @@ def _read_scope(folder: Path, sessions: Mapping[SessionKey, SessionRow]) -> Mapp
 
 @dataclass(frozen=True, slots=True)
 class _TranscriptFile:
-    chain: SegmentChain
+    path: Path  # with a head; of several segments, the last
+    head: Line
     is_archive: bool
     ending: str  # the turn that an archive's name has
     created: str
     changed: int  # nanoseconds
+
+    @property
+    def transcript(self) -> str:
+        """The id in the head."""
+        return str(self.head.get("transcript", ""))
 
     @property
     def order(self) -> tuple[bool, str, int]:
@@ -95,38 +100,37 @@ def _find_transcripts(folder: Path, disk: Disk) -> Mapping[str, Sequence[_Transc
         if segment := _SEGMENT.match(path.name):
             segments[segment[1]] = path
         else:
-            chain = SegmentChain(disk, path)
-            found[chain.transcript] = _transcript_file(chain, path)
+            each = _transcript_file(path, disk)
+            found[each.transcript] = each
     for transcript, path in segments.items():
         if transcript not in found:  # a crash came before the next segment
-            found[transcript] = _transcript_file(SegmentChain(disk, path), path)
+            found[transcript] = _transcript_file(path, disk)
     by_key: dict[str, list[_TranscriptFile]] = {}
     for transcript, each in found.items():
-        if each.chain.head is None:
+        if not each.head:
             continue
         if _TRANSCRIPT.fullmatch(transcript) is None:  # it becomes a part of paths
             log.warning("memory.transcript_without_id", folder=str(folder))
         else:
-            by_key.setdefault(str(each.chain.head.get("key")), []).append(each)
+            by_key.setdefault(str(each.head.get("key")), []).append(each)
     return {key: sorted(files, key=lambda each: each.order) for key, files in by_key.items()}
 
 
-def _transcript_file(chain: SegmentChain, path: Path) -> _TranscriptFile:
-    created = str(chain.head.get("created")) if chain.head is not None else ""
+def _transcript_file(path: Path, disk: Disk) -> _TranscriptFile:
+    head = read_head(disk, path)
     is_archive = bool(transcript_of_archive(path))
     ending = path.name.split(".")[1] if is_archive else ""
-    return _TranscriptFile(chain, is_archive, ending, created, path.stat().st_mtime_ns)
+    return _TranscriptFile(path, head, is_archive, ending, str(head.get("created", "")), path.stat().st_mtime_ns)
 
 
 def _read_turns(
     file: _TranscriptFile, folder: Path, disk: Disk, key: SessionKey, next_transcript: str
 ) -> Sequence[StoredTurn]:
-    chain = file.chain
-    parsed = read_all(chain)
+    parsed = read_transcript(disk, file.path)
     if parsed.bad:
-        save_corrupt(disk, folder / f"{chain.transcript}.jsonl", parsed.bad)
-    turns = [_to_turn(key, chain.transcript, block) for block in parsed.blocks]
-    if turns and next_transcript != chain.transcript:
+        save_corrupt(disk, folder / f"{file.transcript}.jsonl", parsed.bad)
+    turns = [_to_turn(key, file.transcript, block) for block in parsed.blocks]
+    if turns and next_transcript != file.transcript:
         # A pointer may have come behind the turn that ended the transcript.
         last = next((n for n, turn in enumerate(turns) if turn.turn == file.ending), -1)
         turns[last] = replace(turns[last], new_transcript=next_transcript)

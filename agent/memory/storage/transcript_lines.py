@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,16 @@ VERSION = 1
 encode, decode, decode_lines = json_lines.encode_line, json_lines.decode_line, json_lines.decode_lines
 FORGOTTEN, deleted_ids = deleted_messages.FORGOTTEN, deleted_messages.deleted_ids
 _BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # the line breaks of `str.splitlines`
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptBlock:
+    """One turn's lines, its `end` line last."""
+
+    turn: str
+    lines: tuple[Line, ...]
+    from_index: int
+    to_index: int  # exclusive; equal to from_index when no message is in it
 
 
 # -- building --------------------------------------------------------------------------------------
@@ -44,11 +55,10 @@ def parse_time(text: object) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def head_line(transcript: str, key: str, created: datetime, *, segment: int = 0, base: int = 0) -> Line:
-    """Return the first line of a file; *base* is the number of bytes in earlier segments."""
+def head_line(transcript: str, key: str, created: datetime) -> Line:
+    """Return the first line of a file."""
     line: dict[str, Any] = {"v": VERSION, "kind": "head", "transcript": transcript, "key": key}
-    line["created"] = format_time(created)
-    return {**line, "segment": segment, "base": base} if segment else line
+    return {**line, "created": format_time(created)}
 
 
 def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: Any) -> Line:
@@ -71,13 +81,13 @@ def end_line(
 
 
 def pointer(last_consolidated: int, entry: str = "") -> Line:
-    """Return a line that marks the messages before *last_consolidated* as summarised; the writer adds the offsets."""
+    """Return a line that marks the messages before *last_consolidated* as summarised."""
     line: dict[str, Any] = {"kind": "pointer", "last_consolidated": last_consolidated}
     return line | ({"entry": entry} if entry else {})
 
 
 def mark(replay_from: int, last_consolidated: int = 0) -> Line:
-    """Return a line with the index that replay starts at; the writer adds the offsets."""
+    """Return a line with the index that replay starts at."""
     line: dict[str, Any] = {"kind": "mark", "replay_from": replay_from}
     return line | ({"last_consolidated": last_consolidated} if last_consolidated else {})
 
@@ -152,6 +162,12 @@ def kind_of(line: Line) -> str:
         is_message = isinstance(line.get("role"), str) and isinstance(line.get("i"), int)
         return "message" if is_message else "unknown"
     return kind if isinstance(kind, str) else "unknown"
+
+
+def consolidated_index(anchor: Line) -> int:
+    """Return the number of summarised messages according to a pointer or mark, 0 for any other line."""
+    value = anchor.get("last_consolidated")
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def is_replaced(line: Line, rewinds: Iterable[Line]) -> bool:

@@ -12,9 +12,8 @@ from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.storage.transcript_reader import read_all
 from gateway.app import build_operations
 from gateway.commands.status import usage_table
 from gateway.errors import ModelUnreachable
@@ -109,7 +108,7 @@ def entries(home: Path) -> Sequence[HistoryEntry]:
 
 def pointers(home: Path, name: str = "pocket%3aann.jsonl") -> list[int]:
     """Return the pointers in a transcript."""
-    blocks = read_all(SegmentChain(Disk(), home / SCOPE / "sessions" / name)).blocks
+    blocks = read_transcript(Disk(), home / SCOPE / "sessions" / name).blocks
     return [line["last_consolidated"] for block in blocks for line in block.lines if kind_of(line) == "pointer"]
 
 

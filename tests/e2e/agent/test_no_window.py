@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.storage.transcript_reader import read_all
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import gateway
 
@@ -46,7 +45,7 @@ async def test_nothing_is_consolidated_without_a_window() -> None:
         assert not [each.name for each in memory.glob("*") if each.suffix in (".md", ".jsonl")]
         sessions = (parlour.home / SCOPE / "sessions").glob("*.jsonl")
         archive = next(each for each in sessions if "ann.jsonl" not in each.name)
-        blocks = read_all(SegmentChain(Disk(), archive)).blocks
+        blocks = read_transcript(Disk(), archive).blocks
         said = [line["content"] for block in blocks for line in block.lines if kind_of(line) == "message"]
         assert len(said) == 120
         assert said[0].startswith("thing 0")

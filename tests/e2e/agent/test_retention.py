@@ -9,9 +9,8 @@ from pathlib import Path
 
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import FORGOTTEN
-from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import DisplayedMessage, FileKind, HistoryEntry, Job, NoteChange
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
@@ -41,7 +40,7 @@ def at(parlour: InProcessGateway, moment: datetime) -> RetentionJob:
 
 def messages(home: Path) -> Sequence[object]:
     """Return what Ann's transcript says, oldest first."""
-    blocks = read_all(SegmentChain(Disk(), transcript_file(home))).blocks
+    blocks = read_transcript(Disk(), transcript_file(home)).blocks
     return [line["content"] for block in blocks for line in block.lines if line.get("role")]
 
 

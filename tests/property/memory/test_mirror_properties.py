@@ -19,8 +19,8 @@ from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import transcript_of_archive
 from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFileWriter
+from agent.memory.storage.transcript_files import transcript_of_archive
 from agent.memory.storage.transcript_lines import decode, decode_lines
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord

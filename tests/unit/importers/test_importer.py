@@ -20,10 +20,9 @@ from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain, transcript_of_archive
 from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.memory.storage.transcript_files import read_transcript, transcript_of_archive
 from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.store.sql_store import SqlStore
 from tests.fakes import other_bots
@@ -101,7 +100,7 @@ class ImportScene:
         """Return what is said in each transcript of the scope."""
         found = []
         for path in sorted((self.home / scope / "sessions").glob("*.jsonl")):
-            lines = [line for block in read_all(SegmentChain(Disk(), path)).blocks for line in block.lines]
+            lines = [line for block in read_transcript(Disk(), path).blocks for line in block.lines]
             found.append([str(line["content"]) for line in lines if kind_of(line) == "message"])
         return sorted(found)
 

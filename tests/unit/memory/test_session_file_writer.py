@@ -17,14 +17,13 @@ import pytest
 from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain, segment_path, transcript_of_archive
 from agent.memory.storage.session_file_writer import (
     FileWritePolicy,
     SessionFileWriter,
     list_session_files,
     read_session_file,
 )
-from agent.memory.storage.transcript_reader import read_all
+from agent.memory.storage.transcript_files import read_head, read_transcript, segment_path, transcript_of_archive
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import MessageOutcome, TurnRecord
@@ -65,7 +64,7 @@ def archive(home: Path, turn: str = "new", transcript: str = TRANSCRIPT) -> Path
 
 def turns(path: Path) -> list[str]:
     """Return the turns that a file has."""
-    return [block.turn for block in read_all(SegmentChain(Disk(), path)).blocks]
+    return [block.turn for block in read_transcript(Disk(), path).blocks]
 
 
 def names(*numbers: int | str) -> list[str]:
@@ -191,7 +190,7 @@ async def test_a_record_without_an_end_gets_one(tmp_path: Path) -> None:
     records = FakeRecords(talk(1)[0])
     await records.append(pointer("p", 2))
     await mirror_of(tmp_path, records).close()
-    [_, block] = read_all(SegmentChain(Disk(), path_of(tmp_path))).blocks
+    [_, block] = read_transcript(Disk(), path_of(tmp_path)).blocks
     assert [line["kind"] for line in block.lines] == ["pointer", "end"]
 
 
@@ -230,7 +229,7 @@ async def test_new_archives_the_transcript_and_begins_another(tmp_path: Path) ->
     await mirror_of(tmp_path, records).close()
     assert turns(archive(tmp_path)) == names(0, 1, "new")
     assert turns(path_of(tmp_path)) == names(2)
-    assert SegmentChain(Disk(), path_of(tmp_path)).transcript == NEXT
+    assert read_head(Disk(), path_of(tmp_path))["transcript"] == NEXT
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2, 3, 4])
@@ -384,7 +383,7 @@ async def test_segments_of_an_earlier_release_are_removed(tmp_path: Path) -> Non
     path = path_of(tmp_path)
     for number in (1, 2):
         segment_path(path, TRANSCRIPT, number).write_bytes(build.encode(build.head_line(TRANSCRIPT, str(ANN), START)))
-    last = build.head_line(TRANSCRIPT, str(ANN), START, segment=2, base=900)
+    last = {**build.head_line(TRANSCRIPT, str(ANN), START), "segment": 2, "base": 900}
     path.write_bytes(build.encode(last) + (await records.transcripts.newest(SCOPE, ANN, 1))[0].body)
     records.commit(exchange(3, 6))
     await mirror_of(tmp_path, records).close()

@@ -13,9 +13,9 @@ import pytest
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.segments import archive_path, segment_path
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_adoption import adopt_transcripts
+from agent.memory.storage.transcript_files import archive_path, segment_path
 from gateway.events import SessionKey
 from gateway.ports import SessionRow, StoredTurn, TurnRecord
 from gateway.store.transcripts import SqlTranscripts
@@ -33,7 +33,7 @@ def path_of(home: Path, key: SessionKey = ANN, scope: str = SCOPE) -> Path:
 
 def head(transcript: str = TRANSCRIPT, key: SessionKey = ANN, *, minute: int = 0, **fields: int) -> bytes:
     """Return the first line of a file."""
-    return build.encode(build.head_line(transcript, str(key), START + timedelta(minutes=minute), **fields))
+    return build.encode({**build.head_line(transcript, str(key), START + timedelta(minutes=minute)), **fields})
 
 
 def body(record: TurnRecord) -> bytes:
