@@ -48,6 +48,10 @@ log = structlog.get_logger(__name__)
 _FIRST_PAUSE = 0.5  # seconds before a file that cannot be written is tried again
 _LONGEST_PAUSE = 30.0
 _LONGEST_HEAD = 8 * 1024
+_SYNC_PAUSE = 1.0  # seconds without a turn after which appended files are flushed to the disk
+_LONGEST_UNSYNCED = 5.0  # seconds, however many turns there are
+_UNSYNCED = timedelta(minutes=1)  # before the newest turn: a power cut may have shortened files of sessions used since
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 _KNOWN_FILES = 4_096  # whose length is known, so that their ends are not read again
 
 
@@ -145,6 +149,8 @@ class SessionFileWriter:
         self._policy = policy or FileWritePolicy()
         self._disk = disk or Disk()
         self._files: LRUCache[Path, _KnownFile] = LRUCache(_KNOWN_FILES)
+        self._unsynced: dict[Path, _TranscriptName] = {}  # appended to, and not flushed to the disk yet
+        self._sync_at = 0.0  # by the event loop's clock: when they are at the latest
         self._lock = asyncio.Lock()
         self._failing: _Failures = {}
         self._is_store_down = False
@@ -178,16 +184,20 @@ class SessionFileWriter:
         await self._transcripts.begin_mirror(name, is_whole=is_whole)
 
     async def run(self) -> None:
-        """Write until cancelled, beginning with the turns that the last run left."""
-        pause = 0.0
+        """Write until cancelled, beginning with what the last run has left and a power cut has shortened."""
+        pause, is_checked, clock = 0.0, not self._is_mirroring, asyncio.get_running_loop().time
         while True:
             is_clean = await self.flush()
+            is_checked = is_checked or (is_clean and await self._repair_ends())
             pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            if self._unsynced and clock() >= self._sync_at:
+                await self.sync()
             try:
                 # No commit tells of a file that became stale, or that an erasure could not write.
-                async with asyncio.timeout(pause or _LONGEST_PAUSE):
+                async with asyncio.timeout(pause or (_SYNC_PAUSE if self._unsynced else _LONGEST_PAUSE)):
                     await self._records.wait_unwritten()
             except TimeoutError:
+                await self.sync()
                 continue
             await asyncio.sleep(max(self._policy.wait.total_seconds(), pause))
 
@@ -287,8 +297,61 @@ class SessionFileWriter:
             await wait_for_thread(asyncio.to_thread(self._remove, paths))
 
     async def close(self) -> None:
-        """Flush."""
+        """Flush, to the disk too."""
         await self.flush()
+        await self.sync()
+
+    # -- power cuts --------------------------------------------------------------------------------
+
+    async def sync(self) -> None:
+        """Flush what was appended to the disk. A file for which that fails is written again, now or later."""
+        async with self._lock:
+            files = dict(self._unsynced)
+            if not files:
+                return
+            lost = await wait_for_thread(asyncio.to_thread(lambda: [path for path in files if not self._sync(path)]))
+            for path in files:
+                if path in lost:  # its cached bytes may not be on the disk, and another fsync would not tell
+                    try:
+                        self._files[path] = await self._rewrite(files[path], path)
+                    except (OSError, StoreUnavailable) as error:
+                        log.warning("session_files.cannot_sync", key=str(files[path].key), error=str(error))
+                        continue
+                self._unsynced.pop(path, None)
+            self._sync_at = asyncio.get_running_loop().time() + _LONGEST_UNSYNCED
+
+    def _sync(self, path: Path) -> bool:
+        try:
+            if self._disk.size(path) is not None:  # it may have been removed, or have become an archive
+                self._disk.append(path, b"")
+        except OSError:
+            return False
+        return True
+
+    async def _repair_ends(self) -> bool:
+        """Write the files again that are not what was written, of the sessions used last; return False if it cannot."""
+        try:
+            used = [(row.used_at or row.created_at, row) for row in await self._records.sessions()]
+            since = max((at for at, _ in used), default=_LONG_AGO) - _UNSYNCED
+            for row in (row for at, row in used if at >= since):
+                async with self._lock:
+                    await self._repair_end(_TranscriptName(row.scope, row.key, row.transcript))
+        except (OSError, ValueError, StoreUnavailable) as error:
+            log.warning("session_files.cannot_check", error=str(error))
+            return False
+        return True
+
+    async def _repair_end(self, transcript: _TranscriptName) -> None:
+        extent = await self._transcripts.extent(transcript.scope, transcript.key, transcript.id)
+        if not extent.size or extent.first_at is None:
+            return
+        path = await self._place(transcript, extent)
+        if path in self._files:  # written since the start
+            return
+        match = partial(self._matching_size, path, transcript, extent, extent.first_at)
+        if await wait_for_thread(asyncio.to_thread(match)) is None:
+            self._files[path] = await self._rewrite(transcript, path)
+            log.info("session_files.end_restored", key=str(transcript.key))
 
     # -- draining ----------------------------------------------------------------------------------
 
@@ -367,8 +430,7 @@ class SessionFileWriter:
                     if each.archive is not None:
                         await wait_for_thread(asyncio.to_thread(self._rename, each.path, each.archive))
                 elif each.data:
-                    file = _KnownFile(each.transcript.id, each.size + len(each.data), each.seqs[-1])
-                    self._files[each.path] = file
+                    self._note_appended(each)
             except (OSError, ValueError) as error:
                 self._files.pop(each.path, None)
                 failed[each.transcript.session] = _reason(error)
@@ -376,7 +438,14 @@ class SessionFileWriter:
                 done += each.seqs
                 if each.archive is not None:
                     self._files.pop(each.path, None)
+                    self._unsynced.pop(each.path, None)
         return done
+
+    def _note_appended(self, each: _FileAppend) -> None:
+        self._files[each.path] = _KnownFile(each.transcript.id, each.size + len(each.data), each.seqs[-1])
+        if not self._unsynced:
+            self._sync_at = asyncio.get_running_loop().time() + _LONGEST_UNSYNCED
+        self._unsynced[each.path] = each.transcript
 
     async def _open(self, transcript: _TranscriptName, first: StoredRecord) -> tuple[Path, _KnownFile]:
         """Return the file that *transcript* is in, and its content, which is all before the record *first*."""
@@ -517,6 +586,7 @@ class SessionFileWriter:
 
     def _rename(self, path: Path, archive: Path) -> None:
         if self._disk.size(path) is not None:
+            self._disk.append(path, b"")  # durable, as its name is then
             self._disk.rename(path, archive)
 
     def _remove_mirror(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -43,6 +43,7 @@ from tests.fakes.memory import (
     talk,
     turn_name,
 )
+from tests.fakes.power_cut import PowerCut
 
 BOB = SessionKey("telegram", "43")
 BOBS_SCOPE = "people/telegram%3a43"
@@ -930,3 +931,89 @@ async def test_a_cancelled_flush_finishes_what_its_thread_began(tmp_path: Path) 
     await asyncio.wait([flushing])
     await mirror.close()
     assert turns(path_of(tmp_path)) == names(0, 1, 2)
+
+
+# -- power cuts ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PowerCut]:
+    """Return the disk below the home."""
+    cut = PowerCut(tmp_path, monkeypatch)
+    yield cut
+    cut.close()
+
+
+async def test_files_are_durable_once_nobody_writes(tmp_path: Path, clock: VirtualClock, power: PowerCut) -> None:
+    """A second after the last turn, a power cut leaves every file as it is; a close does the same at once."""
+    records = FakeRecords(*talk(2))
+    mirror = mirror_of(tmp_path, records)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(mirror.run())
+        await asyncio.sleep(0.5)
+        assert turns(path_of(tmp_path)) == names(0, 1)
+        assert power.image() != power.now()
+        await asyncio.sleep(1)
+        assert power.image() == power.now()
+        running.cancel()
+    records.commit(exchange(2, 4))
+    await mirror.close()
+    assert power.image() == power.now()
+
+
+async def test_a_file_is_durable_soon_although_turns_never_cease(
+    tmp_path: Path, clock: VirtualClock, power: PowerCut
+) -> None:
+    """A busy chat keeps nobody's turns from the disk for more than a few seconds."""
+    records = FakeRecords(exchange(0, 0, **BOBS, name="bobs"))
+    mirror = mirror_of(tmp_path, records)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(mirror.run())
+        for n in range(20):
+            records.commit(exchange(n, 2 * n))
+            await asyncio.sleep(0.4)
+        bobs = path_of(tmp_path, BOBS_SCOPE, BOB)
+        tree: Any = power.image()
+        for part in bobs.relative_to(tmp_path).parts:
+            tree = tree[part]
+        assert tree == bobs.read_bytes()
+        running.cancel()
+
+
+async def test_an_archive_is_durable_with_its_name(tmp_path: Path, power: PowerCut) -> None:
+    """/new renames a file that a power cut then leaves whole."""
+    records = FakeRecords(*talk(2))
+    mirror = mirror_of(tmp_path, records)
+    await mirror.flush()
+    records.commit(command("new", new=NEXT))
+    await mirror.flush()
+    assert archive(tmp_path).exists()
+    assert power.image() == power.now()
+
+
+async def test_a_file_that_a_power_cut_has_shortened_is_written_again(tmp_path: Path, clock: VirtualClock) -> None:
+    """At the next start, without another turn; a file of before that is whole stays as it is."""
+    records = FakeRecords(*talk(3), exchange(0, 0, **BOBS, name="bobs"))
+    await mirror_of(tmp_path, records).close()
+    whole = path_of(tmp_path).read_bytes()
+    path_of(tmp_path).write_bytes(whole[:-40])
+    bobs = path_of(tmp_path, BOBS_SCOPE, BOB).stat().st_ino
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(mirror_of(tmp_path, records).run())
+        await asyncio.sleep(1)
+        running.cancel()
+    assert path_of(tmp_path).read_bytes() == whole
+    assert path_of(tmp_path, BOBS_SCOPE, BOB).stat().st_ino == bobs
+
+
+async def test_a_file_whose_sync_fails_is_written_again(tmp_path: Path) -> None:
+    """Its cached bytes may be lost, and the next fsync would not tell."""
+    records = FakeRecords(*talk(2))
+    disk = FaultyDisk(error=OSError(errno.EIO, "lost"), only="sessions")
+    mirror = mirror_of(tmp_path, records, disk)
+    await mirror.flush()
+    before = path_of(tmp_path).stat().st_ino
+    disk.at = disk.count + 1  # after the file is opened
+    await mirror.sync()
+    assert path_of(tmp_path).stat().st_ino != before
+    assert turns(path_of(tmp_path)) == names(0, 1)
