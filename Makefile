@@ -104,7 +104,7 @@ faults: install-dev
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before reply_lost
 	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before --unclean-stops 2
-	$(BIN)/python -m tests.faults --stage pairing claim cap alert question reminder
+	$(BIN)/python -m tests.faults --stage pairing claim cap alert remember correct undo new erase link unlink hand question reminder
 
 # A failure prints a line with the example that failed, for a test of its own.
 fuzz: install-dev

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from tests.faults.access_plots import PLOTS as ACCESS_PLOTS
 from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary
+from tests.faults.memory_plots import MEMORY_PLOTS
 from tests.faults.platforms import PLATFORMS
 from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_order import CHANNEL
@@ -33,7 +34,7 @@ from tests.faults.scenario import FaultCase
 from tests.faults.shim import ShimMode
 from tests.faults.tool_plots import TOOL_PLOTS
 
-PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
+PLOTS = {**ACCESS_PLOTS, **MEMORY_PLOTS, **TOOL_PLOTS}
 LOST = "reply_lost"  # the platform's fault, not ours: done, and never told
 _OURS = {mode.name.lower(): mode for mode in ShimMode if mode is not ShimMode.COUNT}
 

@@ -35,6 +35,7 @@ class AccessPlot(ABC):
     owner: ClassVar[str] = ""  # of the relay, by the settings; then nobody else is let in
     dies_first: ClassVar[bool] = False  # a life before is killed once it began, and the next one's start is counted too
     turns: ClassVar[int] = 0  # PERSON_TURNS_PER_10_MIN
+    settles: ClassVar[bool] = False  # its background jobs belong to it, and the files of the mirror
     hours: int | None = None  # that the gateway's clock is ahead, if it can be moved: an hour at each `later`
     line: ChildConnection  # to the life that is led
 

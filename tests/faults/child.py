@@ -74,6 +74,7 @@ def settings_of(order: ProcessOrder) -> Settings:
         "agent": {"shutdown_grace_seconds": order.grace, "merge": order.merge},
         "owners": (f"{CHANNEL}:{order.owner}",) if order.owner else (),
         "caps": {"person_turns_per_10_min": order.turns},
+        "store": {"url": order.database},
         "delivery": {"once": "strict" if order.is_strict else "marked"},
     }
     return Settings.model_validate(values)
@@ -171,11 +172,15 @@ class GatewayChild:
     async def _obey(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
             what = json.loads(line)
-            if what in ("arm", "finish"):
+            if what in ("arm", "settle", "finish"):
                 await self._wait_idle()
+                if what == "settle" or self._order.settles:
+                    await self._wait_settled()
             if what == "arm":
                 self._arm()
                 self._tell(armed=True)
+            elif what == "settle":
+                self._tell(settled=True)
             elif what == "later":
                 await self._move_clock()
             elif what == "code":
@@ -201,6 +206,20 @@ class GatewayChild:
                 if not (depth["queued"] or depth["undelivered"] or depth["unwritten"]):
                     return
             await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _wait_settled(self) -> None:
+        """Return when no background job is due, and the mirror is written."""
+        assert self._app is not None
+        app = self._app
+        while True:
+            kinds = {each.kind for each in await app.store.jobs.count()}
+            jobs = [each for kind in kinds for each in await app.store.jobs.pending_of(kind)]
+            if not any(each.due_at <= self._now() for each in jobs):
+                break
+            await asyncio.sleep(_LOOK_AGAIN)
+        await self._wait_idle()
+        for scope in await app.store.documents.scopes():
+            await app.document_files.settle(scope)
 
     async def _refill(self) -> None:
         """Make room again a moment after the disk was full."""

@@ -8,10 +8,16 @@ import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.fakes.openai_server import FakeOpenAI, open_server
+from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.relay import open_relay
 from tests.faults.access_plots import AccessPlot
+from tests.faults.explorer.gateway_team import DatabaseProxy
 from tests.faults.process_order import ProcessOrder
 from tests.faults.process_pool import ChildConnection, ForkServer, open_line
 from tests.faults.shim import ShimMode
@@ -35,9 +41,16 @@ class PlotOutcome:
 
 
 class PlotRun:
-    """Plays one plot on a fresh home, killed before call number *at*; 0 = never."""
+    """Plays one plot on a fresh home, killed before call number *at*; 0 = never.
 
-    def __init__(self, zygote: ForkServer, plot: type[AccessPlot], at: int = 0) -> None:
+    With *server* its database is used, empty, over a connection that the shim sees: a kill comes before each statement.
+    """
+
+    def __init__(
+        self, zygote: ForkServer, plot: type[AccessPlot], at: int = 0, server: PostgresServer | None = None
+    ) -> None:
+        self._server = server
+        self._database = ""
         self._zygote = zygote
         self._plot = plot
         self._folder = zygote.new_folder()
@@ -45,6 +58,14 @@ class PlotRun:
 
     async def run(self) -> PlotOutcome:
         """Play until a life ends well, and look at what is left."""
+        if self._server is None:
+            return await self._run()
+        await asyncio.to_thread(self._server.empty)
+        found = {name: str(value) for name, value in conninfo_to_dict(self._server.url).items()}
+        async with DatabaseProxy(self._folder, found).serve_loopback() as self._database:
+            return await self._run()
+
+    async def _run(self) -> PlotOutcome:
         ending = self._ending
         async with open_relay() as relay, open_server(self._plot.answer) as model:
             plot = self._plot(relay, self._folder / "root")
@@ -57,7 +78,7 @@ class PlotRun:
             report = self._folder / "report"
             ending.struck = report.read_text().strip() if report.exists() else ""
             if is_done:
-                with closing(sqlite3.connect(self._folder / "root" / "home" / "journal.db")) as journal:
+                with closing(self._connect()) as journal:
                     ending.wrong += plot.wrong(journal, len(model.bodies))
             else:
                 ending.wrong.append("never came to rest")
@@ -66,6 +87,11 @@ class PlotRun:
         else:
             shutil.rmtree(self._folder)
         return ending
+
+    def _connect(self) -> Any:
+        if self._server is None:
+            return sqlite3.connect(self._folder / "root" / "home" / "journal.db")
+        return psycopg.connect(self._server.url)
 
     def _order(self, plot: AccessPlot, model: FakeOpenAI) -> ProcessOrder:
         order = ProcessOrder(
@@ -77,6 +103,8 @@ class PlotRun:
             owner=plot.owner,
             turns=plot.turns,
             hours=plot.hours,
+            database=self._database,
+            settles=plot.settles,
             is_later=not plot.dies_first,
             whole_life=plot.dies_first and self._ending.lives == 1,
         )
@@ -127,9 +155,9 @@ class PlotRun:
         return bool(news) and (await line.wait("exit"))["exit"] == 0
 
 
-async def points_of(zygote: ForkServer, plot: type[AccessPlot]) -> list[str]:
+async def points_of(zygote: ForkServer, plot: type[AccessPlot], server: PostgresServer | None = None) -> list[str]:
     """Play *plot* undisturbed; return the calls it makes. Raises AssertionError when even that goes wrong."""
-    ending = await PlotRun(zygote, plot).run()
+    ending = await PlotRun(zygote, plot, server=server).run()
     assert not ending.wrong, str(ending)
     return ending.points
 
@@ -140,14 +168,18 @@ async def play_plot(
     points: Collection[int],
     *,
     at_once: int,
+    server: PostgresServer | None = None,
     record: Callable[[int, str], None] = lambda _number, _wrong: None,
 ) -> list[PlotOutcome]:
-    """Play *plot* killed at each of *points*, so many at once; *record* is called with each and what is wrong there."""
-    slots = asyncio.Semaphore(at_once)
+    """Play *plot* killed at each of *points*, so many at once; *record* is called with each and what is wrong there.
+
+    On a *server* they are played one after the other, since each empties its database.
+    """
+    slots = asyncio.Semaphore(at_once if server is None else 1)
 
     async def play(at: int) -> PlotOutcome:
         async with slots:
-            outcome = await PlotRun(zygote, plot, at).run()
+            outcome = await PlotRun(zygote, plot, at, server).run()
         record(at, str(outcome) if outcome.wrong else "")
         return outcome
 

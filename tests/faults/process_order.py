@@ -37,6 +37,8 @@ class ProcessOrder:
     owner: str = ""  # of the relay: who alone may write, and decides
     turns: int | None = 0  # that a person may take in ten minutes; 0 = any (ann writes in 25 chats), None = the usual
     hours: int | None = None  # that the clock is ahead; `later` moves it on by one. None = the machine's clock
+    database: str = ""  # `store.url`; "" = SQLite
+    settles: bool = False  # before it is finished, background jobs are done and the mirror is written
     sabotage: str = ""  # which promise this gateway breaks (sabotage.py), to see that it is noticed
 
     def to_json(self) -> str:

@@ -54,6 +54,20 @@ class DatabaseProxy:
             self.cut()
             await asyncio.gather(*self._open, return_exceptions=True)
 
+    @asynccontextmanager
+    async def serve_loopback(self) -> AsyncIterator[str]:
+        """Listen on a port of this machine until the block ends; yield what `store.url` is to be."""
+        self.heal()
+        server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        plain = "sslmode=disable&gssencmode=disable"
+        try:
+            yield f"postgresql://{self.server['user']}@127.0.0.1:{port}/{self.server['dbname']}?{plain}"
+        finally:
+            server.close()
+            self.cut()
+            await asyncio.gather(*self._open, return_exceptions=True)
+
     def stall(self) -> None:
         """Let nothing through until `heal`; connections stay."""
         self._flows.clear()
