@@ -163,7 +163,7 @@ def append_commits(repo: Repo, commits: Sequence[RepositoryCommit]) -> None:
         objects += _build_objects(each, after)
         after = objects[-1].id
     folder = Path(repo.controldir())
-    if len(commits) > _LOOSE:
+    if len(commits) > (_LOOSE if newest else 1):  # a repository that begins is one file, not several a commit
         repo.object_store.add_objects([(one, None) for one in {one.id: one for one in objects}.values()])
     else:
         for one in objects:

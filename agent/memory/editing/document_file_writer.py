@@ -46,6 +46,7 @@ _LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
 _KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
 _LAST_SECONDS = 3.0  # of a stop; debts are durable, and the next start pays the rest
 _LAST_FLUSHES = 3  # one for a file that was exchanged, one for its next text, one for what came out
+_AT_ONCE = 4  # scopes that are written at once, and leave threads to turns
 _TRIES = 20  # of a compare-and-set
 _COMMITTED = 256  # changes in one visit of a thread
 
@@ -214,16 +215,20 @@ class DocumentFileWriter:
         try:
             stale = [each for each in await self._documents.stale_paths(scope) if _is_ours(each)]
             waiting = self._unsettled if scope is None else self._unsettled & {scope}
-            for each in dict.fromkeys([*(file.scope for file in stale), *sorted(waiting)]):
-                outage = self._failing.get(each)
-                if scope is None and outage is not None and now < outage.until:
-                    continue
-                try:
-                    await self._write_scope(each, [file for file in stale if file.scope == each])
-                except (OSError, ValueError) as error:
-                    self._note_outage(each, error)
-                else:
-                    self._note_success(each)
+            debts: dict[str, list[StalePath]] = {}
+            for file in stale:
+                debts.setdefault(file.scope, []).append(file)
+            debts |= {each: [] for each in sorted(waiting) if each not in debts}
+            for each, outage in self._failing.items():
+                if scope is None and now < outage.until:
+                    debts.pop(each, None)
+            # Each waits for the disk several times: some at once share its syncs and the store's transactions.
+            scopes = list(debts)
+            for start in range(0, len(scopes), _AT_ONCE):
+                paying = [self._pay(each, debts[each]) for each in scopes[start : start + _AT_ONCE]]
+                results = await asyncio.gather(*paying, return_exceptions=True)
+                if error := next((each for each in results if each is not None), None):
+                    raise error
         except StoreUnavailable:
             if not self._is_store_down:
                 log.warning("document_files.store_down")
@@ -301,6 +306,14 @@ class DocumentFileWriter:
 
     # -- a scope -----------------------------------------------------------------------------------
 
+    async def _pay(self, scope: str, stale: Sequence[StalePath]) -> None:
+        try:
+            await self._write_scope(scope, stale)
+        except (OSError, ValueError) as error:
+            self._note_outage(scope, error)
+        else:
+            self._note_success(scope)
+
     async def _write_scope(self, scope: str, stale: Sequence[StalePath]) -> None:
         """Write the files of *scope*, and pay its debts *stale*, which were read before its documents are."""
         async with self._locks.hold(scope):
@@ -326,8 +339,7 @@ class DocumentFileWriter:
             if is_anew:
                 await wait_for_thread(asyncio.to_thread(self._remove_unreadable, scope))
             await self._commit(scope, is_anew=is_anew)
-            for file in owed:
-                await self._documents.drop_stale_path(file)
+            await asyncio.gather(*map(self._documents.drop_stale_path, owed))  # in one transaction
 
     async def _look_at(self, scope: str) -> Mapping[str, _FileLook]:
         """Look at the documents' files, and take over what was edited."""

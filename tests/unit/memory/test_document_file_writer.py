@@ -829,6 +829,7 @@ async def test_an_erasure_beside_a_flush_sets_no_repository_aside(
 async def test_a_damaged_repository_is_set_aside_and_made_again(scene: MirrorScene) -> None:
     """Every change is a commit again, under the name that it had."""
     await scene.change(TEA)
+    await scene.passes()
     await scene.change(TEA + DOG)
     await scene.passes()
     before = commits(scene)
