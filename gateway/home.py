@@ -42,7 +42,6 @@ class Home:
         self.downloads = path / "downloads"  # files that the terminal chat received
         self.backups = path / "backups"  # snapshots before migrations, and what a restore replaced
         self.restoring = path / ".restoring"  # while a restore swaps files; found later, the home is a mix of both
-        self.migrating = path / ".migrating"  # names the snapshot of a migration that has not ended
 
 
 def is_home(folder: Path) -> bool:

@@ -276,7 +276,6 @@ def _swap(home: Home, staging: Path) -> None:
         if not (has_settings and entry.name in FILE_NAMES):
             entry.rename(home.path / entry.name)
     sync_folder(home.path)
-    home.migrating.unlink(missing_ok=True)  # its snapshot was of the data that has gone
     accept_store(home.journal, datetime.now(UTC))  # transcripts may have turns that an earlier journal has lost
     home.restoring.unlink()
     sync_folder(home.path)

@@ -80,7 +80,6 @@ async def test_a_home_of_then_goes_on_today_and_back_again(old: Path) -> None:
         if name.endswith(".jsonl") and "/sessions/" in name:
             assert (old / name).read_bytes().startswith(was), "a transcript only grows"
 
-    # One for each schema since then.
     (snapshot,) = Home(old).backups.glob(f"before-schema-{int(before['schema']) + 1}-*.tar.gz")
     restore(snapshot, old, force=True)
     assert files(old) == before

@@ -128,15 +128,13 @@ def test_a_home_that_cannot_be_is_one_line(place: str) -> None:
 
 
 def test_newer_data_is_refused_with_the_command_that_goes_back(tmp_path: Path) -> None:
-    """A migration snapshots first and says so; the older program names that snapshot, and it restores."""
+    """One snapshot comes first, for all numbers in between; the older program names it, and it restores."""
     with open_home(tmp_path) as home:
         (home.path / "note.md").write_text("old")
 
-    def migrate(home: Home) -> None:
+    with open_home(tmp_path, schema=NEXT + 1) as home:
         (home.path / "note.md").write_text("new")
-
-    with open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}) as home:
-        assert home.schema.read_text() == f"{NEXT}\n"
+        assert home.schema.read_text() == f"{NEXT + 1}\n"
     with pytest.raises(SchemaTooNew) as refused, open_home(tmp_path):
         pass
     (snapshot,) = Home(tmp_path).backups.iterdir()
@@ -152,22 +150,14 @@ def test_a_journal_that_changes_is_a_home_that_changes() -> None:
     assert JOURNALS[SCHEMA] == VERSION
 
 
-def test_a_migration_that_was_cut_short_runs_again(tmp_path: Path) -> None:
-    """The number changes after the work, so that a crash in between repeats it; the snapshot is that of before."""
-    with open_home(tmp_path):
-        pass
-    runs: list[int] = []
-
-    def migrate(_: Home) -> None:
-        runs.append(1)
-        if len(runs) == 1:
-            raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="full"), open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}):
-        pass
-    with open_home(tmp_path, schema=NEXT, migrations={NEXT: migrate}):
-        assert len(runs) == 2
-        assert len(list(Home(tmp_path).backups.iterdir())) == 1
+def test_a_snapshot_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    """What the kill has left of the first one goes: it may be as large as the home."""
+    with open_home(tmp_path) as home:
+        home.backups.mkdir()
+        (home.backups / f".before-schema-{NEXT}-20261129T070000Z.tar.gz.k3y").write_bytes(b"half")
+    with open_home(tmp_path, schema=NEXT) as home:
+        (snapshot,) = home.backups.iterdir()
+    assert snapshot.name.startswith(f"before-schema-{NEXT}-")
 
 
 def test_a_schema_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -197,7 +187,7 @@ def test_snapshots_hold_no_secret(tmp_path: Path) -> None:
     with open_home(tmp_path) as home:
         home.secrets.mkdir()
         (home.secrets / "LLM__API_KEY").write_text("canary")
-    with open_home(tmp_path, schema=NEXT, migrations={NEXT: lambda _: None}) as home:
+    with open_home(tmp_path, schema=NEXT) as home:
         (snapshot,) = home.backups.iterdir()
         with tarfile.open(snapshot) as archive:
             assert not [name for name in archive.getnames() if "secrets" in name]
