@@ -122,12 +122,23 @@ class TranscriptStore(Protocol):
         """Return the number of changes and removals of stored turns in each transcript that had any."""
 
     async def rewrite(
-        self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None
+        self,
+        scope: str,
+        change: Callable[[bytes], bytes],
+        *,
+        keys: Collection[SessionKey] | None = None,
+        may_change: Callable[[bytes], bool] = lambda _: True,
     ) -> int:
         """Apply *change* to every line of *scope*, of each session in order; return the number of changed lines.
 
         Their transcripts are stale then. *change* runs in a thread, and again for a turn that was changed at the same
-        time. A line that it returns empty is removed.
+        time. A line that it returns empty is removed. Turns for whose lines *may_change* returns False are passed over.
+        """
+
+    async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
+        """Call *see* with the lines of each turn of *scope*, by session and seq, until it returns False.
+
+        It runs in a thread.
         """
 
     async def remove(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:

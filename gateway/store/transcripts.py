@@ -37,8 +37,9 @@ from gateway.text.json_lines import decode_lines
 _MOVED = 400  # turns that are given to another scope in one operation
 _NEWEST_MOVED = 64  # of each session, with the link itself
 _SLICE = 128  # turns read or changed in one operation
+_SCANNED = 512  # turns of a scope read in one operation
 _SUMMED = 1_024  # turns whose lengths are added in one operation
-_MOST_BYTES = 4 * 1024 * 1024  # of one answer of `newest`, `since` or `scan`, but for its last turn
+_MOST_BYTES = 4 * 1024 * 1024  # of turns read in one operation, but for the last of them
 _COLUMNS = "seq, turn, key, transcript, from_index, to_index, at, outcome, new_transcript, inbox, body"
 _OF_CHAT = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL")
 _ANCHOR = (
@@ -54,7 +55,6 @@ _NEXT = (
     "SELECT min(seq) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq > ? "
     "AND to_index > from_index AND body IS NOT NULL"
 )
-_SINCE = sql(_OF_CHAT, "AND transcript = ? AND seq >= ? ORDER BY seq")
 _AFTER = sql(_OF_CHAT, "AND transcript = ? AND seq > ? ORDER BY seq LIMIT ?")
 _SNAPSHOT = (
     "SELECT seq, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND snapshot IS NOT NULL "
@@ -75,9 +75,11 @@ _TRANSCRIPTS = (
     "SELECT transcript FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL "
     "GROUP BY transcript ORDER BY min(seq)"
 )
-_BEHIND = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND (key, seq) > (?, ?) AND body IS NOT NULL")
-_SCAN = sql(_BEHIND, "ORDER BY key, seq LIMIT ?")
-_SCAN_KEYS = sql(_BEHIND, "AND key", LISTED, "ORDER BY key, seq LIMIT ?")
+# One session, then those behind it: SQLite has no index for `(key, seq) > (?, ?)`.
+_REST = sql(_OF_CHAT, "AND seq > ? ORDER BY seq LIMIT ?")
+_LATER = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key > ? AND body IS NOT NULL")
+_LATER_ALL = sql(_LATER, "ORDER BY key, seq LIMIT ?")
+_LATER_KEYS = sql(_LATER, "AND key", LISTED, "ORDER BY key, seq LIMIT ?")
 _EACH_SESSION = (  # by a step in the index, not by all turns
     "WITH RECURSIVE each (key) AS (SELECT min(key) FROM record WHERE scope = ?1 UNION ALL "
     "SELECT (SELECT min(key) FROM record WHERE scope = ?1 AND key > each.key) FROM each WHERE each.key IS NOT NULL) "
@@ -183,7 +185,7 @@ class SqlTranscripts:
         """Return the turns from the last replay start on."""
         of_transcript = (quote(scope), write_key(key), transcript)
 
-        def read(database: Database) -> tuple[list[Any], int, bytes, dict[str, str]]:
+        def read(database: Database) -> tuple[list[Any], int, int | None, bytes, dict[str, str]]:
             replay_from, anchored = database.execute(_ANCHOR, of_transcript).fetchone() or (0, None)
             holder = database.execute(_HOLDER, (*of_transcript, replay_from)).fetchone()
             first, start, end = holder or (-(2**62), 0, 0)
@@ -193,22 +195,22 @@ class SqlTranscripts:
                 (first,) = database.execute(_NEXT, (*of_transcript, first)).fetchone()
             # With the turn that has set the start: it also says what is summarised.
             first = min((each for each in (first, anchored) if each is not None), default=-(2**62))
-            rows = database.execute(_SINCE, (*of_transcript, first)).fetchall()
+            rows = _slice(database.execute(_AFTER, (*of_transcript, first - 1, _SLICE)))
             earlier = database.execute(_SNAPSHOT, of_transcript).fetchone()
             digests = _snapshot_digests(bytes(earlier[1])) if earlier is not None else ()
             texts = read_texts(database, of_transcript[0], digests) if digests else {}
             if earlier is not None and earlier[0] >= first:
                 earlier = None
-            rows = [row for row in rows if row[0] == anchored or row[5] > replay_from or row[4] == row[5]]
-            return rows, replay_from, bytes(earlier[1]) if earlier is not None else b"", texts
+            return rows, replay_from, anchored, bytes(earlier[1]) if earlier is not None else b"", texts
 
-        rows, replay_from, snapshot, texts = await self._engine.writer.submit(read)
-        return StoredWindow(
-            turns=[_read(row) for row in rows],
-            replay_from=replay_from,
-            snapshot=snapshot,
-            texts=texts,
-        )
+        rows, replay_from, anchored, snapshot, texts = await self._engine.writer.submit(read)
+        turns: list[StoredTurn] = []
+        while rows:  # the rest of a long one in further operations: others do not wait for all of it
+            kept = (row for row in rows if row[0] == anchored or row[5] > replay_from or row[4] == row[5])
+            turns += map(_read, kept)
+            columns = (*of_transcript, rows[-1][0], _SLICE)
+            rows = await self._engine.writer.submit(partial(_read_slice, columns=columns)) if _is_full(rows) else []
+        return StoredWindow(turns=turns, replay_from=replay_from, snapshot=snapshot, texts=texts)
 
     async def newest(
         self, scope: str, key: SessionKey, limit: int, *, before: int | None = None, transcript: str = ""
@@ -243,7 +245,7 @@ class SqlTranscripts:
     async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
         """Return some turns behind *after*."""
         columns = (quote(scope), write_key(key), transcript, after, _SLICE)
-        found = await self._engine.writer.submit(lambda database: _slice(database.execute(_AFTER, columns)))
+        found = await self._engine.writer.submit(partial(_read_slice, columns=columns))
         return [_read(row) for row in found]
 
     async def find(self, scope: str, key: SessionKey, turn: str) -> StoredTurn | None:
@@ -262,15 +264,21 @@ class SqlTranscripts:
         self, scope: str, *, keys: Collection[SessionKey] | None = None, after: tuple[str, int] | None = None
     ) -> Sequence[StoredTurn]:
         """Return the turns behind *after*."""
+        return [_read(row) for row in await self._scan(scope, keys, after)]
+
+    async def _scan(
+        self, scope: str, keys: Collection[SessionKey] | None, after: tuple[str, int] | None
+    ) -> list[tuple[Any, ...]]:
+        column = quote(scope)
         key, seq = ("", 0) if after is None else (write_key(SessionKey.parse(after[0])), after[1])
-        start = (quote(scope), key, seq)
-        statement, columns = (
-            (_SCAN, start) if keys is None else (_SCAN_KEYS, (*start, write_json([write_key(each) for each in keys])))
-        )
-        found = await self._engine.writer.submit(
-            lambda database: _slice(database.execute(statement, (*columns, _SLICE)))
-        )
-        return [_read(row) for row in found]
+        only = () if keys is None else (write_json([write_key(each) for each in keys]),)
+
+        def read(database: Database) -> list[Any]:
+            found = _slice(database.execute(_REST, (column, key, seq, _SCANNED))) if key else []
+            later = _LATER_ALL if keys is None else _LATER_KEYS
+            return found or _slice(database.execute(later, (column, key, *only, _SCANNED)))
+
+        return await self._engine.writer.submit(read)
 
     async def sessions(self, scope: str) -> Mapping[SessionKey, int]:
         """Return the sessions of *scope* with their first turns."""
@@ -314,21 +322,38 @@ class SqlTranscripts:
         return {(read_key(key), transcript): count for key, transcript, count in found}
 
     async def rewrite(
-        self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None
+        self,
+        scope: str,
+        change: Callable[[bytes], bytes],
+        *,
+        keys: Collection[SessionKey] | None = None,
+        may_change: Callable[[bytes], bool] = lambda _: True,
     ) -> int:
         """Apply *change* to every line."""
+
+        def apply(rows: Sequence[tuple[Any, ...]]) -> Sequence[_ChangedTurn]:
+            return _changed([_read(row) for row in rows if may_change(bytes(row[-1]))], change)
+
         after: tuple[str, int] | None = None
         changed = 0
-        while turns := await self.scan(scope, keys=keys, after=after):
-            changes = await asyncio.to_thread(_changed, turns, change)
+        while rows := await self._scan(scope, keys, after):
+            changes = await asyncio.to_thread(apply, rows)
             if changes:
                 self._engine.may_have_stale = True
                 done = await self._engine.writer.submit(partial(_store_changes, scope=quote(scope), changes=changes))
                 changed += sum(each.lines for each in done)
                 if len(done) != len(changes):
                     continue  # a turn was changed at the same time: this slice is read again
-            after = (str(turns[-1].key), turns[-1].seq)
+            after = _place(rows[-1])
         return changed
+
+    async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
+        """Call *see* with the lines of every turn."""
+        after: tuple[str, int] | None = None
+        while rows := await self._scan(scope, None, after):
+            if not await asyncio.to_thread(lambda rows: all(see(bytes(row[-1])) for row in rows), rows):
+                return
+            after = _place(rows[-1])
 
     async def remove(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
         """Remove turns."""
@@ -515,6 +540,20 @@ def _slice(result: QueryResult) -> list[Any]:
             break
     result.close()
     return rows
+
+
+def _read_slice(database: Database, columns: Sequence[Any]) -> list[Any]:
+    return _slice(database.execute(_AFTER, columns))
+
+
+def _is_full(rows: Sequence[Any]) -> bool:
+    """Return True if more rows may follow a slice."""
+    return len(rows) == _SLICE or sum(len(row[-1]) for row in rows) >= _MOST_BYTES
+
+
+def _place(row: Sequence[Any]) -> tuple[str, int]:
+    """Return what a scan goes on behind."""
+    return str(read_key(row[2])), row[0]
 
 
 def _read(columns: tuple[Any, ...]) -> StoredTurn:

@@ -25,7 +25,7 @@ _CHAT, _SCOPE = SessionKey("pocket", "long"), "people/pocket%3aann"
 
 
 async def measure() -> None:
-    """Print a preview with a few matches, and one without."""
+    """Print a preview with a few matches, one without, and one with a match in each turn."""
     with tempfile.TemporaryDirectory(prefix="parlour-forget-") as folder:
         home = Path(folder) / "home"
         await asyncio.to_thread(home.mkdir, 0o700)
@@ -37,7 +37,7 @@ async def measure() -> None:
             await store.close()
         async with gateway(home=home, model=InstantModel()) as bench:
             calm = [await _say(bench) for _ in range(CALM)]
-            for words in ("number 4242", "Istanbul"):
+            for words in ("number 4242", "Istanbul", "number"):
                 meter, beside = ProcessMeter(), []
                 preview = asyncio.create_task(bench.channel.ask("here", f"/forget {words}"))
                 while not preview.done():

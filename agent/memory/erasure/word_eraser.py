@@ -18,6 +18,7 @@ from agent.memory.erasure.scope_files import ErasureStorage, clear_workspace_fil
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
+    is_erasable,
     matching_entries,
     matching_excerpt,
     without_entries,
@@ -164,15 +165,18 @@ class WordEraser:
         count = 0
         is_allowed = _message_filter(requester, turn)
 
-        def look(raw: bytes) -> bytes:
+        def see(lines: bytes) -> bool:
             nonlocal count
-            if without_words(raw, pattern, is_allowed) != raw:
-                count += 1
-                if len(messages) < _MOST_EXAMPLES:
-                    messages.append(matching_excerpt(decode(raw), pattern))
-            return raw
+            if pattern.may_be_in_lines(lines):
+                each_line = (raw + b"\n" for raw in lines.split(b"\n")[:-1])
+                found = [raw for raw in each_line if is_erasable(raw, pattern, is_allowed)]
+                count += len(found)
+                messages.extend(
+                    matching_excerpt(decode(raw), pattern) for raw in found[: _MOST_EXAMPLES - len(messages)]
+                )
+            return True
 
-        await self._storage.transcripts.redact(scope, look)
+        await self._storage.transcripts.visit(scope, see)
         result = WordErasureResult(
             remembered=len(remembered), summaries=len(summaries), messages=count, files=len(files), others=others
         )
@@ -183,6 +187,12 @@ class WordEraser:
     async def near_words(self, scope: str, pattern: ErasurePattern) -> list[str]:
         """Return words of *scope* that are spelled like those of a request that matches nothing."""
         vocabulary: set[str] = set()
+        lengths = [len(each) for each in pattern.matcher.words]
+
+        def has_near_length(word: str) -> bool:
+            return len(word) >= SHORTEST and any(
+                2 * min(len(word), each) >= _NEARNESS * (len(word) + each) for each in lengths
+            )
 
         seen: set[str] = set()  # pieces of texts between blanks, most of which are seen again and again
 
@@ -193,19 +203,19 @@ class WordEraser:
                     seen.clear()
                 seen.update(pieces)
                 found = words(" ".join(pieces)) if pieces else ()
-                vocabulary.update(each for each in found if len(each) >= SHORTEST and not is_unspaced(each))
+                vocabulary.update(each for each in found if has_near_length(each) and not is_unspaced(each))
 
-        def look(raw: bytes) -> bytes:
-            line = decode(raw) or {}
-            if kind_of(line) == "message" and line.get("role") in ("user", "assistant"):
-                note(line.get("content"))
-            return raw
+        def see(lines: bytes) -> bool:
+            for line in (decode(raw) for raw in lines.split(b"\n") if b'"content"' in raw):
+                if line and kind_of(line) == "message" and line.get("role") in ("user", "assistant"):
+                    note(line.get("content"))
+            return len(vocabulary) < _MOST_WORDS
 
         for name in DOCUMENTS:
             note((await self._storage.documents.read(scope, name)).text)
         for entry in await self._storage.history.after(scope):
             note(entry.content)
-        await self._storage.transcripts.redact(scope, look)
+        await self._storage.transcripts.visit(scope, see)
 
         def find() -> list[str]:
             near = (get_close_matches(each, vocabulary, n=2, cutoff=_NEARNESS) for each in pattern.matcher.words)
@@ -327,7 +337,7 @@ class WordEraser:
             return without_words(raw, pattern, is_allowed, whole=whole)
 
         await remove_matching(self._storage.files, scope, pattern, FileKind.RESULT)
-        return await self._storage.transcripts.redact(scope, change)
+        return await self._storage.transcripts.redact(scope, change, may_change=pattern.may_be_in_lines)
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Have conversations of the scope take a new snapshot at their next turn, and an unfinished Dream begin again.

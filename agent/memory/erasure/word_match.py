@@ -72,12 +72,12 @@ class ErasurePattern:
             for each in extract_texts(data)
         )
 
-    def may_be_in_line(self, raw: bytes) -> bool:
-        """Return False if no text of a transcript line, as stored, contains the words. A quick look: True may be wrong.
+    def may_be_in_lines(self, raw: bytes) -> bool:
+        """Return False if no text of transcript lines, as stored, contains the words. A quick look: True may be wrong.
 
         Texts of programs are always searched, because they may have the words escaped or in base64.
         """
-        return not self.request or self.is_deep or b'"tool' in raw or self.matcher.may_be_in_line(raw)
+        return not self.request or self.is_deep or b'"tool' in raw or self.matcher.may_be_in_lines(raw)
 
     def _is_in(self, text: str) -> bool:
         return not self.request or self.matcher.is_in(text)
@@ -114,7 +114,7 @@ def without_entries(
     kept = []
     count = 0
     for entry in parse(text):
-        if not _is_erasable(entry, pattern, is_allowed):
+        if not _is_entry_erasable(entry, pattern, is_allowed):
             kept.append(entry)
             continue
         count += 1
@@ -127,10 +127,10 @@ def matching_entries(
     text: str, pattern: ErasurePattern, is_allowed: Callable[[str], bool] = lambda _: True
 ) -> list[str]:
     """Return the entries that `without_entries` removes."""
-    return [entry.raw for entry in parse(text) if _is_erasable(entry, pattern, is_allowed)]
+    return [entry.raw for entry in parse(text) if _is_entry_erasable(entry, pattern, is_allowed)]
 
 
-def _is_erasable(entry: MemoryEntry, pattern: ErasurePattern, is_allowed: Callable[[str], bool]) -> bool:
+def _is_entry_erasable(entry: MemoryEntry, pattern: ErasurePattern, is_allowed: Callable[[str], bool]) -> bool:
     return pattern.in_text(entry.raw) and all(is_allowed(line) for line in entry.raw.splitlines() if line.strip())
 
 
@@ -172,7 +172,7 @@ def without_words(
     With *whole*, the files, quotes and thinking of a matching line are removed too. An unreadable line that contains
     the words becomes blank.
     """
-    is_searched = pattern.may_be_in_line(raw)
+    is_searched = pattern.may_be_in_lines(raw)
     if not is_searched and b'"by"' not in raw:
         return raw
     line = decode(raw)
@@ -193,6 +193,21 @@ def clear_line(line: Line, pattern: ErasurePattern, is_allowed: Callable[[Line],
     if not is_allowed(line) or not pattern.in_any({n: value for n, value in line.items() if n not in _ID_FIELDS}):
         return line
     return _blank_line(line, pattern, whole=whole)
+
+
+def is_erasable(raw: bytes, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]) -> bool:
+    """Return True if `without_words` changes a transcript line."""
+    is_searched = pattern.may_be_in_lines(raw)
+    line = decode(raw) if is_searched or b'"by"' in raw else None
+    if line is None:
+        return is_searched and without_words(raw, pattern, is_allowed) != raw
+    if not is_allowed(line) or not is_searched:
+        return False
+    texts = [line.get(name) for name in _TEXT_FIELDS.get(kind_of(line), ())]
+    found = _line_pattern(line, pattern)
+    if any(text != FORGOTTEN and found.in_any(text) for text in texts):
+        return True
+    return without_words(raw, pattern, lambda _: True) != raw  # another field has the words, or none
 
 
 def _line_pattern(line: Line, pattern: ErasurePattern) -> ErasurePattern:

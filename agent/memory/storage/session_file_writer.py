@@ -254,16 +254,27 @@ class SessionFileWriter:
             yield
 
     async def redact(
-        self, scope: str, change: Callable[[bytes], bytes], *, keys: Collection[SessionKey] | None = None
+        self,
+        scope: str,
+        change: Callable[[bytes], bytes],
+        *,
+        keys: Collection[SessionKey] | None = None,
+        may_change: Callable[[bytes], bool] = lambda _: True,
     ) -> int:
         """Apply *change* to every line of *scope*, and write its files again; return the number of changed lines.
+
+        Turns for whose lines *may_change* returns False are passed over.
 
         Raises OSError when a file could not be written, and StoreUnavailable; the lines are changed then, and it is
         retried.
         """
-        changed = await self._transcripts.rewrite(scope, change, keys=keys)
+        changed = await self._transcripts.rewrite(scope, change, keys=keys, may_change=may_change)
         await self.write_scope(scope)  # also where a run that was killed, or a link, has left stale files
         return changed
+
+    async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
+        """Call *see* with the lines of each turn of *scope* until it returns False. It runs in a thread."""
+        await self._transcripts.visit(scope, see)
 
     async def remove_turns(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
         """Remove the turns of *scope*, or of some sessions of it, with their files; return their number.

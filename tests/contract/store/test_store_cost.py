@@ -72,7 +72,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     assert _scans(tmp_path / FILE, statements) == []
 
 
-@pytest.mark.parametrize("read", ["window", "empty window", "messages", "find", "newest", "since"])
+@pytest.mark.parametrize("read", ["window", "empty window", "messages", "find", "newest", "since", "scan"])
 async def test_reading_the_end_of_a_chat_does_not_read_its_beginning(tmp_path: Path, read: str) -> None:
     """What the next prompt and the next summary need takes the same steps after 20 turns and after 600."""
     steps: list[int] = []
@@ -92,6 +92,7 @@ async def test_reading_the_end_of_a_chat_does_not_read_its_beginning(tmp_path: P
             "find": partial(store.transcripts.find, SCOPE, TALKER, turn),
             "newest": partial(store.transcripts.newest, SCOPE, TALKER, 3),
             "since": partial(store.transcripts.since, SCOPE, TALKER, TRANSCRIPT, count - 3),
+            "scan": partial(store.transcripts.scan, SCOPE, after=(str(TALKER), count - 3)),
         }
         taken = 0
 

@@ -319,6 +319,58 @@ async def test_a_scan_goes_by_session_and_number(store: Store) -> None:
 # -- changes -------------------------------------------------------------------------------------------
 
 
+async def test_every_turn_is_visited_until_enough_was_seen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of a scan, across sessions and slices; no turn is read twice, and none after False."""
+    monkeypatch.setattr(statements, "_SCANNED", 2)
+    await commit(store, *talk(5))
+    thread = [turn_of(each, turn=f"thread{n}") for n, each in enumerate(talk(3))]
+    await store.transcripts.adopt(SCOPE, THREAD, thread)
+    expected = [each.body for key in (ANN, THREAD) for each in await all_of(store, key=key)]
+    assert len(expected) == 8
+    assert await visited(store.transcripts, SCOPE) == expected
+    seen: list[bytes] = []
+
+    def see(lines: bytes) -> bool:
+        seen.append(lines)
+        return len(seen) < 3
+
+    await store.transcripts.visit(SCOPE, see)
+    assert seen == expected[:3]
+
+
+async def test_turns_that_cannot_change_are_passed_over(store: Store) -> None:
+    """Their lines are not looked at one by one; those of the others are."""
+    await commit(store, *talk(4))
+    looked: list[bytes] = []
+
+    def change(raw: bytes) -> bytes:
+        looked.append(raw)
+        return raw.replace(b"question 2", b"another")
+
+    assert await store.transcripts.rewrite(SCOPE, change, may_change=lambda lines: b"question 2" in lines) == 1
+    assert {turn for turn in map(turn_name, range(4)) if any(turn.encode() in raw for raw in looked)} == {turn_name(2)}
+
+
+@pytest.mark.parametrize("limit", ["_SLICE", "_MOST_BYTES"])
+async def test_a_long_window_is_read_in_slices_that_others_come_between(
+    store: Store, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """The window is the same, and what another chat stores does not wait for the end of it."""
+    await commit(store, *talk(20), note("p", 40, build.pointer(4)))
+    whole = await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)
+    assert [each.turn for each in whole.turns] == [*map(turn_name, range(2, 20)), turn_name("p")]
+    monkeypatch.setattr(statements, limit, 3)
+    order: list[str] = []
+    reading = asyncio.ensure_future(store.transcripts.window(SCOPE, ANN, TRANSCRIPT))
+    reading.add_done_callback(lambda _: order.append("window"))
+    await asyncio.sleep(0)
+    writing = asyncio.ensure_future(commit(store, replace(exchange(0, 0, name="b"), key=BOB, scope=OTHER)))
+    writing.add_done_callback(lambda _: order.append("commit"))
+    assert await reading == whole
+    await writing
+    assert order == ["commit", "window"]
+
+
 async def test_lines_are_changed_and_their_files_are_stale(store: Store) -> None:
     """Only the transcripts that have a changed line; a second time nothing changes."""
     await commit(store, *talk(2, said="tea"), note("new", 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
@@ -784,6 +836,7 @@ READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "sessions": lambda store: store.sessions(SCOPE),
     "changes": lambda store: store.changes(SCOPE),
     "count": lambda store: store.count(SCOPE),
+    "visit": lambda store: visited(store, SCOPE),
 }
 WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
@@ -793,6 +846,13 @@ WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "adopt": lambda store: store.adopt(SCOPE, ANN, [turn_of(each) for each in talk(9)]),
 }
 NEITHER = {"drop_stale", "mirror", "begin_mirror", "is_adopted", "mark_adopted"}
+
+
+async def visited(store: TranscriptStore, scope: str) -> Sequence[bytes]:
+    """Return the lines of every turn of a scope, as they are visited."""
+    found: list[bytes] = []
+    await store.visit(scope, lambda lines: found.append(lines) is None)
+    return found
 
 
 async def with_canary(store: Store) -> None:

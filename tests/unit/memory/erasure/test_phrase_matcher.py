@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.erasure.word_match import ErasurePattern, clear_line
-from agent.memory.storage.transcript_lines import encode
+from agent.memory.erasure.phrase_matcher import PhraseMatcher
+from agent.memory.erasure.word_match import ErasurePattern, clear_line, is_erasable, without_words
+from agent.memory.storage.transcript_lines import FORGOTTEN, encode
 
 FOUND = {
     "the word": ("tea", "I like tea."),
@@ -135,9 +136,75 @@ _SIGNS = (
 )
 
 
+class UnfilteredMatcher(PhraseMatcher):
+    """Searches every text, whatever its letters are."""
+
+    def _may_contain(self, text: str) -> bool:
+        return True
+
+
+_REQUESTS = ["tea", "Ann Smith", '"Ann Smith"', "Haus", "cafe", "寿司", "zeppelin", "strasse"]
+# Signs that stand between the letters of one word.
+_DIVIDERS = (
+    "",
+    "*",
+    "**",
+    "](x)",
+    "[",
+    "][1]",
+    "[1]: x",
+    "<b>",
+    "</b>",
+    "<br/>",
+    "&shy;",
+    "&#8203;",
+    "\\",
+    "\x1b[1m",
+    "\u00ad",
+    "`",
+)
+
+
+@given(st.data(), st.sampled_from(_REQUESTS), st.sampled_from(["user", "tool"]))
+def test_the_quick_look_passes_over_no_divided_word(data: st.DataObject, words: str, role: str) -> None:
+    """What the search finds without it, it lets pass: in a text, in a line, and in several lines at once."""
+    pieces = [data.draw(st.sampled_from(("", "", "", *_DIVIDERS))) + letter for letter in words.strip('"')]
+    around = st.lists(st.sampled_from((*_WORDS, *_SIGNS, *_DIVIDERS)), max_size=4).map("".join)
+    text = data.draw(around) + " " + "".join(pieces) + data.draw(around)
+    if not UnfilteredMatcher(words, "en").is_in(text):
+        return
+    pattern = ErasurePattern.of(words, "en")
+    assert pattern is not None
+    assert pattern.matcher.is_in(text)
+    line = encode({"i": 1, "turn": "t", "role": role, "content": text})
+    other = encode({"i": 2, "turn": "t", "role": "assistant", "content": "é, another"})
+    assert pattern.may_be_in_lines(line)
+    assert pattern.may_be_in_lines(other + line)
+
+
 @given(
     st.lists(st.sampled_from((*_WORDS, *_SIGNS)), max_size=12).map("".join),
-    st.sampled_from(["tea", "Ann Smith", '"Ann Smith"', "Haus", "cafe", "寿司", "zeppelin", "strasse"]),
+    st.sampled_from(_REQUESTS),
+    st.sampled_from(["user", "assistant", "tool"]),
+)
+def test_a_line_is_erasable_if_its_erasure_changes_it(text: str, words: str, role: str) -> None:
+    """What a preview counts is what the erasure changes, also in the files and the head of a line."""
+    pattern = ErasurePattern.of(words, "en")
+    assert pattern is not None
+    for line in (
+        {"i": 1, "turn": "t", "role": role, "content": text, "head": "Tue, Ann"},
+        {"i": 1, "turn": "t", "role": role, "content": "a cup", "head": text},
+        {"i": 1, "turn": "t", "role": role, "content": FORGOTTEN, "files": [{"name": text}]},
+        {"kind": "command", "turn": "t", "content": "/x", "reply": text},
+    ):
+        raw = encode(line)
+        assert is_erasable(raw, pattern, lambda _: True) is (without_words(raw, pattern, lambda _: True) != raw)
+        assert not is_erasable(raw, pattern, lambda _: False)
+
+
+@given(
+    st.lists(st.sampled_from((*_WORDS, *_SIGNS)), max_size=12).map("".join),
+    st.sampled_from(_REQUESTS),
     st.sampled_from(["user", "assistant", "tool"]),
 )
 def test_the_quick_look_at_a_line_passes_over_no_match(text: str, words: str, role: str) -> None:
@@ -145,7 +212,7 @@ def test_the_quick_look_at_a_line_passes_over_no_match(text: str, words: str, ro
     pattern = ErasurePattern.of(words, "en")
     assert pattern is not None
     line = {"i": 1, "turn": "t", "role": role, "content": text, "head": "Tue, Ann"}
-    if not pattern.may_be_in_line(encode(line)):
+    if not pattern.may_be_in_lines(encode(line)):
         assert clear_line(line, pattern, lambda _: True) is line
 
 
@@ -154,5 +221,5 @@ def test_the_quick_look_finds_what_is_there(request_text: str, text: str) -> Non
     """Whatever a text matches, its line as stored may match; names of fields do not count."""
     pattern = ErasurePattern.of(request_text)
     assert pattern is not None
-    assert pattern.may_be_in_line(encode({"i": 1, "role": "user", "content": text}))
-    assert not ErasurePattern("content").may_be_in_line(encode({"i": 1, "role": "user", "content": "a cup"}))
+    assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": text}))
+    assert not ErasurePattern("content").may_be_in_lines(encode({"i": 1, "role": "user", "content": "a cup"}))
