@@ -168,7 +168,11 @@ def built() -> Iterator[Found]:
         "agent/memory/erasure/embedded_text.py": [
             embedded_text._pattern(words, each) for each in ("utf-8", "utf-16-le")
         ],
-        "agent/memory/erasure/phrase_matcher.py": [phrase_matcher.PhraseMatcher(f'"{words}"')._literal_pattern],
+        "agent/memory/erasure/phrase_matcher.py": [
+            phrase_matcher.PhraseMatcher(f'"{words}"')._literal_pattern,
+            *phrase_matcher.PhraseMatcher(words)._split_patterns,
+            phrase_matcher.PhraseMatcher(words)._exact_pattern or re.compile(""),
+        ],
         "agent/memory/erasure/purge_jobs.py": [
             cell.cell_contents for cell in getattr(purge_jobs.build_id_filter({"aa", "a1"}), "__closure__", None) or ()
         ],

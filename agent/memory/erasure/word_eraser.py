@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -82,6 +82,40 @@ class ErasurePreview:
 
     result: WordErasureResult
     examples: tuple[str, ...] = ()
+
+
+class _Vocabulary:
+    """Words of texts that may be spelled like those of a request."""
+
+    def __init__(self, requested: Sequence[str]) -> None:
+        self._requested = requested
+        self._words: set[str] = set()
+        self._seen: set[str] = set()  # pieces of texts between blanks, most of which are seen again and again
+
+    @property
+    def is_full(self) -> bool:
+        """True if there are as many words as are compared."""
+        return len(self._words) >= _MOST_WORDS
+
+    def add(self, text: object) -> None:
+        """Add the words of *text*."""
+        if not isinstance(text, str) or self.is_full:
+            return
+        pieces = set(text.split()) - self._seen
+        if len(self._seen) > _MOST_WORDS:
+            self._seen.clear()
+        self._seen |= pieces
+        found = words(" ".join(pieces)) if pieces else ()
+        self._words.update(each for each in found if self._may_be_near(each) and not is_unspaced(each))
+
+    def _may_be_near(self, word: str) -> bool:
+        shortest, longest = _NEARNESS / (2 - _NEARNESS) * len(word), (2 - _NEARNESS) / _NEARNESS * len(word)
+        return len(word) >= SHORTEST and any(shortest <= len(each) <= longest for each in self._requested)
+
+    def near_words(self) -> list[str]:
+        """Return the most similar words."""
+        near = (get_close_matches(each, self._words, n=2, cutoff=_NEARNESS) for each in self._requested)
+        return list(dict.fromkeys(each for found in near for each in found))[:_MOST_NEAR]
 
 
 class WordEraser:
@@ -186,42 +220,21 @@ class WordEraser:
 
     async def near_words(self, scope: str, pattern: ErasurePattern) -> list[str]:
         """Return words of *scope* that are spelled like those of a request that matches nothing."""
-        vocabulary: set[str] = set()
-        lengths = [len(each) for each in pattern.matcher.words]
-
-        def has_near_length(word: str) -> bool:
-            return len(word) >= SHORTEST and any(
-                2 * min(len(word), each) >= _NEARNESS * (len(word) + each) for each in lengths
-            )
-
-        seen: set[str] = set()  # pieces of texts between blanks, most of which are seen again and again
-
-        def note(text: object) -> None:
-            if isinstance(text, str) and len(vocabulary) < _MOST_WORDS:
-                pieces = set(text.split()) - seen
-                if len(seen) > _MOST_WORDS:
-                    seen.clear()
-                seen.update(pieces)
-                found = words(" ".join(pieces)) if pieces else ()
-                vocabulary.update(each for each in found if has_near_length(each) and not is_unspaced(each))
+        vocabulary = _Vocabulary(pattern.matcher.words)
 
         def see(lines: bytes) -> bool:
             for line in (decode(raw) for raw in lines.split(b"\n") if b'"content"' in raw):
                 if line and kind_of(line) == "message" and line.get("role") in ("user", "assistant"):
-                    note(line.get("content"))
-            return len(vocabulary) < _MOST_WORDS
+                    vocabulary.add(line.get("content"))
+            return not vocabulary.is_full
 
         for name in DOCUMENTS:
-            note((await self._storage.documents.read(scope, name)).text)
+            vocabulary.add((await self._storage.documents.read(scope, name)).text)
         for entry in await self._storage.history.after(scope):
-            note(entry.content)
+            vocabulary.add(entry.content)
         await self._storage.transcripts.visit(scope, see)
 
-        def find() -> list[str]:
-            near = (get_close_matches(each, vocabulary, n=2, cutoff=_NEARNESS) for each in pattern.matcher.words)
-            return list(dict.fromkeys(each for found in near for each in found))[:_MOST_NEAR]
-
-        return await asyncio.to_thread(find)
+        return await asyncio.to_thread(vocabulary.near_words)
 
     async def _clear_workspace(
         self, scope: str, pattern: ErasurePattern, *, whole: bool, is_preview: bool = False
