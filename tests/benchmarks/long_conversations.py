@@ -95,6 +95,8 @@ async def live(home: Path, past: ConversationSizes) -> None:
         mine = mine.replace(digest_of(_NO_REV).encode(), names["MEMORY"].encode()).replace(
             _NO_REV.encode(), view.rev.encode()
         )
+        for begin in (b'"t', b'"tp'):  # no two turns of the home have one id
+            mine = mine.replace(begin + b"00000", begin + f"{chat.n:05d}".encode())
         await asyncio.to_thread(_write, transcript_path(home, chat.scope, str(chat.key)), mine)
     await _remember_sessions(home, past)
     await asyncio.to_thread(os.sync)

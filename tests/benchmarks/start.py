@@ -89,6 +89,7 @@ def start_of_many() -> None:
         home = Path(folder) / "home"
         asyncio.run(live(home, ConversationSizes(CHATS_OF_MANY, 2 * TURNS_OF_MANY)))
         _fill_journal(home / "journal.db")
+        _one(Path(folder), {})  # which takes the files over
         starts: list[GatewayStart] = []
         for _ in range(RUNS):
             _drop_pages(home)
@@ -157,7 +158,7 @@ def _one(folder: Path, variables: Mapping[str, str]) -> GatewayStart:
         return GatewayStart(seconds, cpu, int(resident[1]) / 1024 if resident else float("nan"))
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=300)
 
 
 def _cpu_seconds(pid: int) -> float:

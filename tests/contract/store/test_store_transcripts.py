@@ -851,7 +851,12 @@ NEITHER = {"drop_stale", "mirror", "begin_mirror", "is_adopted", "mark_adopted"}
 async def visited(store: TranscriptStore, scope: str) -> Sequence[bytes]:
     """Return the lines of every turn of a scope, as they are visited."""
     found: list[bytes] = []
-    await store.visit(scope, lambda lines: found.append(lines) is None)
+
+    def see(lines: bytes) -> bool:
+        found.append(lines)
+        return True
+
+    await store.visit(scope, see)
     return found
 
 
