@@ -87,8 +87,8 @@ class ErasurePreview:
 class _Vocabulary:
     """Words of texts that may be spelled like those of a request."""
 
-    def __init__(self, requested: Sequence[str]) -> None:
-        self._requested = requested
+    def __init__(self, request_words: Sequence[str]) -> None:
+        self._request_words = request_words
         self._words: set[str] = set()
         self._seen: set[str] = set()  # pieces of texts between blanks, most of which are seen again and again
 
@@ -110,11 +110,11 @@ class _Vocabulary:
 
     def _may_be_near(self, word: str) -> bool:
         shortest, longest = _NEARNESS / (2 - _NEARNESS) * len(word), (2 - _NEARNESS) / _NEARNESS * len(word)
-        return len(word) >= SHORTEST and any(shortest <= len(each) <= longest for each in self._requested)
+        return len(word) >= SHORTEST and any(shortest <= len(each) <= longest for each in self._request_words)
 
     def near_words(self) -> list[str]:
         """Return the most similar words."""
-        near = (get_close_matches(each, self._words, n=2, cutoff=_NEARNESS) for each in self._requested)
+        near = (get_close_matches(each, self._words, n=2, cutoff=_NEARNESS) for each in self._request_words)
         return list(dict.fromkeys(each for found in near for each in found))[:_MOST_NEAR]
 
 
