@@ -153,9 +153,9 @@ class PhraseMatcher:
             return True
         return self._may_be_in(_CONTROL_SEQUENCE.sub(" ", text) if "\x1b" in text else text, _NOT_LETTERS)
 
-    def _may_be_in(self, text: str, signs: re.Pattern[str]) -> bool:
+    def _may_be_in(self, text: str, separators: re.Pattern[str]) -> bool:
         simple = _simplify(text)
-        letters = signs.sub("", simple)
+        letters = separators.sub("", simple)
         if all(needle in letters for needle in self._needles):
             return True
         return _SPLITS.search(text) is not None and self._may_be_split(simple, letters)
