@@ -23,7 +23,7 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owed_scopes
 from gateway.app.lost_turns import LostTurns, find_lost_turns
-from gateway.commands.restore_backup import begin_anew, fit_sessions
+from gateway.commands.restore_backup import TAKEN_FROM_FILES, begin_anew, fit_sessions
 from gateway.errors import UserError
 from gateway.home import Home, hold_lock, is_home
 from gateway.journal_file import (
@@ -96,12 +96,12 @@ def _prepare(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> bool
             " backup, or remove the words from these folders by hand, and then memory/.mirror/erasing in each"
         )
     if loss := _describe_loss(home, url):
-        typer.echo(with_operator_commands(loss))
+        typer.echo(with_operator_commands(f"{loss}\n{TAKEN_FROM_FILES}"))
         _ask("Rebuild the store from the files of this home?", is_sure=is_sure)
         if url:
             remove_move(home.journal)
         else:
-            typer.echo(begin_anew(home))
+            begin_anew(home)
     elif not read_store(home.journal, url, is_all_adopted):
         typer.echo("files are being taken over already; this goes on")
         return True

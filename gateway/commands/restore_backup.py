@@ -53,7 +53,7 @@ _USUAL = {
     "shared": "memory in every prompt",
     "SOUL.md": "the persona of the bot",
     "USER.md": "the profile of its user",
-    "journal.db": "unanswered messages, people and their roles, usage",
+    "journal.db": "conversations, memory, files, unanswered messages, people and their roles, usage",
     "memory": "shared memory (memory.isolation: shared)",
     "sessions": "conversations of shared memory (memory.isolation: shared)",
     "attachments": "files sent in conversations",
@@ -67,6 +67,11 @@ _USUAL = {
     "quarantine": "quarantined platform events",
     "uploads": "files uploaded on the page",
 }
+TAKEN_FROM_FILES = (
+    "Conversations and memory are taken from their files into a new journal. Lost are open messages, reminders, links"
+    " between accounts, attachments and files of workspaces; users approved in chats and owners who used a claim code"
+    " must be admitted again."
+)
 _LISTED_OTHERWISE = ("journal.db-wal", "journal.db-shm", "schema", *FILE_NAMES)
 _MOST_LINES = 40  # of one list; a backup names what it likes
 
@@ -99,9 +104,10 @@ def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
     if not lost:
         typer.echo(f"{home.journal} is intact and belongs to this home; nothing is lost")
         return
-    _ask(lost, is_sure=is_sure)
-    if is_damaged or is_missing(home.journal):
-        typer.echo(begin_anew(home))
+    is_begun_anew = is_damaged or is_missing(home.journal)
+    _ask(f"{lost}\n{TAKEN_FROM_FILES}" if is_begun_anew else lost, is_sure=is_sure)
+    if is_begun_anew:
+        begin_anew(home)
     else:
         work = mark_adopted(home.journal, choice, fit_sessions(home))
         typer.echo(f"the next start uses the journal as it is; {work.describe(choice)}")
@@ -162,17 +168,13 @@ def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
     return [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal, url)]
 
 
-def begin_anew(home: Home) -> str:
+def begin_anew(home: Home) -> None:
     """Move the rest of the journal to backups/, with the bytes of large files, which no row names any more."""
     left = [file for file in files_of(home.journal) if file.exists()]
     aside = _set_aside(home, left)
     set_bytes_aside(home.path, aside)
-    kept = f"; the rest of the old one is in {aside}" if left else ""
-    return (
-        "conversations and memory are taken from their files into a new journal; open messages, attachments and"
-        " workspaces are lost, and users approved in chats and owners who used a claim code must be"
-        f" admitted again{kept}"
-    )
+    if left:
+        typer.echo(f"the rest of the old journal is in {aside}")
 
 
 def _set_aside(home: Home, paths: Iterable[Path]) -> Path:

@@ -135,6 +135,11 @@ def kept_bytes(home: Path) -> list[bytes]:
     return [path.read_bytes() for path in home.glob(f"backups/lost-*/{SCOPE}/bytes/*")]
 
 
+def files_below(home: Path) -> list[Path]:
+    """Return every path in a home."""
+    return sorted(home.rglob("*"))
+
+
 def lose_store(home: Path) -> None:
     """Delete the store with its log and its stamp."""
     for path in [*home.glob("journal.db*"), home / STAMP]:
@@ -171,6 +176,24 @@ async def test_a_lost_store_is_rebuilt_from_the_mirror(home: Path, capsys: pytes
         assert turns[-1].transcript == before[SCOPE][0][-1].transcript
     await take_over()
     assert "the store has everything" in capsys.readouterr().out
+
+
+async def test_an_import_says_what_is_lost_before_it_asks(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attachments and workspaces are in no file. A no leaves everything where it was."""
+    async with gateway(home=home) as parlour:
+        await parlour.channel.ask("ann", "Hello.")
+        await settle(parlour)
+    lose_store(home)
+    before = files_below(home)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    with pytest.raises(typer.Abort):
+        await take_over(is_sure=False)
+    printed_lines, question, _ = capsys.readouterr().out.partition("Rebuild the store from the files of this home?")
+    assert question
+    assert "attachments and files of workspaces" in printed_lines
+    assert files_below(home) == before
 
 
 @pytest.mark.parametrize("part", [SqlTranscripts, SqlDocuments, SqlHistory])
