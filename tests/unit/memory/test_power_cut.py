@@ -10,6 +10,7 @@ import pytest
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.storage.disk import Disk
 from gateway.ports import HistoryEntry, NoteChange
+from gateway.ports.durable_files import write_private
 from tests.fakes.memory import SCOPE, FakeRecords
 from tests.fakes.power_cut import PowerCut
 
@@ -42,6 +43,7 @@ WRITES: dict[str, Callable[[Disk, Path], object]] = {
     "exchange": lambda disk, root: disk.exchange(root / "old/a", root / "old/b"),
     "remove": lambda disk, root: disk.remove(root / "old/a"),
     "remove a folder": lambda disk, root: disk.remove_folder(root / "old"),
+    "write a private file": lambda _, root: write_private(root / "old/a", "new"),
     "make a folder": lambda disk, root: disk.make_folder(root / "new/folder"),
 }
 
