@@ -13,7 +13,6 @@ from agent.llm.model_client import ModelClient
 from agent.locks import WorkerSlots
 from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
 from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
@@ -162,7 +161,8 @@ def build_memory(
         history=store.history,
         history_files=history_files,
         files=store.files,
-        merger=MemoryMerger(home=home, changes=store.documents, disk=Disk()),
+        home=home,
+        documents=store.documents,
         notice=documents.notice,
         hold_documents=document_files.hold,
         settle_documents=document_files.settle,

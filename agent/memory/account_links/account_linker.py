@@ -20,7 +20,6 @@ import structlog
 
 from agent.files.file_workspace import merge_workspaces
 from agent.memory.account_links.history_merge import HistorySplit, merge_histories, sessions_of
-from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.account_links.scope_transfer import (
     blank_answer,
@@ -29,6 +28,7 @@ from agent.memory.account_links.scope_transfer import (
     split_scope_files,
     split_stored_files,
 )
+from agent.memory.account_links.version_merge import divide_documents, find_owners, move_documents
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.line_keys import drop_absent_lines
@@ -39,6 +39,7 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import (
     AccountLinkStore,
+    DocumentChangeStore,
     FileStore,
     HistoryRowStore,
     Job,
@@ -68,6 +69,7 @@ class AccountLinker:
     keeps their files as they are, *settle_documents* writes them.
     """
 
+    home: Path
     links: AccountLinkStore
     jobs: JobQueue | None
     records: TurnRecordStore
@@ -76,7 +78,7 @@ class AccountLinker:
     scope_lock: ScopeLock
     writing: asyncio.Lock
     files: FileStore
-    merger: MemoryMerger
+    documents: DocumentChangeStore
     history: HistoryRowStore
     history_files: HistoryFileWriter
     notice: Callable[[str], Awaitable[None]]
@@ -214,7 +216,7 @@ class AccountLinker:
                 since -= _CLOCKS_APART
             for scope in (move.source, move.target):
                 await self.session_files.redact(scope, partial(blank_answer, since=since))
-        folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
+        folders = [scope_folder(self.home, scope) for scope in (move.source, move.target)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
@@ -224,7 +226,7 @@ class AccountLinker:
             await stack.enter_async_context(self.history_files.pause_writes())
             await (self._split(move, folders) if move.kind == UNLINK else self._merge(move, folders))
             for scope in (move.source, move.target):
-                await drop_absent_lines(self.history, scope, (await self.merger.changes.read(scope, MEMORY)).text)
+                await drop_absent_lines(self.history, scope, (await self.documents.read(scope, MEMORY)).text)
         for scope in (move.source, move.target):
             await self.settle_documents(scope)
             await self.history_files.settle(scope)
@@ -236,7 +238,7 @@ class AccountLinker:
     async def _split(self, move: ScopeMove, folders: Sequence[Path]) -> None:
         """Move what belongs to the leaving account. Idempotent.
 
-        The history goes first, because the documents tell the owners of the lines of archives.
+        The documents go last, because they tell the owners of the lines of archives and of copies.
         """
         keys = set(move.keys)
         person = move.source.removeprefix(PEOPLE)
@@ -253,7 +255,7 @@ class AccountLinker:
         while True:  # until no other gateway has changed the histories meanwhile
             was = {scope: await self.history.load(scope) for scope in (move.source, move.target)}
             sessions = await asyncio.to_thread(sessions_of, was.values())
-            owners = await self.merger.owners_of(move.source, account_of_entry, person)
+            owners = await find_owners(self.documents, move.source, account_of_entry, person)
             split = HistorySplit(leaving, account_of, owners)
             kept, moving = await asyncio.to_thread(split.split, was[move.source])
             if not (moving.entries or moving.raws or moving.notes):
@@ -263,8 +265,9 @@ class AccountLinker:
             if await self.history.replace({move.source: kept, move.target: theirs}, was=was):
                 break
         needed, staying = [await find_digests(scope, self.transcripts) for scope in (move.target, move.source)]
-        await self.merger.split(move.id, move.source, move.target, leaving, account_of, account_of_entry, person)
-        await self.session_files.rearrange(folders, partial(split_scope_files, self.merger.home, self.disk, move))
+        split_files = partial(split_scope_files, self.home, self.disk, move, owners)
+        await self.session_files.rearrange(folders, split_files)
+        await divide_documents(self.documents, move.id, move.source, move.target, leaving, account_of_entry, person)
         await split_stored_files(self.files, move, needed, staying)
 
     async def _merge(self, move: ScopeMove, folders: Sequence[Path]) -> None:
@@ -273,7 +276,6 @@ class AccountLinker:
         owner = move.target.removeprefix(PEOPLE)
         persons = (move.source.removeprefix(PEOPLE) or owner, owner)
         source, target = (each if each in move.single or not move.source else "" for each in persons)
-        merger = self.merger
         while True:  # until no other gateway has changed the histories meanwhile
             was = {scope: await self.history.load(scope) for scope in (move.target, move.source)}
             if was[move.source] == ScopeHistory():
@@ -284,12 +286,10 @@ class AccountLinker:
                 break
         await merge_workspaces(self.files, move.source, move.target)
         await self.files.move(move.source, move.target)
-        await merger.merge_documents(move.id, move.source, move.target, source_account=source, target_account=target)
-
-        def move_files() -> None:
-            merger.merge_files(move.id, move.source, move.target, accounts=(source, target))
-            merge_scope_files(merger.home, self.disk, move)
-
+        await move_documents(
+            self.documents, move.id, move.source, move.target, source_account=source, target_account=target
+        )
+        move_files = partial(merge_scope_files, self.home, self.disk, move, accounts=(source, target))
         await self.session_files.rearrange(folders, move_files)
 
     def _account(self, key: str, person: str) -> str:

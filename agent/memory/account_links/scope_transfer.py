@@ -12,6 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from agent.memory.account_links.document_merge import EntryOwnership
+from agent.memory.account_links.version_merge import split_document
+from agent.memory.documents.document_changes import TRACKED
+from agent.memory.history.history_files import is_history_file
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
@@ -21,6 +25,9 @@ _CONTENTS = ("sessions", "files")
 # Rebuilt when they are needed; an interrupted export must be requested again.
 _DERIVED = ("exports", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 _MEMORY = ("memory", ".memory-new", ".memory-old")
+# Written from the rows, of an earlier release, or without text.
+_MIRRORED = frozenset({"MEMORY.md", ".mirror", ".lock", "epoch.txt", ".move", ".of.json"})
+_OWNERS_FILE = ".of.json"
 _TOP = ("USER.md", "SOUL.md")
 _DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")
 # Fields that a user's line keeps after unlinking; recalled memory, for example, is not the user's own.
@@ -30,9 +37,15 @@ _USER_FIELDS = frozenset(
 )
 
 
-def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
-    """Move everything except the memory from *move.source* to *move.target*, and remove the source folder."""
+def merge_scope_files(home: Path, disk: Disk, move: ScopeMove, *, accounts: tuple[str, str] = ("", "")) -> None:
+    """Move all files but the mirror's from *move.source* to *move.target*, and remove the source folder.
+
+    *accounts* are those of the two scopes, "" for one of several: an unlink gives back the texts that were set aside.
+    """
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
+    for each in (source, target):
+        _finish_swap(disk, each)
+    _merge_set_aside(disk, source / "memory", target / "memory", accounts)
     for name in _CONTENTS:
         for path in _tree(source / name):
             if name == "sessions" and path.suffix == ".jsonl":
@@ -48,15 +61,75 @@ def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
         disk.sync_folder(source.parent)
 
 
-def split_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
-    """Move the corrupt lines of the conversations of *move.account*, which are in *move.target*."""
+def split_scope_files(home: Path, disk: Disk, move: ScopeMove, ownership: EntryOwnership) -> None:
+    """Move the files of *move.account* that are in no mirror from *move.source* to *move.target*.
+
+    These are corrupt lines of its conversations, and texts that were set aside. *ownership* tells whose lines are in
+    copies of documents: call this before the documents are split.
+    """
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
+    for each in (source, target):
+        _finish_swap(disk, each)
+    _split_set_aside(disk, source / "memory", target / "memory", move.account.name if move.account else "", ownership)
     names = {f"{quote(key)}.jsonl" for key in move.keys}
     for path in sorted((source / "sessions").glob("*.corrupt")):
         if path.name.removesuffix(".corrupt") in names:
             _move_file(disk, path, target / "sessions" / path.name)
     for name in _DERIVED:
         _delete(source / name)
+
+
+def _set_aside(memory: Path) -> Iterator[Path]:
+    """Yield the files beside the mirror's, in order: copies after conflicts, edited and unreadable texts."""
+    for path in _tree(memory):
+        first = path.relative_to(memory).parts[0]
+        if first not in _MIRRORED and not first.startswith(".git") and not is_history_file(first):
+            yield path
+
+
+def _merge_set_aside(disk: Disk, source: Path, target: Path, accounts: tuple[str, str]) -> None:
+    owners = {str(path.relative_to(target)): accounts[1] for path in _set_aside(target) if accounts[1]}
+    owners |= _owners(disk, target)
+    theirs = _owners(disk, source)
+    for path in _set_aside(source):
+        name = path.relative_to(source)
+        free = _free_path(disk, path, target / name)
+        owners[str(free.relative_to(target))] = theirs.get(str(name), accounts[0])
+        disk.replace(target / _OWNERS_FILE, encode(dict(sorted(owners.items()))))  # before a kill, and a second look
+        _move_file(disk, path, free)
+
+
+def _split_set_aside(disk: Disk, source: Path, target: Path, account: str, ownership: EntryOwnership) -> None:
+    owners = _owners(disk, source)
+    for path in _set_aside(source):
+        name = path.relative_to(source)
+        document = f"{path.name.partition('.conflict-')[0]}.md"
+        if document in TRACKED and ".conflict-" in path.name:
+            text = (disk.load(path) or b"").decode("utf-8", "replace")
+            kept, given = split_document(document, text, ownership, account)
+            if given:
+                disk.replace(target / name, given.encode("utf-8", "replace"))
+                if kept:
+                    disk.replace(path, kept.encode("utf-8", "replace"))
+                else:
+                    disk.remove(path)
+        elif owners.get(str(name)) == account:
+            _move_file(disk, path, target / name)
+
+
+def _owners(disk: Disk, memory: Path) -> dict[str, str]:
+    """Return the accounts of files that were set aside before a link, by name."""
+    owners = decode(disk.load(memory / _OWNERS_FILE) or b"{}")
+    return {str(name): str(account) for name, account in (owners or {}).items()}
+
+
+def _finish_swap(disk: Disk, scope: Path) -> None:
+    """Complete the exchange of folders that a move of an earlier release was killed in."""
+    memory, new, old = (scope / name for name in _MEMORY)
+    if not memory.exists() and old.exists():
+        disk.rename(new if disk.load(new / ".move") is not None else old, memory)
+    for folder in (new, old):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def split_stored_files(
@@ -125,17 +198,22 @@ def _tree(folder: Path) -> Iterator[Path]:
     yield from (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
 
 
+def _free_path(disk: Disk, path: Path, target: Path) -> Path:
+    """Return *target*, or the first numbered name, where no other file is than one that is equal to *path*."""
+    n, free = 2, target
+    while free.exists() and disk.load(free) != disk.load(path):
+        free = target.with_name(f"{target.name}.{n}")
+        n += 1
+    return free
+
+
 def _move_file(disk: Disk, path: Path, target: Path) -> None:
     """Move a file to *target*, or to a numbered name if another file is there; drop it if that file is equal."""
     disk.make_folder(target.parent)
-    n = 2
-    free = target
-    while free.exists():
-        if disk.load(free) == disk.load(path):
-            disk.remove(path)
-            return
-        free = target.with_name(f"{target.name}.{n}")
-        n += 1
+    free = _free_path(disk, path, target)
+    if free.exists():
+        disk.remove(path)
+        return
     path.rename(free)
     for folder in (free.parent, path.parent):
         disk.sync_folder(folder)

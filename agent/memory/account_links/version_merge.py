@@ -1,7 +1,8 @@
-"""Merge the versions of two scopes, and split those of one scope by account."""
+"""Merge the documents of two scopes with every version, and split those of one scope by account."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -14,14 +15,74 @@ from agent.memory.account_links.document_merge import (
     select_entries,
     trace_ownership,
 )
-from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED
-from gateway.ports import DocumentChange, DocumentState
+from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED, select_documents
+from agent.memory.documents.file_documents import SOUL
+from gateway.ports import DocumentChange, DocumentChangeStore, DocumentState
 
-PERSONA = "SOUL.md"
 _REVERTS = ("undo ", "dream restore ")  # causes of versions that restore entries of earlier authors
 
 
-# -- versions ------------------------------------------------------------------------------------------
+async def move_documents(
+    changes: DocumentChangeStore, move: str, source: str, target: str, *, source_account: str, target_account: str
+) -> None:
+    """Merge the documents of *source*, with every version, into those of *target*. Idempotent.
+
+    The accounts are "" for scopes that have several. Of the home itself the persona stays.
+    """
+    names = set(TRACKED) if source else set(TRACKED) - {SOUL}  # every scope uses the home's own persona
+    while moving := select_documents(every := await changes.states(source), names):
+        staying = [] if source else select_documents(every, {SOUL})
+        own = await changes.states(target)
+        was = await _numbers(changes, source, target)
+        merged = await asyncio.to_thread(
+            interleave_versions, own, moving, first_account=target_account, second_account=source_account
+        )
+        is_current = _is_newest(own, was[target]) and _is_newest(every, was[source])
+        if is_current and await changes.replace({source: staying, target: merged}, was=was):
+            break
+    await changes.set_epoch(target, move)
+
+
+async def find_owners(
+    changes: DocumentChangeStore, scope: str, account_of_entry: Callable[[str], str], survivor: str
+) -> EntryOwnership:
+    """Return the owners of the lines of a scope's documents; *account_of_entry* is called with a summary's id."""
+    return await asyncio.to_thread(entry_owners, await changes.states(scope), account_of_entry, survivor)
+
+
+async def divide_documents(
+    changes: DocumentChangeStore,
+    move: str,
+    source: str,
+    target: str,
+    account_name: str,
+    account_of_entry: Callable[[str], str],
+    survivor: str,
+) -> None:
+    """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay. Idempotent."""
+    while await changes.epoch(source) != move:
+        states = await changes.states(source)
+        was = await _numbers(changes, source, target)
+        ownership = await asyncio.to_thread(entry_owners, states, account_of_entry, survivor)
+        staying, moving = await asyncio.to_thread(split_versions, states, ownership, account_name)
+        if not states or (
+            _is_newest(states, was[source])
+            and await changes.replace({source: staying, target: moving}, was=was, epoch=move)
+        ):
+            for scope in (source, target):
+                await changes.set_epoch(scope, move)
+
+
+async def _numbers(changes: DocumentChangeStore, *scopes: str) -> dict[str, int]:
+    return {scope: head.number for scope, head in (await changes.heads(scopes)).items()}
+
+
+def _is_newest(states: Sequence[DocumentState], number: int) -> bool:
+    """Return True if *number* is that of the newest of *states*."""
+    return not states or states[-1].change.number == number
+
+
+# -- versions; pure --------------------------------------------------------------------------------
 
 
 def interleave_versions(
@@ -53,7 +114,7 @@ def merge_documents(first: Mapping[str, str], second: Mapping[str, str]) -> dict
     merged: dict[str, str] = {}
     for name in TRACKED:
         one, other = first.get(name, ""), second.get(name, "")
-        merged[name] = (one or other) if name == PERSONA else merge_texts(one, other)
+        merged[name] = (one or other) if name == SOUL else merge_texts(one, other)
     return {name: text for name, text in merged.items() if text}
 
 

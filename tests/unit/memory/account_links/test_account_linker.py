@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
@@ -48,7 +47,8 @@ def linker_of(
         history=records.history,
         files=records.files,
         history_files=HistoryFileWriter(home, records.history, records.documents),
-        merger=MemoryMerger(home=home, changes=records.documents, disk=Disk()),
+        home=home,
+        documents=records.documents,
         notice=files.notice,
         hold_documents=files.hold,
         settle_documents=files.settle,

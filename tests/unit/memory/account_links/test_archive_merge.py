@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter
@@ -86,7 +85,8 @@ class LinkedPeople:
             history=history,
             files=self.records.files,
             history_files=HistoryFileWriter(self.home, history, self.records.documents, disk=disk),
-            merger=MemoryMerger(home=self.home, changes=self.records.documents, disk=disk),
+            home=self.home,
+            documents=self.records.documents,
             notice=files.notice,
             hold_documents=files.hold,
             settle_documents=files.settle,

@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-from agent.memory.account_links.memory_merge import MemoryMerger
+from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.account_links.scope_transfer import (
     blank_answer,
     merge_scope_files,
     split_scope_files,
     split_stored_files,
 )
+from agent.memory.account_links.version_merge import divide_documents, find_owners, move_documents
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount
@@ -114,6 +115,9 @@ def scope(home: Path, name: str, *facts: str) -> None:
             build.end_line(f"t{n}", from_index=2 * n, to_index=2 * n + 2, inbox=["1"], outcome="answered", at=at)
         )
     disk.replace(folder / "sessions" / f"pocket%3a{account}.jsonl", b"".join(build.encode(line) for line in lines))
+    disk.replace(folder / "memory" / f"MEMORY.conflict-{account}.md", f"- {account} knows {facts[0]}\n".encode())
+    disk.replace(folder / "memory" / "HISTORY.md.edited-01234567", f"{account} says so\n".encode())
+    disk.replace(folder / "memory" / "HISTORY.md", f"{account} says what the mirror has\n".encode())
     text, states = "", list[DocumentState]()
     for n, fact in enumerate(facts):
         text += f"- {account} knows {fact}\n"
@@ -129,23 +133,16 @@ def scope(home: Path, name: str, *facts: str) -> None:
 def joining(home: Path, disk: CountdownDisk) -> None:
     """Do what the linker does with the memory and the files of a link."""
     with documents_of(home, disk) as documents:
-        merger = MemoryMerger(home=home, changes=documents, disk=disk)
-        source, target = LINK.source, LINK.target
-        run(merger.merge_documents(LINK.id, source, target, source_account=BOB, target_account=ANN))
-        merger.merge_files(LINK.id, source, target, accounts=(BOB, ANN))
-    merge_scope_files(home, disk, LINK)
+        run(move_documents(documents, LINK.id, LINK.source, LINK.target, source_account=BOB, target_account=ANN))
+    merge_scope_files(home, disk, LINK, accounts=(BOB, ANN))
 
 
 def separating(home: Path, disk: CountdownDisk) -> None:
     """Do what the linker does with the memory and the files of an unlink."""
-
-    def account_of(key: str) -> str:
-        return BOB if key == "pocket:bob" else ANN
-
     with documents_of(home, disk) as documents:
-        merger = MemoryMerger(home=home, changes=documents, disk=disk)
-        run(merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, lambda _: "", ANN))
-    split_scope_files(home, disk, UNLINK)
+        owners = run(find_owners(documents, UNLINK.source, lambda _: "", ANN))
+        split_scope_files(home, disk, UNLINK, owners)
+        run(divide_documents(documents, UNLINK.id, UNLINK.source, UNLINK.target, BOB, lambda _: "", ANN))
 
 
 def state(home: Path) -> dict[str, Any]:
@@ -185,6 +182,13 @@ def test_joined_everything_is_in_one_scope_with_where_it_came_from(one: Path) ->
     folder = one / "people" / ANN
     assert not (one / "people" / BOB).exists()
     assert {path.name for path in (folder / "sessions").iterdir()} == {f"{ANN}.jsonl"}
+    assert {path.name for path in (folder / "memory").glob("[!.]*")} == {
+        "HISTORY.md",
+        "HISTORY.md.edited-01234567",
+        "HISTORY.md.edited-01234567.2",
+        "MEMORY.conflict-ann.md",
+        "MEMORY.conflict-bob.md",
+    }
     with documents_of(one) as documents:
         memory = documents.text(f"people/{ANN}")
         source = run(documents.source(f"people/{ANN}", "MEMORY.md", "- bob knows Nora"))
@@ -205,6 +209,9 @@ def test_apart_again_each_has_its_own(one: Path) -> None:
         with documents_of(one) as documents:
             versions = str(run(documents.states(f"people/{name}")))
         kept += versions
+        copies = sorted(path.name for path in (folder / "memory").glob("[!.]*.*-*"))
+        edited = "HISTORY.md.edited-01234567" + (".2" if theirs == "bob" else "")
+        assert copies == [edited, f"MEMORY.conflict-{theirs}.md"]
         for trace in (f"{theirs} knows", f"{theirs} is"):
             assert trace in kept
         for trace in (f"{others} knows", f"{others} says"):
@@ -218,7 +225,7 @@ def test_corrupt_lines_go_with_their_conversation(one: Path) -> None:
     source, target, disk = one / "people" / ANN, one / "people" / BOB, Disk()
     disk.replace(source / "sessions" / f"{BOB}.jsonl.corrupt", b"{bob\n")
     for _ in range(2):
-        split_scope_files(one, disk, UNLINK)
+        split_scope_files(one, disk, UNLINK, EntryOwnership())
         assert (target / "sessions" / f"{BOB}.jsonl.corrupt").read_bytes() == b"{bob\n"
         assert not (source / "sessions" / f"{BOB}.jsonl.corrupt").exists()
 
