@@ -22,7 +22,7 @@ from agent.memory.editing.staged_changes import (
     with_erasure,
 )
 from agent.memory.editing.text_operations import AddLines
-from agent.memory.history.plain_files import is_plain_file, remove_lines
+from agent.memory.history.history_redaction import is_plain_file, remove_lines
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
+from agent.memory.history.folder_history import LOCK
 from agent.memory.history.history_files import is_history_file
-from agent.memory.history.history_log import LOCK
 from agent.memory.history.history_redaction import blank_raw
 from agent.memory.scope_names import find_scopes
 from agent.memory.scopes import scope_folder

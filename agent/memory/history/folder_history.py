@@ -3,17 +3,168 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from agent.memory.history.history_files import MARK_FILES, NOTE_NAME
-from agent.memory.history.history_log import LOCK, HistoryLog
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, encode
+import structlog
+
+from agent.memory.history.history_files import (
+    CURSOR,
+    DREAM_CURSOR,
+    MARK_FILES,
+    NOTE_NAME,
+    cursor_of,
+    import_legacy,
+    is_legacy,
+    printed_files,
+    read_files,
+)
+from agent.memory.storage.disk import Disk, save_corrupt
+from agent.memory.storage.transcript_lines import decode, encode, utc_now
 from agent.memory.storage.unowned_folder import require_unowned
-from gateway.ports import HISTORY_JSONL, HistoryEntry, HistoryRevs, MarkKind, NoteChange
+from gateway.ports import (
+    HISTORY_JSONL,
+    HISTORY_MD,
+    RAW_JSONL,
+    HistoryEntry,
+    HistoryRevs,
+    Line,
+    MarkKind,
+    NoteChange,
+    ScopeHistory,
+)
 from gateway.ports.history import Marks
+from gateway.text.history_lines import encode_entry, encode_raw, read_entry
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+LOCK = ".lock"  # the scope's, which guards its documents too
+_DERIVED = (CURSOR, DREAM_CURSOR, HISTORY_MD)
+
+
+class HistoryLog:
+    """The history of one scope, in its folder `memory/`. Every method blocks; call it in a thread.
+
+    Several processes may use it at once. The first access imports an older system's HISTORY.md.
+    """
+
+    def __init__(self, folder: Path, disk: Disk | None = None, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._folder = folder
+        self._disk = disk or Disk()
+        self._now = now
+
+    def append(self, *entries: HistoryEntry) -> tuple[HistoryEntry, ...]:
+        """Store the entries, each id once, and return them as stored. Durable on return; raises OSError.
+
+        The summary of messages that were kept raw replaces the text of their entry, whose cursor and time stay.
+        Cursors only grow and are never reused. HISTORY.md is updated too; if that fails, the next append repairs it.
+        """
+        return self._change(partial(_append, entries=entries))
+
+    def after(self, cursor: int, limit: int | None = None) -> tuple[HistoryEntry, ...]:
+        """Return at most *limit* entries after *cursor*, the oldest first."""
+        entries = [entry for raw in self._load().entries if (entry := read_entry(raw)) and entry.cursor > cursor]
+        return tuple(entries[:limit])
+
+    def find(self, entry: str) -> HistoryEntry | None:
+        """Return the entry with this id, or None."""
+        return next((each for each in self.after(0) if each.entry == entry), None) if entry else None
+
+    def keep_raw(self, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
+        """Append messages that no model could summarise to the raw archive, and *entry* to the history.
+
+        Idempotent by the id of *entry*, which names the range of the messages. Raises OSError.
+        """
+
+        def keep(history: ScopeHistory) -> tuple[ScopeHistory, HistoryEntry]:
+            if all((decode(raw) or {}).get("entry") != entry.entry for raw in history.raws):
+                history = replace(history, raws=(*history.raws, *encode_raw(entry, messages)))
+            history, (stored,) = _append(history, (replace(entry, raw=RAW_JSONL),))
+            return history, stored
+
+        return self._change(keep)
+
+    def raw_messages(self, entry: str) -> list[Line]:
+        """Return the messages that the raw archive holds for this entry."""
+        lines = map(decode, self._load().raws)
+        return [line["message"] for line in lines if line and line.get("entry") == entry and line.get("message")]
+
+    @property
+    def dream_cursor(self) -> int:
+        """The cursor of the last entry that Dream has processed."""
+        return self._load().dream_cursor
+
+    @dream_cursor.setter
+    def dream_cursor(self, cursor: int) -> None:
+        self._change(lambda history: (replace(history, dream_cursor=max(cursor, history.dream_cursor)), None))
+
+    def _load(self) -> ScopeHistory:
+        if is_legacy(self._folder, self._disk):
+            with self._disk.lock(self._folder / LOCK):
+                import_legacy(self._folder, self._disk, self._now())
+        return read_files(self._folder, self._disk)
+
+    def _change(self, update: Callable[[ScopeHistory], tuple[ScopeHistory, T]]) -> T:
+        with self._disk.lock(self._folder / LOCK):
+            import_legacy(self._folder, self._disk, self._now())
+            before = read_files(self._folder, self._disk)
+            after, result = update(before)
+            self._write(printed_files(before), printed_files(after))
+        return result
+
+    def _write(self, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+        for name in (RAW_JSONL, HISTORY_JSONL):  # the archive first: an entry says that it has the messages
+            _, _, torn = (self._disk.load(self._folder / name) or b"").rpartition(b"\n")
+            if torn:
+                save_corrupt(self._disk, self._folder / name, [torn])
+            self._put(name, after.get(name, b""))
+        try:
+            for name in _DERIVED:
+                current = self._disk.load(self._folder / name) or b""
+                is_edited = current != before.get(name) and not after.get(name, b"").startswith(current)
+                if name == HISTORY_MD and is_edited:
+                    digest = hashlib.sha256(current).hexdigest()[:8]
+                    self._disk.replace(self._folder / f"{name}.edited-{digest}", current)
+                self._put(name, after.get(name, b""))
+        except OSError as error:  # the record itself is safe, and the next change writes these again
+            log.warning("history.markdown_failed", error=error.strerror)
+
+    def _put(self, name: str, data: bytes) -> None:
+        path, current = self._folder / name, self._disk.load(self._folder / name) or b""
+        if current and data.startswith(current) and name not in (CURSOR, DREAM_CURSOR):
+            if data != current:
+                self._disk.append(path, data[len(current) :])
+        elif data != current:
+            self._disk.replace(path, data)
+
+
+def _append(history: ScopeHistory, entries: Sequence[HistoryEntry]) -> tuple[ScopeHistory, tuple[HistoryEntry, ...]]:
+    lines = list(history.entries)
+    known = {entry.entry: n for n, raw in enumerate(lines) if (entry := read_entry(raw)) and entry.entry}
+    cursor = max([history.cursor, history.dream_cursor, *map(cursor_of, lines[-1:])])
+    stored: list[HistoryEntry] = []
+    for each in entries:
+        n = known.get(each.entry) if each.entry else None
+        there = read_entry(lines[n]) if n is not None else None
+        if n is None or there is None:
+            cursor += 1
+            stored.append(replace(each, cursor=cursor))
+            if each.entry:
+                known[each.entry] = len(lines)
+            lines.append(encode_entry(stored[-1]))
+        elif there.raw and not each.raw:
+            stored.append(replace(each, cursor=there.cursor, timestamp=there.timestamp))
+            lines[n] = encode_entry(stored[-1])
+        else:
+            stored.append(there)
+    return replace(history, entries=tuple(lines), cursor=cursor), tuple(stored)
 
 
 class FolderHistory:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from agent.memory.history.history_markdown import format_entry, keep_original, parse_legacy_history
-from agent.memory.history.plain_files import NOTE_NAME as NOTE_NAME
-from agent.memory.storage.disk import Disk, save_corrupt
+from agent.memory.history.line_keys import ARCHIVE_SUFFIX
+from agent.memory.messages.message_range import entry_id
+from agent.memory.storage.disk import Disk, read_text, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode, utc_now
 from gateway.ports import (
     HISTORY_JSONL,
@@ -31,6 +32,16 @@ log = structlog.get_logger(__name__)
 
 CURSOR, DREAM_CURSOR = ".cursor", ".dream_cursor"
 _LARGEST = 2**53
+NOTE_NAME = re.compile(
+    rf"\d{{4}}-\d\d-\d\d(?:-[a-z0-9-]{{1,60}}|{re.escape(ARCHIVE_SUFFIX.removesuffix('.md'))})?\.md\Z"
+)
+LEGACY = f"{HISTORY_MD}.legacy"
+STAMP = re.compile(
+    r"\[?(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\]?:?(?=\s|$)"
+)
+_BLANK = re.compile(r"\n\s*\n")
+
+TimedText = tuple[str, str]  # timestamp and content
 OWNERS = ".of.json"  # accounts of notes without a session, of earlier releases
 MARK_FILES = {kind: mark_file(kind) for kind in PRINTED_MARKS}
 _FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR, *MARK_FILES.values()})
@@ -165,3 +176,51 @@ def free_name(name: str, names: Mapping[str, object]) -> str:
     while (numbered := f"{stem}-{n}{dot}{ending}") in names:
         n += 1
     return numbered
+
+
+# -- HISTORY.md ------------------------------------------------------------------------------------
+
+
+def format_entry(entry: TimedText) -> str:
+    """Return an entry as a paragraph that begins with its time, followed by a blank line."""
+    timestamp, content = entry
+    flat = _BLANK.sub("\n", content.strip().replace("\r\n", "\n").replace("\r", "\n"))
+    stamped = flat if STAMP.match(flat) and flat.startswith("[") else f"[{timestamp}] {flat}".rstrip()
+    return f"{stamped}\n\n"
+
+
+# -- files of older systems ([000], [001], [004]) ----------------------------------------------------
+
+
+def parse_legacy_history(data: bytes, now: datetime) -> Iterator[tuple[str, str, str]]:
+    """Yield (timestamp, content, entry id) for each entry of an older system's HISTORY.md.
+
+    An entry starts at a line that begins with a time, in brackets [001] or without [004]. Text before the first such
+    line is an entry with the time *now*.
+    """
+    source = f"{HISTORY_MD} {hashlib.sha256(data).hexdigest()}"
+    timestamp, lines, n = f"{now:%Y-%m-%d %H:%M}", list[str](), 0
+    for line in [*read_text(data).split("\n"), None]:
+        found = STAMP.match(line) if line is not None else None
+        if found is None and line is not None:
+            lines.append(line)
+            continue
+        content = "\n".join(lines).strip()
+        if content:
+            yield timestamp, content, entry_id(source, n, n + 1)
+            n += 1
+        if found is not None and line is not None:
+            timestamp = f"{found.group(1)} {found.group(2)}"
+            lines = [line[found.end() :].lstrip()]
+
+
+def keep_original(folder: Path, disk: Disk, data: bytes) -> Path:
+    """Copy the older system's file to `HISTORY.md.legacy`; return the copy's path. Idempotent."""
+    path = folder / LEGACY
+    known = disk.load(path)
+    if known is not None and known != data:
+        path = folder / f"{LEGACY}-{hashlib.sha256(data).hexdigest()[:8]}"
+        known = disk.load(path)
+    if known != data:
+        disk.replace(path, data)
+    return path

@@ -31,8 +31,8 @@ from agent.memory.editing.staged_changes import (
     is_redacted,
 )
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
+from agent.memory.history.history_redaction import remove_lines
 from agent.memory.history.line_keys import add_keys
-from agent.memory.history.plain_files import remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
 from gateway.errors import ToolFailed
 from gateway.events import short_id

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agent.memory.history.history_redaction import blank_raw
-from agent.memory.history.plain_files import sentences
+from agent.memory.history.history_redaction import blank_raw, sentences
 from agent.memory.messages.message_range import entry_id
 from agent.memory.notes.session_note_writer import QUOTED
 from agent.memory.storage.disk import Disk

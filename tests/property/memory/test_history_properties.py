@@ -11,9 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.history.history_files import printed_files, read_files
-from agent.memory.history.history_log import LOCK, HistoryLog
-from agent.memory.history.history_markdown import format_entry
+from agent.memory.history.folder_history import LOCK, HistoryLog
+from agent.memory.history.history_files import format_entry, printed_files, read_files
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import HistoryEntry, MarkKind, ScopeHistory, StoredNote

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.consolidation.consolidation_state import ConsolidationStateStore
+from agent.memory.memory_store import ConsolidationStateStore
 from agent.memory.storage.disk import Disk
 from tests.fakes.clock import VirtualClock
 from tests.fakes.consolidator import ScriptedProvider, SlowProvider, saving

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.history.folder_history import HistoryLog
 from agent.memory.history.history_adoption import adopt_histories
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
-from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import encode
 from gateway.ports import HistoryEntry, MarkKind, NoteChange, ScopeHistory, ScopeMove

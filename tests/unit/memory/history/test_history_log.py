@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.folder_history import HistoryLog
+from gateway.ports import HistoryEntry
 from tests.fakes.memory import START, CountingDisk, FaultyDisk
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory import Session, SessionManager
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.folder_history import HistoryLog
 from agent.memory.scopes import scope_folder
+from gateway.ports import HistoryEntry
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import CountingDisk
 from tests.fakes.other_bots import write

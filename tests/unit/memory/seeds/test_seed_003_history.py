@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from agent.memory import MemoryStore
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.folder_history import HistoryLog
+from gateway.ports import HistoryEntry
 
 LINE = (
     '{"cursor": 42, "timestamp": "2026-04-03 00:02", '
