@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.faults.process_pool import ForkServer
 from tests.faults.test_gateways_shared import team
 
 PEOPLE = 10
-CANARIES = int(os.environ.get("PARLOUR_TEST_CANARIES", "6"))  # of each; 20 take half a minute
+CANARIES = 20 if os.environ.get("CROSSINGS") == "full" else 6  # of each
 _FIRST = 1_000
 _NEW = (CANARIES // 2 - 1, CANARIES - 1)  # after these the conversation ends, and memory is all there is
 _ASKS = re.compile(r"\bp(\d+): (?:keep (\w+)|what)")
@@ -95,7 +95,7 @@ async def restart_in_turn(server: TelegramServer, model: RememberingModel, gatew
 
 
 async def test_people_over_two_gateways_see_their_own_facts_and_all_of_them(
-    tmp_path: Path, postgres: PostgresServer, zygote: ForkServer
+    tmp_path: Path, postgres: PostgresServer, zygote: ForkServer, record_property: Callable[[str, object], None]
 ) -> None:
     """A fact that one gateway keeps is in the next prompt of the other; no prompt and no file has another's."""
     postgres.empty()
@@ -119,5 +119,7 @@ async def test_people_over_two_gateways_see_their_own_facts_and_all_of_them(
             assert len(lines) >= PEOPLE
     assert model.prompts >= PEOPLE * (2 * CANARIES + len(_NEW))
     assert model.stale == []
+    found = f"{len(model.watch.whose)} canaries, {model.watch.seen} seen, {len(model.watch.crossings)} crossings"
+    record_property("figure", f"PostgreSQL, two gateways: {PEOPLE} people, {found}")
     assert model.watch.crossings == []
     assert model.watch.seen > model.prompts

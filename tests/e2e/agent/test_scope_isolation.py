@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,9 @@ def look_at_metrics(watch: CanaryWatch, app: GatewayApp) -> None:
     watch.look("metrics", (), app.meter.text().decode())
 
 
-async def test_nothing_crosses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_nothing_crosses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
     """No prompt, tool result, answer, file, label or log line of the wrong scope, also after unlinks and a restart."""
     home, watch, seen = tmp_path / "home", CanaryWatch(), dict[str, int]()
     model = HijackedModel(watch)
@@ -111,6 +114,8 @@ async def test_nothing_crosses(tmp_path: Path, capsys: pytest.CaptureFixture[str
     look_at_files(watch, home)
     captured = capsys.readouterr()
     watch.look("log", (), captured.out + captured.err)
+    figure = f"{len(PEOPLE)} people, {len(watch.whose)} canaries, {watch.seen} seen, {len(watch.crossings)} crossings"
+    record_property("figure", f"SQLite: {figure}")
     assert not watch.crossings
     assert watch.seen > 1_000  # there was something to see
     assert {"memory_search", "remember", "send_file"} <= model.called
