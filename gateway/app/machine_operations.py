@@ -20,6 +20,7 @@ from gateway.control import Line
 from gateway.errors import UserError
 from gateway.home import make_private
 from gateway.logs import recent_lines
+from gateway.ports import ScopeFileChange
 from gateway.ports.entry_points import operator_command
 from gateway.settings.sources import HOME
 from gateway.store.closed_store import read_store
@@ -151,9 +152,9 @@ class MachineOperations(OperationGroup):
             yield {"fault": fault.what, "count": fault.count}
         named = [tuple(each) for each in arguments.get("remove", ())]
         async for scope, file, reason in damaged_files(store.files):
-            is_named = (scope, file.kind, file.name) in named
-            if is_named:
-                await store.files.remove(scope, file.kind, names=[file.name])
+            is_removed = (scope, file.kind, file.name) in named
+            if is_removed and not await store.files.change(scope, ScopeFileChange(was=file)):
+                continue  # it was replaced or removed since it was read
             yield {
                 "name": label(scope),
                 "scope": scope,
@@ -162,7 +163,7 @@ class MachineOperations(OperationGroup):
                 "size": file.size,
                 "place": file.place,
                 "reason": reason,
-                "state": "removed" if is_named else "damaged",
+                "state": "removed" if is_removed else "damaged",
             }
         yield {"counts": checked.counts}
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
 from gateway.errors import FileUnavailable
 from gateway.ports.documents import rev_of
@@ -60,9 +58,12 @@ _REFERENCES = {
     ),
 }
 _BODIES = "SELECT seq, body FROM record WHERE seq > ? AND body IS NOT NULL ORDER BY seq LIMIT ?"
-_DOCUMENTS = "SELECT scope, name, rev FROM document ORDER BY scope, name"
-_LINES = "SELECT scope, document, text FROM document_line WHERE removed IS NULL ORDER BY scope, document, place"
-_NOTES = "SELECT scope, name, rev, body FROM note_file ORDER BY scope, name"
+_DOCUMENTS = "SELECT scope, name FROM document ORDER BY scope, name"
+_DOCUMENT = (
+    "SELECT d.rev, l.text FROM document AS d LEFT JOIN document_line AS l ON l.scope = d.scope AND l.document = d.name "
+    "AND l.removed IS NULL WHERE d.scope = ? AND d.name = ? ORDER BY l.place"
+)
+_NOTES = "SELECT rev, body FROM note_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,7 @@ def check_tables(database: Database) -> TableCheck:
     faults = [TableFault(name, _count(database, statement)) for name, statement in _REFERENCES.items()]
     faults.append(TableFault("turns with lines that cannot be read", sum(map(_is_unreadable, _bodies(database)))))
     faults.append(TableFault("documents with other lines than were stored", _count_changed_documents(database)))
-    notes = database.execute(_NOTES).fetchall()
-    changed = sum(rev != rev_of_note(bytes(body)) for _, _, rev, body in notes)
+    changed = sum(rev != rev_of_note(bytes(body)) for rev, body in database.execute(_NOTES))
     faults.append(TableFault("notes with another text than was stored", changed))
     return TableCheck(counts, [fault for fault in faults if fault.count])
 
@@ -123,10 +123,10 @@ def _is_unreadable(body: bytes) -> bool:
 
 
 def _count_changed_documents(database: Database) -> int:
-    def document(row: Sequence[Any]) -> tuple[str, str]:
-        return row[0], row[1]
+    return sum(_is_changed(database, *key) for key in database.execute(_DOCUMENTS).fetchall())
 
-    rows = database.execute(_LINES).fetchall()
-    texts = {key: "\n".join(unquote(row[2]) for row in lines) for key, lines in groupby(rows, document)}
-    revs = {(scope, name): rev for scope, name, rev in database.execute(_DOCUMENTS).fetchall()}
-    return sum(rev != rev_of(texts.get(key, "")) for key, rev in revs.items())
+
+def _is_changed(database: Database, scope: str, name: str) -> bool:
+    rows = database.execute(_DOCUMENT, (scope, name)).fetchall()
+    text = "\n".join(unquote(line) for _, line in rows if line is not None)
+    return bool(rows) and rows[0][0] != rev_of(text)

@@ -19,11 +19,15 @@ T = TypeVar("T")
 
 
 def read_journal(journal: Path, read: Callable[[Database], T]) -> T | None:
-    """Return the result of *read* on a journal, which may be open; None if it cannot be read or is older. Blocks."""
+    """Return the result of *read* on a journal, which may be open; None if it cannot be read or is older. Blocks.
+
+    All statements see the same moment.
+    """
     if is_empty(journal):
         return None
     try:
         with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
+            database.execute("BEGIN")
             return read(database)
     except sqlite3.Error:
         return None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from gateway.ports import FileKind, HistoryEntry, NoteChange
-from gateway.ports.store import Store
+from gateway.ports.store import Store, StoreLimits
+from gateway.store.closed_store import read_store
 from gateway.store.consistency import TableCheck, check_tables, damaged_files
+from gateway.store.database import Database
 from gateway.store.sql_store import SqlStore
+from gateway.store.sqlite import FILE, open_store
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import SCOPE
 from tests.fakes.turns import answer, next_delivery, parts_of, said
@@ -55,6 +62,31 @@ async def test_a_store_without_faults_has_none(store: Store, backend: StoreBacke
     wanted = {"turns": 1, "documents": 1, "changes of documents": 2, "history entries": 2, "notes": 1, "files": 1}
     assert {name: found.counts[name] for name in wanted} == wanted
     assert [each async for each in damaged_files(store.files)] == []
+
+
+async def test_what_changes_beside_a_check_is_no_fault(tmp_path: Path) -> None:
+    """Gateways go on writing while the tables are read, statement by statement."""
+    store = await open_store(tmp_path, "", StoreLimits())
+    loop = asyncio.get_running_loop()
+
+    async def write(text: str) -> None:
+        now = await store.documents.read(SCOPE, "MEMORY.md")
+        assert await store.documents.write(SCOPE, "MEMORY.md", text, was=now.rev, why="t")
+
+    def read(database: Database) -> list[list[Any]]:
+        statement = "SELECT rev FROM document"
+        before = database.execute(statement).fetchall()
+        asyncio.run_coroutine_threadsafe(write("- coffee\n"), loop).result()
+        assert not check_tables(database).faults
+        return [before, database.execute(statement).fetchall()]
+
+    try:
+        await write("- tea\n")
+        found = await asyncio.to_thread(read_store, tmp_path / FILE, "", read)
+    finally:
+        await store.close()
+    assert found is not None
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("fault", DAMAGES)
