@@ -20,7 +20,7 @@ from gateway.journal_file import (
 )
 from gateway.store.closed_store import read_store
 from gateway.store.database import Database
-from gateway.store.inspection import missing_turns, newest_turn, read_identity, stale_sessions
+from gateway.store.inspection import count_turns, missing_turns, newest_turn, read_identity, stale_sessions
 from gateway.store.session_queue import list_sessions
 
 
@@ -94,7 +94,9 @@ def _compare(
     ends = [*read_ends(home.path, list_sessions(database, limit))]
     stamped = stamp.turns if stamp is not None else None
     newest = [TranscriptTurn(key, each.turn, each.at) for key, each in (stamped or {}).items()]
-    if stamp is None or stamped is not None:  # one of an older version does not say what was accepted
+    # A stamp of an older version does not say what was accepted. Before the end of a take-over, old turns of some chats
+    # are rows, and those of others are in files alone: the oldest row does not say from when on all are there.
+    if stamp is None or (stamped is not None and count_turns(database) is not None):
         newest += [end.newest for end in ends if end.newest is not None]
     ahead = [str(end.session.key) for end in ends if end.is_ahead]
     lost = dict.fromkeys([*ahead, *_missing(database, newest, stamp, stale).values()])
