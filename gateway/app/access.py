@@ -1,23 +1,280 @@
-"""Access: the roster of owners and members, pairing, chat approvals, and the admission decision over all of them."""
+"""Access: roles, the admission decision, the owners' chats, and the services over the roster of owners and members."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
 
 from gateway.access.access_control import AccessControlService
 from gateway.access.access_roster import AccessRoster
 from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.note_store import NoteStore
 from gateway.access.owner_claims import OwnerClaims
-from gateway.access.pairing_service import PairingService
+from gateway.access.pairing_service import OwnerAddress, PairingService
+from gateway.access.refusal_log import RefusalLog
 from gateway.access.unknown_senders import UnknownSenderHandler
-from gateway.app.channels import AdmissionJudge, accounts_of_user, policies_of
-from gateway.app.context import AppContext
-from gateway.app.owner_chats import OwnerChats
-from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import MembershipChange
+from gateway.admission import (
+    AdmissionPolicy,
+    Admitted,
+    Decision,
+    GroupPolicy,
+    Rejected,
+    RejectionReason,
+    admit,
+    policy_of,
+)
+from gateway.app.context import ChannelPlatforms, ExtraPlugins
+from gateway.errors import ParlourError
+from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
+from gateway.ports import (
+    AccountLinkStore,
+    Channel,
+    InboxRow,
+    MembershipChange,
+    MessageContext,
+    SessionRow,
+    SupportsSenderLookup,
+    TurnRecordStore,
+    is_set_by_person,
+)
+from gateway.ports.access import AccessListing
+from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error
+
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+_TIMEOUT = 15.0  # seconds for a look-up; after that it fails closed
+_BY_ROLES = frozenset({RejectionReason.STRANGER, RejectionReason.PLACE_PENDING})  # unless a role admits the sender
+_DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
+
+
+class Judge(Protocol):
+    """Decides whether a message is admitted; derives its context unless it is passed."""
+
+    def __call__(self, message: InboundMessage, context: MessageContext | None = None, /) -> Decision:
+        """Return the decision."""
+
+
+def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, AdmissionPolicy]:
+    """Return each channel's admission policy from the settings, the caller's extra channels included."""
+    return {
+        name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.traits.is_local)
+        for name, block in settings.channels.items()
+    } | {extra.name: extra.policy for extra in plugins.channels}
+
+
+@dataclass(slots=True, eq=False)
+class AdmissionJudge:
+    """The admission decision for all channels: the settings' entries and the owners' decisions since.
+
+    *context_of* returns the facts of messages that come without; rejections are noted in *refusals*.
+    """
+
+    roster: AccessRoster
+    approvals: ChatApprovals
+    context_of: Callable[[InboundMessage], MessageContext]
+    refusals: RefusalLog
+    now: Callable[[], datetime]
+
+    def __call__(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
+        """Return the decision without logging it."""
+        context = context or self.context_of(message)
+        channel, overrides = message.key.channel, context.overrides
+        policy = self.roster.policies.get(channel) or AdmissionPolicy(channel=channel)
+        if overrides.group_policy is not None:
+            selector = overrides.said_by["group_policy"]
+            policy = replace(policy, group_policy=GroupPolicy(overrides.group_policy), decided_for=selector)
+        users = [each.user for each in context.linked]
+        decision = admit(message, policy, self.roster.facts(message, users))
+        return decision if isinstance(decision, Admitted) else self.approvals.question_text(message, decision)
+
+    def decide(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
+        """Return the decision, and note a rejection, so that `parlour why` can explain it."""
+        decision = self(message, context)
+        if isinstance(decision, Rejected):
+            self.refusals.note(message, decision, self.now())
+        return decision
+
+
+def accounts_of(links: AccountLinkStore, account: PlatformAccount) -> Sequence[PlatformAccount]:
+    """Return all accounts, without teams, of the person to whom *account* belongs; () if not linked."""
+    return [each.account.user for each in links.accounts(links.person(account))]
+
+
+def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence[PlatformAccount]:
+    """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
+    return [each.account.user for each in links.accounts_of_user(user)]
+
+
+def may_be_read(judge: Judge, message: InboundMessage) -> bool:
+    """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""
+    return isinstance(judge(replace(message, is_addressed=True)), Admitted)
+
+
+def has_lost_access(judge: Judge, message: InboundMessage) -> bool:
+    """Return True if the sender of *message*, a job that they set, is no longer admitted. Nothing is looked up.
+
+    In a server, a role that only the platform knows may admit them: there, unknown senders have not lost access.
+    """
+    decision = judge(_as_addressed(message), None)
+    return isinstance(decision, Rejected) and not (message.guild and decision.reason in _BY_ROLES)
+
+
+class RoleResolver:
+    """Resolves the current role of a row's sender, by facts that are at most five minutes old.
+
+    The channel looks the sender up on its platform (and caches the result for five minutes) only where this matters:
+    for senders who are admitted by a role, guild or workspace, and for commands and buttons in a group. A failed
+    look-up grants nothing. Each look-up runs in the task of its turn, so no other message waits for it.
+    """
+
+    def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, decide: Judge | None = None) -> None:
+        """*judge* decides without logging; *decide* is the same decision with rejections logged."""
+        self._judge = judge
+        self._decide = decide or judge
+        self._lookups = {name: each for name, each in channels.items() if isinstance(each, SupportsSenderLookup)}
+
+    async def current_admission(self, row: InboxRow, context: MessageContext | None = None) -> Admitted | None:
+        """Return the admission of the sender of *row*; None when they are no longer admitted.
+
+        Messages passed the check for being addressed to the bot when they arrived. A job that a person set is admitted
+        as their own message, other jobs keep the role of their row.
+        """
+        if row.message.kind is InboundKind.JOB and not is_set_by_person(row.message):
+            decision = self._judge(_as_addressed(row.message), context)
+            return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
+        message = _as_addressed(row.message)
+        channel = self._lookups.get(message.key.channel)
+        if channel is not None and self._asks(message, context):
+            message = replace(message, sender=await _look_up_sender(channel, message))
+        decision = self._decide(message, context)
+        return decision if isinstance(decision, Admitted) else None
+
+    def _asks(self, message: InboundMessage, context: MessageContext | None) -> bool:
+        if message.chat_kind is ChatKind.GROUP and (message.kind in _DECIDES or is_set_by_person(message)):
+            return True
+        if not _has_facts(message):
+            return False
+        return isinstance(self._judge(replace(message, sender=_unknown(message)), context), Rejected)
+
+
+def _as_addressed(message: InboundMessage) -> InboundMessage:
+    """Return *message* as one that addresses the bot; in a direct chat nothing depends on it."""
+    is_settled = message.is_addressed or message.chat_kind is ChatKind.DIRECT
+    return message if is_settled else replace(message, is_addressed=True)
+
+
+def _has_facts(message: InboundMessage) -> bool:
+    """Return True if the sender has facts of the platform that may admit them and may change."""
+    return bool(message.sender.roles or message.sender.team or message.guild)
+
+
+def _unknown(message: InboundMessage) -> Sender:
+    """Return the sender with their id alone: not admitted unless listed by id, and no admin."""
+    return replace(message.sender, roles=(), is_admin=False, is_guest=message.sender.is_guest or _has_facts(message))
+
+
+async def _look_up_sender(channel: SupportsSenderLookup, message: InboundMessage) -> Sender:
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            return await channel.sender(message)
+    except (ParlourError, TimeoutError) as error:
+        log.warning("sender_lookup.timed_out", key=str(message.key), reason=str(error) or type(error).__name__)
+    except Exception:  # the channel boundary: a failed look-up grants nothing
+        log.exception("sender_lookup.failed", key=str(message.key))
+    return _unknown(message)
+
+
+@dataclass(slots=True, eq=False)
+class OwnerChats:
+    """Finds owners' chats. Its call is `gateway.access.pairing_service.FindOwner`.
+
+    *is_open* returns True for a channel that runs in this process.
+    """
+
+    roster: AccessRoster
+    records: TurnRecordStore
+    links: AccountLinkStore
+    platforms: ChannelPlatforms
+    is_open: Callable[[str], bool]
+
+    async def __call__(self, channel: str) -> OwnerAddress | None:
+        """Return the address of an owner who decides about *channel*; None when no owner has an address."""
+        sessions = await self.records.sessions()
+        # Sorting keeps the order within: the chat that was used last is first.
+        found = sorted(self._candidates(sessions), key=lambda at: (self._is_local(at.key), at.key.channel != channel))
+        return next(iter(found), None)
+
+    async def everybody(self) -> Sequence[Sequence[OwnerAddress]]:
+        """Return where each owner can be reached, person by person, each account by its direct chat used last.
+
+        In the order in which owners are listed, which is the operator's own. Pages and terminals are not among them.
+        """
+        owners = [each for each in self.roster.owners() if self._is_reachable(each)]
+        sessions = await self.records.sessions() if owners else ()
+        people: list[tuple[set[PlatformAccount], dict[OwnerAddress, None]]] = []
+        for each in owners:
+            account = self.roster.account(each.channel, each.who)
+            kin = {account, *accounts_of_user(self.links, account)}
+            person = next((known for known in people if known[0] & kin), None)
+            if person is None:
+                people.append(person := (set(), {}))
+            person[0].update(kin)
+            person[1][self._address(each.channel, account, sessions)] = None
+        return [tuple(addresses) for _, addresses in people]
+
+    def _is_reachable(self, owner: AccessListing) -> bool:
+        return self.is_open(owner.channel) and not self._is_local(SessionKey(owner.channel, owner.who))
+
+    def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAddress:
+        rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))
+        row = next(rows, None)
+        return OwnerAddress(row.key.parent) if row is not None else self._default_address(channel, account.id)
+
+    def _default_address(self, channel: str, who: str) -> OwnerAddress:
+        """Return the address of an owner who has not written yet; the platform may deliver to it nevertheless."""
+        traits = self.platforms.traits(channel)
+        is_person = traits.chat_is_person and not traits.is_local
+        return OwnerAddress(SessionKey(channel, who), "" if is_person else who)
+
+    def _candidates(self, sessions: Sequence[SessionRow]) -> Iterator[OwnerAddress]:
+        owners = {
+            (each.channel, each.who): self.roster.account(each.channel, each.who)
+            for each in self.roster.owners()
+            if self.is_open(each.channel)
+        }
+        accounts = set(owners.values())
+        for row in sessions:
+            if self.is_open(row.key.channel) and self._is_owners(row, accounts):
+                yield OwnerAddress(row.key.parent)
+        for channel, who in owners:
+            yield self._default_address(channel, who)
+
+    def _is_owners(self, row: SessionRow, accounts: set[PlatformAccount]) -> bool:
+        """Return True if the session is the direct chat of one of *accounts*."""
+        area, _, name = row.scope.partition("/")
+        if area == "chats":
+            return False
+        kind = self.platforms.get(row.key.channel, row.key.channel)
+        if self._is_local(row.key):
+            return area == "people"
+        if area != "people":  # one person's home has no scopes: the chat has to tell
+            return PlatformAccount(kind=kind, id=row.key.parent.chat) in accounts
+        account = self.links.account_of(row.key) or PlatformAccount.from_name(name)
+        # A long name is shortened, so that it can only be compared.
+        return account.kind == kind and (account.user in accounts or account.name in {each.name for each in accounts})
+
+    def _is_local(self, key: SessionKey) -> bool:
+        policy = self.roster.policies.get(key.channel)
+        return policy is not None and policy.is_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +291,10 @@ class AccessServices:
     judge: AdmissionJudge
 
 
-def build_access(context: AppContext) -> AccessServices:
+def build_access(app: Runtime) -> AccessServices:
     """Build the access services."""
-    settings, store, platforms, now = context.settings, context.store, context.platforms, context.now
-    roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named_owners=settings.owners)
+    settings, store, platforms, now = app.settings, app.store, app.platforms, app.now
+    roster = AccessRoster(store.access, policies_of(settings, app.plugins), platforms, named_owners=settings.owners)
 
     def linked_accounts(channel: str, user: str) -> Sequence[PlatformAccount]:
         return accounts_of_user(store.links, roster.account(channel, user))
@@ -60,9 +317,9 @@ def build_access(context: AppContext) -> AccessServices:
 
     def group_policy(change: MembershipChange) -> str | None:
         # A guild has no chat id, so the policy is that of the guild or its channel.
-        return context.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
+        return app.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
 
-    notes, language = NoteStore(store.access), context.locales.language
+    notes, language = NoteStore(store.access), app.locales.language
     owner = OwnerChats(roster, store.records, store.links, platforms, is_open)
     places = ChatApprovals(
         notes, roster.policies, owner=owner, now=now, language=language, group_policy_of=group_policy
@@ -78,10 +335,10 @@ def build_access(context: AppContext) -> AccessServices:
             has_owner=roster.has_owner,
             has_pairing=has_pairing,
             owner=owner,
-            meter=context.meter,
+            meter=app.meter,
             now=now,
             language=language,
         ),
         places=places,
-        judge=AdmissionJudge(roster, places, context.context_of, context.refusals, now),
+        judge=AdmissionJudge(roster, places, app.context_of, app.refusals, now),
     )

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin, alert_status
@@ -27,15 +27,14 @@ from gateway.alerts.alert_sources import (
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
 from gateway.alerts.store_notifier import StoreNotifier
-from gateway.app.context import AppContext
-from gateway.app.turns import GatewaySubsystems
 from gateway.errors import ModelAbility
 from gateway.events import SessionKey
 from gateway.ports import AlertStore
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import package_version
-from gateway.store_watcher import StoreWatcher
-from gateway.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
 
 LOCAL_OWNER = "owner"  # the user of this machine's page and terminal (channels/web/adapter.py)
 _MOST_ALERTS = 20
@@ -65,30 +64,24 @@ class AlertServices:
         return [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts[:_MOST_ALERTS]]
 
 
-def build_alerts(
-    context: AppContext,
-    parts: GatewaySubsystems,
-    supervisor: Supervisor,
-    watcher: StoreWatcher,
-    *,
-    check_now: asyncio.Event,
-) -> AlertServices:
-    """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
-    settings, home, store, now = context.settings, context.home, context.store, context.now
-    access, channels, locales = parts.access, parts.channels, context.locales
+def build_alerts(app: Runtime) -> AlertServices:
+    """Build the alert monitor and its webhook."""
+    settings, home, store, now = app.settings, app.home, app.store, app.now
+    access, channels, locales = app.access, app.channels, app.locales
+    supervisor, watcher = app.supervisor, app.store_watcher
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 
     def wrong_logins() -> Mapping[str, int]:
-        return {name: each.wrong_codes for name, each in channels.channels.items() if isinstance(each, SupportsLogin)}
+        return {name: each.wrong_codes for name, each in channels.items() if isinstance(each, SupportsLogin)}
 
     # Of several gateways, some conditions are of one machine or home; all others are of the whole.
     of = f".{origin.host}:{home.path}" if store.alerts.gateway else ""
     to = AlertRecipients(
         ways=OwnerDirectory(
             people=access.owners_at.everybody,
-            channels=channels.channels,
+            channels=channels,
             connection_states=supervisor.states,
             unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
             pages=[SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local],
@@ -101,23 +94,21 @@ def build_alerts(
     watch = AlertMonitor(
         store.alerts,
         {
-            "killed": partial(find_unclean_stops, stops=context.unclean_stops, of=of),
+            "killed": partial(find_unclean_stops, stops=app.unclean_stops, of=of),
             "store": partial(find_store_outages, watcher=watcher, of=of),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
-            "delivery": partial(find_delays, delayed=parts.dispatcher.delayed, states=supervisor.states),
-            "model": parts.model_health,
+            "delivery": partial(find_delays, delayed=app.dispatcher.delayed, states=supervisor.states),
+            "model": app.model_health,
             "model tools": partial(
                 find_models_without_tools,
                 models=lambda: {
-                    each.model: each.at
-                    for each in parts.models.default.facts.facts()
-                    if each.name == ModelAbility.TOOLS
+                    each.model: each.at for each in app.models.default.facts.facts() if each.name == ModelAbility.TOOLS
                 },
             ),
             "given up": partial(find_dead_letters, store=store.alerts),
             "disk": partial(find_low_disk, home=home.path, of=of),
-            "cap": partial(find_cap_use, usage=parts.usage.caps.installation_usage),
-            "prices": partial(find_unpriced_models, models=lambda: parts.usage.recorder.unpriced_models),
+            "cap": partial(find_cap_use, usage=app.usage.caps.installation_usage),
+            "prices": partial(find_unpriced_models, models=lambda: app.usage.recorder.unpriced_models),
             "quarantine": QuarantineSource(home.quarantine, of=of),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
             "owner codes": BurstSource(
@@ -126,9 +117,9 @@ def build_alerts(
             "strangers": BurstSource("strangers", "alerts.strangers", lambda: access.strangers.unanswered, now, many=1),
         },
         to,
-        meter=context.meter,
+        meter=app.meter,
         now=now,
-        check_now=check_now,
+        check_now=app.model_health.check_now,
     )
     webhook = None
     if url:
@@ -139,9 +130,9 @@ def build_alerts(
             is_writable=lambda: watcher.state is not None and watcher.state.is_writable,
             firing=watch.active_alerts,
             post_queued=posted,
-            meter=context.meter,
+            meter=app.meter,
             now=now,
             proxy=settings.proxy_address,
         )
-    notifier = StoreNotifier(watcher, to, channels.channels, webhook=webhook, meter=context.meter, now=now)
+    notifier = StoreNotifier(watcher, to, channels, webhook=webhook, meter=app.meter, now=now)
     return AlertServices(watch, webhook, notifier, store.alerts)

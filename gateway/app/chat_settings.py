@@ -11,7 +11,6 @@ import structlog
 from agent.chat_profiles import (
     ChatProfiles,
     EffectiveSetting,
-    ModelCatalog,
     ModelChoiceOrigin,
     ModelSelector,
     stored_guild,
@@ -20,30 +19,29 @@ from agent.memory.scopes import account_of, chat_scope, scope_of
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
 from agent.tools.toolbox import GROUP, Toolbox
-from gateway.app.context import AppContext, ChannelPlatforms
+from gateway.app.context import ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import AccountLinkStore, ChatOverride, MessageContext, ReplyPolicy, Store
+from gateway.ports import AccountLinkStore, ChatOverride, MessageContext, ReplyPolicy
 from gateway.ports.entry_points import load_entry_points
-from gateway.settings.chat_overrides import ChatOverrides
 from gateway.settings.disabled_tools import disabled_tools
 from gateway.settings.settings_model import Settings, ToolRightsSettings
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.web_pages import WebPages
     from agent.web.web_search import SearchEngine
+    from gateway.app.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
 
-def build_context_resolver(
-    store: Store, chats: ChatOverrides, platforms: ChannelPlatforms, isolation: str
-) -> Callable[[InboundMessage], MessageContext]:
+def build_context_resolver(app: Runtime) -> Callable[[InboundMessage], MessageContext]:
     """Return the function that derives the sender's account and person, the memory scope and the chat's settings."""
-    people, links = store.people, store.links
+    people, links, chats, platforms = app.store.people, app.store.links, app.chats, app.platforms
+    isolation = app.settings.memory.isolation
 
     def context_of(message: InboundMessage) -> MessageContext:
         key = message.key
@@ -64,15 +62,9 @@ def build_context_resolver(
     return context_of
 
 
-def build_locales(
-    settings: Settings,
-    store: Store,
-    chats: ChatOverrides,
-    platforms: ChannelPlatforms,
-    command_prefix: Callable[[SessionKey], str],
-) -> ChatLocales:
-    """Return the language of each chat and the time zone of each scope; *command_prefix* is that of a chat."""
-    people = store.people
+def build_locales(app: Runtime) -> ChatLocales:
+    """Return the language of each chat and the time zone of each scope."""
+    settings, people, chats = app.settings, app.store.people, app.chats
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
         # A job that no message started does not carry the guild of its chat.
@@ -84,10 +76,10 @@ def build_locales(
         is_language_set="language" in settings.model_fields_set,
         zone=settings.timezone,
         overrides=override,
-        scopes=build_scope_guess(settings.memory.isolation, store.links, platforms),
+        scopes=build_scope_guess(settings.memory.isolation, app.store.links, app.platforms),
         chat=_chat,
         known_scopes=people.choosers(),
-        command_prefix=command_prefix,
+        command_prefix=app.command_prefix,
     )
 
 
@@ -172,16 +164,18 @@ def open_search_engine(settings: Settings, pages: WebPages) -> SearchEngine:
     return load_engine(web.search, access)
 
 
-def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
+def build_profiles(app: Runtime) -> ChatProfiles:
     """Return the model, tools and persona of each chat. Loads every installed tool."""
-    result_chars = context.settings.agent.max_tool_result_chars
-    disabled = disabled_tools(context.settings.tools)
+    result_chars = app.settings.agent.max_tool_result_chars
+    disabled = disabled_tools(app.settings.tools)
     entries = [each for each in load_entry_points(GROUP) if each.name not in disabled]
-    tools = (*context.plugins.tools, *build_web_tools(context.settings))
-    rights = {name: _rights(rule) for name, rule in context.settings.tools.rights.items()}
-    toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=context.meter, rights=rights)
-    chats, people = context.chats, context.store.people
-    return ChatProfiles(ModelSelector(models, people), toolbox, people, chats.of, has_guilds=chats.has_guilds)
+    tools = (*app.plugins.tools, *build_web_tools(app.settings))
+    rights = {name: _rights(rule) for name, rule in app.settings.tools.rights.items()}
+    toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=app.meter, rights=rights)
+    chats, people = app.chats, app.store.people
+    return ChatProfiles(
+        ModelSelector(app.models.catalog, people), toolbox, people, chats.of, has_guilds=chats.has_guilds
+    )
 
 
 def _rights(rule: ToolRightsSettings) -> OperatorRights:
@@ -193,26 +187,24 @@ def _rights(rule: ToolRightsSettings) -> OperatorRights:
     )
 
 
-def build_vision_check(context: AppContext, profiles: ChatProfiles) -> Callable[[SessionKey], Awaitable[bool]]:
+def build_vision_check(app: Runtime) -> Callable[[SessionKey], Awaitable[bool]]:
     """Return a predicate that is True for a chat whose model accepts images."""
-    forced = {"on": True, "off": False}.get(context.settings.llm.vision)
+    forced = {"on": True, "off": False}.get(app.settings.llm.vision)
 
     async def accepts_images(key: SessionKey) -> bool:
-        model = profiles.of(key).model
-        return await model.sees() if forced is None or model is not profiles.models.models.usual else forced
+        model = app.profiles.of(key).model
+        return await model.sees() if forced is None or model is not app.models.default else forced
 
     return accepts_images
 
 
-def build_settings_view(
-    context: AppContext, profiles: ChatProfiles
-) -> Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]:
+def build_settings_view(app: Runtime) -> Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]:
     """Return the function that lists the effective settings of a chat, its guild and its scope. None is secret."""
-    settings, chats, people, locales = context.settings, context.chats, context.store.people, context.locales
+    settings, chats, people, locales = app.settings, app.chats, app.store.people, app.locales
 
     def list_settings(key: SessionKey, guild: str, scope: str) -> Sequence[EffectiveSetting]:
         rules, preferences = chats.of(key, guild), people.preferences(scope)
-        profile = profiles.of(key, guild)
+        profile = app.profiles.of(key, guild)
         default = ReplyPolicy.of_block(settings.channels.get(key.channel))
         window = settings.agents.defaults.memory_window if rules.memory_window is None else rules.memory_window
         follows = default.follow_threads if rules.follow_threads is None else rules.follow_threads

@@ -1,28 +1,35 @@
-"""Builds the console of the page, and looks up the owners and admins among the page's users."""
+"""The console of the page, its owners and admins among the page's users, and the data of the page's panels."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from starlette.requests import HTTPConnection
 
 from agent.chat_profiles import stored_guild
+from agent.commands.memory_lists import format_source
+from agent.llm.offline_model import is_offline
 from agent.memory.scopes import chat_scope
-from gateway.app.access import AccessServices
-from gateway.app.channels import ConfiguredChannels, accounts_of_user
-from gateway.app.context import AppContext
+from agent.reminders.reminder import reminders_in
+from gateway.app.access import RoleResolver, accounts_of_user
+from gateway.app.chat_settings import build_scope_guess
 from gateway.app.operation_group import CONSOLE_OPERATIONS
-from gateway.app.role_resolver import RoleResolver
+from gateway.app.recall import search_limitation
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
+from gateway.i18n import translate
+from gateway.i18n.formats import format_moment
 from gateway.ports import InboxRow
 from gateway.ports.access import AccessChange, DecisionActor
+from gateway.ports.person_panels import MOST_LINES, LineSource, ModelOffer, ReminderEntry
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console.console_routes import WebConsole
+
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
 
 _MOST_CHATS = 200  # in which one person's rights are looked up
 _LOOKUPS = 8  # at once
@@ -46,9 +53,9 @@ class SupportsVisitors(Protocol):
         """Return the user who makes a request; None if they have to log in."""
 
 
-def build_console(context: AppContext, channels: ConfiguredChannels, access: AccessServices) -> WebConsole | None:
+def build_console(app: Runtime) -> WebConsole | None:
     """Return the console of the page; None where no page is enabled."""
-    page = _find_page(channels)
+    page = _find_page(app)
     if page is None:
         return None
 
@@ -56,29 +63,27 @@ def build_console(context: AppContext, channels: ConfiguredChannels, access: Acc
         found = await page.visitor(connection)
         return None if found is None else found.who
 
-    resolver = RoleResolver(access.judge, channels.channels)
-    visitors = PageVisitors(page.name, context, access, resolver, now=context.now)
-    return WebConsole(visitor, visitors, CONSOLE_OPERATIONS, prefix="" if page.name == PAGE else f"/{page.name}")
+    visitors = PageVisitors(page.name, app, RoleResolver(app.access.judge, app.channels))
+    prefix = "" if page.name == PAGE else f"/{page.name}"
+    return WebConsole(visitor, visitors, app.operations, CONSOLE_OPERATIONS, prefix=prefix)
 
 
-def is_console_owner(
-    context: AppContext, channels: ConfiguredChannels, access: AccessServices, channel: str, who: str
-) -> bool:
+def is_console_owner(app: Runtime, channel: str, who: str) -> bool:
     """Return True if the console is at the page *channel*, and its user *who* is an owner, by any of their accounts."""
-    page = _find_page(channels)
-    return page is not None and page.name == channel and _is_owner(context, access, channel, who)
+    page = _find_page(app)
+    return page is not None and page.name == channel and _is_owner(app, channel, who)
 
 
-def _find_page(channels: ConfiguredChannels) -> SupportsVisitors | None:
+def _find_page(app: Runtime) -> SupportsVisitors | None:
     """Return the page that has the console: the block named `web`, or else the first one."""
-    named = sorted(channels.channels.items(), key=lambda item: item[0] != PAGE)
+    named = sorted(app.channels.items(), key=lambda item: item[0] != PAGE)
     return next((channel for _, channel in named if isinstance(channel, SupportsVisitors)), None)
 
 
-def _is_owner(context: AppContext, access: AccessServices, channel: str, who: str) -> bool:
-    roster = access.roster
+def _is_owner(app: Runtime, channel: str, who: str) -> bool:
+    roster = app.access.roster
     return roster.is_owner(channel, who) or roster.is_owner_of(
-        accounts_of_user(context.store.links, roster.account(channel, who))
+        accounts_of_user(app.store.links, roster.account(channel, who))
     )
 
 
@@ -91,11 +96,8 @@ class PageVisitors:
     """
 
     channel: str
-    context: AppContext
-    access: AccessServices
+    app: Runtime
     resolver: RoleResolver
-    _: KW_ONLY
-    now: Callable[[], datetime]
 
     def account(self, who: str) -> str:
         """Return *who* as the audit names them."""
@@ -103,7 +105,7 @@ class PageVisitors:
 
     def is_owner(self, who: str) -> bool:
         """Return True if the user *who* of the page is an owner, also by another of their accounts."""
-        return _is_owner(self.context, self.access, self.channel, who)
+        return _is_owner(self.app, self.channel, who)
 
     async def is_admin(self, who: str, chat: str) -> bool:
         """Return True if *who* administers the shared chat *chat* now; its platform is asked, as for a command."""
@@ -128,26 +130,26 @@ class PageVisitors:
     async def note(self, who: str, what: str, whom: str) -> None:
         """Write an audit entry about a call that is going to run."""
         actor = DecisionActor(by=self.account(who), where="", id=f"o{secrets.token_hex(8)}")
-        await self.context.store.access.change(AccessChange(line=actor.to_entry(what, whom, self.now())))
+        await self.app.store.access.change(AccessChange(line=actor.to_entry(what, whom, self.app.now())))
 
     async def _is_shared_chat(self, key: SessionKey) -> bool:
         """Return True if *key* is a shared chat with sessions, and no thread of one."""
-        if self.context.settings.memory.isolation == "shared" or key != key.parent:
+        if self.app.settings.memory.isolation == "shared" or key != key.parent:
             return False
-        return await self.context.store.records.has_session(key, chat_scope(key))
+        return await self.app.store.records.has_session(key, chat_scope(key))
 
     async def _shared_chats(self) -> list[SessionKey]:
         """Return the shared chats that have sessions, the most recently used first."""
-        if self.context.settings.memory.isolation == "shared":
+        if self.app.settings.memory.isolation == "shared":
             return []
-        rows = await self.context.store.records.sessions()
+        rows = await self.app.store.records.sessions()
         found = (row.key.parent for row in rows if row.scope == chat_scope(row.key.parent))
         return list(dict.fromkeys(found))
 
     async def _administers(self, who: str, key: SessionKey) -> bool:
-        roster, links = self.access.roster, self.context.store.links
+        roster, links = self.app.access.roster, self.app.store.links
         page = roster.account(self.channel, who)
-        kind = self.context.platform(key.channel)
+        kind = self.app.platform(key.channel)
         for each in links.accounts_of_user(page):
             account = each.account
             if account.kind != kind or account == page:
@@ -157,13 +159,98 @@ class PageVisitors:
                 message_id="rights",
                 sender=Sender(id=account.id, team=account.team),
                 text="",
-                sent_at=self.now(),
+                sent_at=self.app.now(),
                 kind=InboundKind.COMMAND,
                 chat_kind=ChatKind.GROUP,
-                guild=stored_guild(self.context.store.people, key),
+                guild=stored_guild(self.app.store.people, key),
                 is_addressed=True,
             )
-            admitted = await self.resolver.current_admission(InboxRow(seq=0, message=message, accepted_at=self.now()))
+            admitted = await self.resolver.current_admission(
+                InboxRow(seq=0, message=message, accepted_at=self.app.now())
+            )
             if admitted is not None and admitted.role in (Role.ADMIN, Role.OWNER):
                 return True
         return False
+
+
+class GatewayPersonPanels:
+    """Implements `PersonPanels` with the services of `/memory`, `/reminders` and `/model`."""
+
+    def __init__(self, app: Runtime) -> None:
+        self._app = app
+        self._memory = app.memory
+        self._locales = app.locales
+        self._scopes = build_scope_guess(app.settings.memory.isolation, app.store.links, app.platforms)
+
+    async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
+        """Return the remembered lines without headings and bullets, pending writes included."""
+        async with self._memory.scope_lock.hold_shared(lambda: self._scope(key)) as scope:
+            await self._memory.jobs.settle(scope)
+            texts = await self._memory.service.displayed_documents(scope)
+        lines = [_plain(line) for text in texts.values() for line in text.splitlines() if not line.startswith("#")]
+        return list(dict.fromkeys(filter(None, lines)))[:MOST_LINES]
+
+    def search_limitation(self, key: SessionKey) -> str:
+        """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
+        sentence = search_limitation(self._app)
+        return translate(sentence, self._locales.language(key)) if sentence else ""
+
+    async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
+        """Return the source of a remembered line, None for an unknown line."""
+        async with self._memory.scope_lock.hold_shared(lambda: self._scope(key)) as scope:
+            await self._memory.jobs.settle(scope)
+            origins = await self._memory.service.why(scope, line, limit=MOST_LINES)
+        found = next((each for each in origins if _plain(each.line) == line), None)
+        if found is None:
+            return None
+        zone, language = self._locales.zone(scope), self._locales.language(key)
+        text = format_source(found, zone=zone, language=language, is_shared=False)
+        return LineSource(text, found.change.short)
+
+    async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
+        """Return the reminders that are not over, the next one first."""
+        found = [
+            each for each in reminders_in(await self._app.store.jobs.pending_in(self._scope(key))) if not each.is_fired
+        ]
+        language = self._locales.language(key)
+        return [
+            ReminderEntry(
+                id=each.id,
+                key=each.key,
+                text=each.text,
+                at=each.at,
+                when=f"{format_moment(each.due, each.zone, language)} {each.zone}",
+                repeat=each.repeat,
+                is_paused=bool(each.paused),
+            )
+            for each in sorted(found, key=lambda each: each.due)
+        ]
+
+    def models(self, key: SessionKey) -> ModelOffer:
+        """Return the model that answers in the chat, and those that it can choose."""
+        profile = self._app.profiles.of(key)
+        name, offered = profile.active.name, list(self._app.models.catalog.offered)
+        effort = profile.effort if profile.has_chosen_effort else ""
+        return ModelOffer(name, offered, is_offline(name), chosen_effort=effort)
+
+    def has_locale(self, key: SessionKey) -> bool:
+        """Return True if language and time zone of the person are known, or one scope is everybody's."""
+        scope = self._scope(key)
+        return not scope or self._locales.has_profile(scope)
+
+    def page_language(self, key: SessionKey, languages: Sequence[str]) -> str:
+        """Return the language of the page for a browser that prefers *languages*; a choice or setting wins over it."""
+        return self._locales.page_language(key, languages)
+
+    async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
+        """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""
+        if scope := self._scope(key):
+            await self._locales.note_profile(scope, languages=languages, zone=zone)
+
+    def _scope(self, key: SessionKey) -> str:
+        return self._scopes(key)[0]
+
+
+def _plain(line: str) -> str:
+    text = line.strip()
+    return text[2:].strip() if text[:2] in ("- ", "* ") else text

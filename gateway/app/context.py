@@ -1,4 +1,4 @@
-"""Arguments of every subsystem: settings, home, store, and the facts derived from them once."""
+"""What the runtime is built over: the store, the recorder of metrics, the platforms, and the plugins of a caller."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from typing import Any
 
 from agent.llm.chat_model import ChatModel
 from agent.tools.tool import Tool
-from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy
-from gateway.chat_locales import ChatLocales
 from gateway.errors import SettingsError, UserError
-from gateway.events import InboundMessage, SessionKey
-from gateway.home import Home
-from gateway.ports import BLANK_AFTER, ChannelPlugin, MessageContext, PlatformTraits, Store, StoreLimits
+from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, Store, StoreLimits
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.settings import InstalledPlugins, Settings
-from gateway.settings.chat_overrides import ChatOverrides
-from gateway.text.redaction import SecretRedactor
 from gateway.web.metrics import PrometheusRecorder
 
 
@@ -87,30 +81,6 @@ _LAST_EXPORT = timedelta(seconds=5)  # of traces and metrics, at the stop
 def utc_now() -> datetime:
     """Return the current time, aware."""
     return datetime.now(UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppContext:
-    """Arguments that most builders of this package share."""
-
-    settings: Settings
-    plugins: ExtraPlugins
-    home: Home
-    store: Store
-    chats: ChatOverrides
-    platforms: ChannelPlatforms
-    redactor: SecretRedactor
-    unclean_stops: int  # crashes in a row before this start
-    context_of: Callable[[InboundMessage], MessageContext]  # the facts of a message
-    locales: ChatLocales
-    command_prefix: Callable[[SessionKey], str]  # as commands are typed in a chat
-    meter: PrometheusRecorder = field(default_factory=PrometheusRecorder)
-    refusals: RefusalLog = field(default_factory=RefusalLog)
-    now: Callable[[], datetime]
-
-    def platform(self, channel: str) -> str:
-        """Return the platform of *channel*; the name itself for a channel that is no longer configured."""
-        return self.platforms.get(channel, channel)
 
 
 @asynccontextmanager

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from zoneinfo import ZoneInfo
 
+from agent.reminders.reminder import REMIND, reminders_in
 from gateway.access.refusal_log import ChannelRefusals
-from gateway.app.app import count_orphaned_reminders
+from gateway.app.access import Judge, has_lost_access
 from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.control import ControlConnection, Line
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.i18n.missing_abilities import describe_models
 from gateway.i18n.time_zones import find_midnight
-from gateway.ports import Channel
+from gateway.ports import Channel, JobQueue
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import program_version
 from gateway.quarantine import list_events
@@ -29,7 +31,7 @@ from gateway.settings.channel_blocks import PAGE, TERMINAL
 from gateway.store_watcher import DEADLINE, one_line
 
 if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
+    from gateway.app.runtime import Runtime
 
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -39,6 +41,8 @@ _MOST_DEAD = 20
 _MOST_DELAYED = 20  # chats
 _FILE_PIECE = 512 * 1024  # bytes of a file in one line
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
+
+_AT_ONCE = 200  # reminders that are judged before other work gets a chance
 
 
 @runtime_checkable
@@ -56,7 +60,7 @@ def _not_in_quarantine(name: str) -> UserError:
 class GatewayOperations(OperationGroup):
     """The operations over an open gateway: its status, sessions, quarantine, backup and logins to the page."""
 
-    def __init__(self, app: GatewayApp) -> None:
+    def __init__(self, app: Runtime) -> None:
         super().__init__(app)
         self._started_at = datetime.now(UTC)
 
@@ -103,7 +107,7 @@ class GatewayOperations(OperationGroup):
             "today": await app.store.usage.by("day", since=midnight, until=now, zone=zone),
             "orphaned_reminders": await count_orphaned_reminders(app.store.jobs, app.access.judge, now),
             "waits": {"people": len(requests) - places, "places": places},
-            "models": describe_models(app.model.facts.facts()),
+            "models": describe_models(app.models.default.facts.facts()),
             **({"search": f"keywords only: {error}"} if error else {}),
             "dead_letters": await app.store.outbox.dead(limit=_MOST_DEAD),
         }
@@ -111,13 +115,13 @@ class GatewayOperations(OperationGroup):
     @operation("sessions list")
     async def list_sessions(self) -> AsyncIterator[Line]:
         """Yield one line per session, the most recently used first."""
-        for session in await self._app.sessions.all():
+        for session in await self._app.memory.sessions.all():
             yield plain(session)
 
     @operation("sessions show")
     async def show_session(self, key: str = "", limit: int = 50) -> AsyncIterator[Line]:
         """Yield the newest messages of one session, as people saw them."""
-        for line in await self._app.sessions.displayed_messages(_parse_key(key), limit=min(limit, _MOST_LINES)):
+        for line in await self._app.memory.sessions.displayed_messages(_parse_key(key), limit=min(limit, _MOST_LINES)):
             yield plain(line)
 
     @operation("send")
@@ -162,8 +166,8 @@ class GatewayOperations(OperationGroup):
         """Remove expired rows, quarantined events, deleted files of workspaces and results of tools."""
         yield {
             "rows": await self._app.store.prune(),
-            "events": await self._app.intake.quarantine.prune(),
-            "files": await self._app.workspaces.expire_trash() + await self._app.pages.prune(),
+            "events": await self._app.quarantine.prune(),
+            "files": await self._app.memory.workspaces.expire_trash() + await self._app.pages.prune(),
         }
 
     @operation("quarantine list")
@@ -175,7 +179,7 @@ class GatewayOperations(OperationGroup):
     @operation("quarantine drop")
     async def drop_from_quarantine(self, name: str = "") -> AsyncIterator[Line]:
         """Remove one event, so that it is handled when its platform delivers it again."""
-        if not await self._app.intake.quarantine.drop(name):
+        if not await self._app.quarantine.drop(name):
             raise _not_in_quarantine(name)
         yield {"name": name}
 
@@ -258,3 +262,19 @@ def _parse_key(key: str) -> SessionKey:
         return SessionKey.parse(key)
     except ValueError as error:
         raise UserError(f"{error}; `parlour sessions list` lists them") from None
+
+
+async def count_orphaned_reminders(jobs: JobQueue, judge: Judge, now: datetime) -> Sequence[Mapping[str, Any]]:
+    """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
+    found = [each for each in reminders_in(await jobs.pending_of(REMIND)) if not each.is_fired]
+    verdicts: dict[tuple[str, str], bool] = {}
+    counts: Counter[str] = Counter()
+    for n, reminder in enumerate(found, 1):
+        place = (str(reminder.key), reminder.by)
+        if place not in verdicts:
+            verdicts[place] = has_lost_access(judge, reminder.message("", now, reminder.kind))
+        if verdicts[place]:
+            counts[f"{reminder.key.channel}:{reminder.by}"] += 1
+        if n % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return [{"who": who, "count": count} for who, count in sorted(counts.items())]

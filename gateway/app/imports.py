@@ -16,8 +16,8 @@ from agent.importers.importer import MemoryImporter
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import SHARED, chat_scope
 from agent.memory.storage.disk import Disk
-from gateway.app.app import GatewayApp, resolve_recipient
 from gateway.app.memory_operations import MemoryOperations
+from gateway.app.runtime import Runtime, resolve_recipient
 from gateway.errors import UserError
 from gateway.events import ChatKind, PlatformAccount, SessionKey
 
@@ -27,7 +27,7 @@ def _now() -> datetime:
 
 
 async def run_import(
-    app: GatewayApp, system: str, folder: Path, *, person: str, mapped: Mapping[str, str], is_dry: bool
+    app: Runtime, system: str, folder: Path, *, person: str, mapped: Mapping[str, str], is_dry: bool
 ) -> list[dict[str, Any]]:
     """Import *folder* into the scope of *person* (default: the owner); *mapped* gives conversations another target.
 
@@ -74,7 +74,7 @@ async def run_import(
     return [asdict(item) for item in items]
 
 
-def _default_scope(app: GatewayApp, names: ScopeNames, person: str) -> str:
+def _default_scope(app: Runtime, names: ScopeNames, person: str) -> str:
     """Return the scope of *person*, or of the only owner. Raises UserError if there is not exactly one owner."""
     owners = [person] if person else [str(each) for each in app.access.roster.owners()]
     if app.settings.memory.isolation == "shared" and not person:
@@ -85,7 +85,7 @@ def _default_scope(app: GatewayApp, names: ScopeNames, person: str) -> str:
     return names.person_scope(owners[0])
 
 
-async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> ImportTarget:
+async def _parse_target(app: Runtime, names: ScopeNames, target: str) -> ImportTarget:
     """Return the chat or memory scope that the operator named. Raises UserError if *target* is neither."""
     if target == SHARED:
         raise UserError(

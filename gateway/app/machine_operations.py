@@ -28,7 +28,7 @@ from gateway.store.consistency import check_tables, damaged_files
 from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
+    from gateway.app.runtime import Runtime
 
 CHECK_WITHIN = 90.0  # seconds: the doctor's own checks end in 60
 _VERIFY_WITHIN = 1800.0  # seconds
@@ -46,7 +46,7 @@ _DOCTOR = ("-P", "-m", "parlour", "doctor", "--json")
 class MachineOperations(OperationGroup):
     """The operations `doctor`, `backups list|create|verify`, `store check` and `logs`."""
 
-    def __init__(self, app: GatewayApp, *, check_within: float = CHECK_WITHIN) -> None:
+    def __init__(self, app: Runtime, *, check_within: float = CHECK_WITHIN) -> None:
         super().__init__(app)
         self._check_within = check_within
         self._checks = asyncio.Lock()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.llm.model_client import ModelClient
-from agent.locks import WorkerSlots
 from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
@@ -24,7 +23,6 @@ from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer, DreamSchedule
-from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.commit_filter import CommitFilter
@@ -32,14 +30,12 @@ from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import ScopeEraser
-from agent.memory.erasure.scope_files import DerivedIndex, ErasureStorage
+from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
-from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
@@ -59,18 +55,18 @@ from agent.memory.prompt.due_jobs import (
 )
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import DELETED, UNLEARN, MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
-from gateway.app.context import AppContext
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
 from gateway.ports import REMEMBER, UNINDEX
-from gateway.quarantine import Quarantine
 from gateway.unscoped_data import HomeUnscopedData
+
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +74,10 @@ class MemoryServices:
     """Memory as turns, commands, jobs and operators use it."""
 
     documents: ScopeDocuments
-    document_files: DocumentFileWriter
     archive: MemoryArchive
     conversations: ConversationCache
     sessions: StoredSessions
     stored_conversations: StoredConversations
-    session_files: SessionFileWriter
-    history_files: HistoryFileWriter
     jobs: MemoryJobs
     service: MemoryService
     dreams: DreamService
@@ -99,21 +92,12 @@ class MemoryServices:
     consolidates: bool  # there are summaries: such a model, and a chat whose `memory_window` is not 0
 
 
-def build_memory(
-    context: AppContext,
-    session_files: SessionFileWriter,
-    document_files: DocumentFileWriter,
-    history_files: HistoryFileWriter,
-    index: DerivedIndex,
-    quarantine: Quarantine,
-) -> MemoryServices:
-    """Build memory over the store and the files of the home; *index* is the search index.
-
-    *session_files*, *document_files* and *history_files* write the mirror.
-    """
-    settings, home, store, now = context.settings, context.home.path, context.store, context.now
+def build_memory(app: Runtime) -> MemoryServices:
+    """Build memory over the store and the files of the home."""
+    settings, home, store, now, index = app.settings, app.home.path, app.store, app.now, app.recall
+    session_files, document_files, history_files = app.session_files, app.document_files, app.history_files
     # The offline model cannot summarise.
-    can_summarise = bool(settings.llm.model or context.plugins.models)
+    can_summarise = bool(settings.llm.model or app.plugins.models)
     windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
     consolidates = can_summarise and any(windows)
     archive = MemoryArchive(max_chars=settings.memory.max_chars, history=store.history, now=now)
@@ -132,9 +116,7 @@ def build_memory(
     sessions = StoredSessions(store.records, store.transcripts, store.journal, store.outbox)
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, store.proposals, documents, store.history, now=now, writing=writing)
-    jobs = MemoryJobs(
-        store.jobs, documents, history=store.history, staging=staging, writing=writing, meter=context.meter
-    )
+    jobs = MemoryJobs(store.jobs, documents, history=store.history, staging=staging, writing=writing, meter=app.meter)
     scope_lock = ScopeLock()
     stored_conversations = StoredConversations(
         home=home,
@@ -182,7 +164,7 @@ def build_memory(
         records=store.records,
         jobs=store.jobs,
         store=store.erasing,
-        unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
+        unscoped_data=HomeUnscopedData(home / "uploads", app.quarantine),
         index=index,
         staging=staging,
         writing=writing,
@@ -192,17 +174,14 @@ def build_memory(
     )
     return MemoryServices(
         documents=documents,
-        document_files=document_files,
         archive=archive,
         conversations=conversations,
         sessions=sessions,
         stored_conversations=stored_conversations,
-        session_files=session_files,
-        history_files=history_files,
         jobs=jobs,
         service=MemoryService(store.history, documents, store.journal, store.transcripts),
         dreams=DreamService(documents, can_run=can_summarise),
-        erasure=_build_erasure(context, storage, jobs, scope_lock, workspaces, stored_conversations),
+        erasure=_build_erasure(app, storage, jobs, scope_lock, workspaces, stored_conversations),
         staging=staging,
         editor=ChatMemoryEditor(store.history, documents, staging, writing=writing, now=now),
         scope_lock=scope_lock,
@@ -215,7 +194,7 @@ def build_memory(
 
 
 def _build_erasure(
-    context: AppContext,
+    app: Runtime,
     storage: ErasureStorage,
     memory_jobs: MemoryJobs,
     scope_lock: ScopeLock,
@@ -229,24 +208,24 @@ def _build_erasure(
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,
-        people=context.store.people,
-        links=context.store.links,
+        people=app.store.people,
+        links=app.store.links,
         scope_lock=scope_lock,
-        kind=context.platform,
+        kind=app.platform,
     )
-    days = context.settings.memory.retention_days
+    days = app.settings.memory.retention_days
     retention = RetentionJob(storage=storage, days=days, unlist=stored_conversations.drop)
-    saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
+    saving = {block.kind for block in app.settings.channels.values() if block.traits.saves_files}
     return EraseService(words, purge, eraser, retention, storage.index, storage.staging, memory_jobs.settle, saving)
 
 
-def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Callable[[str], int]) -> PrivacyService:
-    """Build /privacy and /export; *file_limit* is that of a channel, in bytes."""
-    settings, store = context.settings, context.store
+def build_privacy(app: Runtime) -> PrivacyService:
+    """Build /privacy and /export."""
+    settings, store, memory = app.settings, app.store, app.memory
     longest = settings.files.max_mb * 1_000_000
     vectors = settings.tools.vector_memory
     exports = ExportJobs(
-        home=context.home.path,
+        home=app.home.path,
         jobs=store.jobs,
         records=store.records,
         outbox=store.outbox,
@@ -257,12 +236,12 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
         history=store.history,
         files=store.files,
         staging=memory.staging,
-        limit=lambda channel: min(file_limit(channel), longest),
-        zone=context.locales.zone,
-        now=context.now,
+        limit=lambda channel: min(app.configured_channels.file_limit(channel), longest),
+        zone=app.locales.zone,
+        now=app.now,
     )
     facts = PrivacyFacts(
-        models=tuple(each.name for each in context.plugins.models) or configured_models(settings),
+        models=tuple(each.name for each in app.plugins.models) or configured_models(settings),
         listens=settings.llm.transcription_model,
         embeds=vectors.embedding_model if vectors.enabled else "",
         retention_days=settings.memory.retention_days,
@@ -271,56 +250,54 @@ def build_privacy(context: AppContext, memory: MemoryServices, file_limit: Calla
     return PrivacyService(facts, exports)
 
 
-def _home_of_copies(context: AppContext) -> Path | None:
-    return None if context.settings.store.shared else context.home.path
+def _home_of_copies(app: Runtime) -> Path | None:
+    return None if app.settings.store.shared else app.home.path
 
 
-def build_dreamer(context: AppContext, memory: MemoryServices, model: ModelClient) -> Dreamer:
-    """Build Dream's jobs and their schedule over *model*."""
-    store, now = context.store, context.now
-    dream = context.settings.agents.defaults.dream
+def build_dreamer(app: Runtime) -> Dreamer:
+    """Build Dream's jobs and their schedule."""
+    store, now, memory, model = app.store, app.now, app.memory, app.models.dream
+    dream = app.settings.agents.defaults.dream
     return Dreamer(
         history=store.history,
         jobs=store.jobs,
         model=model,
         applier=DreamApplier(
-            home=_home_of_copies(context),
+            home=_home_of_copies(app),
             documents=memory.documents,
             history=store.history,
             staging=memory.staging,
             now=now,
         ),
-        notifier=DreamNotifier(
-            records=store.records, session=store.journal.session, now=now, sign=context.command_prefix
-        ),
+        notifier=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=app.command_prefix),
         writing=memory.jobs.writing,
-        zone=context.locales.zone,
+        zone=app.locales.zone,
         now=now,
         schedule=DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or ""),
         is_scheduled=dream.enabled and memory.consolidates,
-        is_one=context.settings.memory.isolation == "shared",
+        is_one=app.settings.memory.isolation == "shared",
         max_batch_size=dream.max_batch_size,
         max_iterations=dream.max_iterations,
         token_limit=model.prompt_limit,
     )
 
 
-def build_raw_archives(context: AppContext, memory: MemoryServices, model: ModelClient) -> RawArchiveJobs:
-    """Build the jobs that summarise raw archives with *model*."""
-    zone, now = context.locales.zone, context.now
+def build_raw_archives(app: Runtime) -> RawArchiveJobs:
+    """Build the jobs that summarise raw archives."""
+    zone, now, memory, model = app.locales.zone, app.now, app.memory, app.models.memory
     return RawArchiveJobs(
-        history=context.store.history,
+        history=app.store.history,
         consolidator=Consolidator(
-            home=_home_of_copies(context),
+            home=_home_of_copies(app),
             documents=memory.documents,
-            history=context.store.history,
+            history=app.store.history,
             staging=memory.staging,
             zone=zone,
             now=now,
-            budget=context.settings.memory.max_chars,
+            budget=app.settings.memory.max_chars,
             archive=memory.archive,
         ),
-        jobs=context.store.jobs,
+        jobs=app.store.jobs,
         writing=memory.jobs.writing,
         model=model,
         zone=zone,
@@ -330,21 +307,12 @@ def build_raw_archives(context: AppContext, memory: MemoryServices, model: Model
     )
 
 
-def build_job_runner(
-    context: AppContext,
-    memory: MemoryServices,
-    *,
-    model: ModelClient,
-    token_budget: TokenBudget,
-    dreamer: Dreamer,
-    raw_archives: RawArchiveJobs,
-    exports: ExportJobs,
-    handlers: Mapping[str, Handler],
-    slots: WorkerSlots,
-) -> JobRunner:
-    """Build the runner of the jobs that no reply waits for; *handlers* are those of further kinds."""
-    home, store, zone, now = context.home.path, context.store, context.locales.zone, context.now
-    session_memory = context.settings.tools.session_memory
+def build_job_runner(app: Runtime) -> JobRunner:
+    """Build the runner of the jobs that no reply waits for."""
+    home, store, zone, now = app.home.path, app.store, app.locales.zone, app.now
+    memory, model, dreamer, raw_archives = app.memory, app.models.memory, app.dreamer, app.raw_archives
+    exports = app.privacy.exports
+    session_memory = app.settings.tools.session_memory
     reader = MessageReader(store.transcripts)
     consolidation = ConsolidationJobs(
         consolidator=raw_archives.consolidator,
@@ -392,7 +360,7 @@ def build_job_runner(
         derived_data=DerivedDataFinder(store.documents, store.history),
         staging=memory.staging,
         purge_index=memory.erasure.index.purge_stale,
-        person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),
+        person=lambda row: person_of(row.message, app.platform(row.message.key.channel)),
         writing=memory.jobs.writing,
         now=now,
     )
@@ -415,7 +383,8 @@ def build_job_runner(
         DELETED: deletions.delete,
         UNLEARN: deletions.unlearn,
         UNEXPORT: exports.unexport,
-        **handlers,
+        **app.questions.quick,
+        **(app.reminders.quick if app.settings.tools.reminders else {}),
     }
     slow: dict[str, Handler] = {DREAM: dreamer.run, TITLE_CONVERSATION: titles.write_title}
     if memory.consolidates:
@@ -438,8 +407,8 @@ def build_job_runner(
             **memory.erasure.exclusive,
             **lock_handlers(memory.scope_lock, store.jobs, in_scope),
         },
-        token_budget=token_budget,
-        now=context.now,
-        meter=context.meter,
-        slots=slots,
+        token_budget=app.usage.token_budget,
+        now=app.now,
+        meter=app.meter,
+        slots=app.slots,
     )

@@ -234,7 +234,7 @@ class MemoryOperations(OperationGroup):
         scope = (await self.names()).find(wish)
         if ACTING.get() and not scope.startswith("chats/"):
             raise UserError("the console shows the memory of shared chats only; use `parlour memory` on the machine")
-        await self._app.memory_jobs.settle(scope)
+        await self._app.memory.jobs.settle(scope)
         return scope
 
     def _derived(self) -> Mapping[str, Rebuild]:

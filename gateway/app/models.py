@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from agent.chat_profiles import ModelCatalog
 from agent.llm.chat_model import ChatModel, ModelConfig
@@ -34,6 +34,14 @@ class ModelServices:
     def all(self) -> tuple[ModelClient, ...]:
         """Return every client once."""
         return tuple(dict.fromkeys((self.default, *self.catalog.every(), self.memory, self.dream)))
+
+    async def close(self) -> None:
+        """Close the clients' connections."""
+        for client in (self.memory, self.dream):
+            if client is not self.default:
+                await client.close()
+        await self.catalog.close()
+        await close_litellm()  # embeddings and transcriptions use it too
 
 
 @dataclass(slots=True, eq=False)
@@ -118,23 +126,19 @@ class ModelFactory:
         return [open_model(_config(llm, name, proxy), setting=setting) for name in names]
 
 
-@asynccontextmanager
-async def open_models(factory: ModelFactory) -> AsyncIterator[ModelServices]:
-    """Build every model client; close their connections on exit. Raises SettingsError."""
+def build_models(factory: ModelFactory) -> ModelServices:
+    """Build every model client. Raises SettingsError."""
     default = factory.build_default()
     background = (factory.build_memory(default), factory.build_dream(default))
-    services = ModelServices(default, factory.build_catalog(default), *background)
-    names = {name: kept_as for each in services.all() for name, kept_as in each.names()}
-    await take_over_trials(factory.settings.home, factory.facts)
-    await take_over_windows(factory.settings.home / "windows.json", factory.facts, names)
-    try:
-        yield services
-    finally:
-        for client in background:
-            if client is not default:
-                await client.close()
-        await services.catalog.close()
-        await close_litellm()  # embeddings and transcriptions use it too
+    return ModelServices(default, factory.build_catalog(default), *background)
+
+
+async def take_over_model_facts(models: ModelServices, home: Path) -> None:
+    """Take over what earlier releases have kept about models in files of the home."""
+    facts = models.default.facts
+    names = {name: kept_as for each in models.all() for name, kept_as in each.names()}
+    await take_over_trials(home, facts)
+    await take_over_windows(home / "windows.json", facts, names)
 
 
 def configured_models(settings: Settings) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gateway.ports import TurnTrace
 from gateway.web_console.console_routes import AuditRule, ConsoleOperation, ConsoleRole
 
 if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
+    from gateway.app.runtime import Runtime
 
 _Method = TypeVar("_Method", bound=Callable[..., AsyncIterator[Line]])
 _CALL_NUMBER = re.compile(r"\.\d+\Z")
@@ -59,7 +59,7 @@ def operation(name: str, console: ConsoleOperation | None = None) -> Callable[[_
 class OperationGroup:
     """The operations of one subsystem, over an open gateway."""
 
-    def __init__(self, app: GatewayApp) -> None:
+    def __init__(self, app: Runtime) -> None:
         self._app = app
 
     def by_name(self) -> Mapping[str, Operation]:

@@ -18,7 +18,7 @@ from agent.memory.scope_names import ScopeSelector
 from agent.tools.rights import RefusalRule
 from gateway.access.note_store import parse_code
 from gateway.access.refusal_log import explain_refusal
-from gateway.app.channels import accounts_of
+from gateway.app.access import accounts_of
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.app.refused_calls import RefusedCall, find_refused_calls
@@ -39,7 +39,7 @@ from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, Pairi
 from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
+    from gateway.app.runtime import Runtime
 
 REMAINS = (
     "their messages on the platforms",
@@ -65,7 +65,7 @@ _DEFAULT = "default"
 class PeopleOperations(OperationGroup):
     """The operations `people …`, `owner …` and `why`."""
 
-    def __init__(self, app: GatewayApp) -> None:
+    def __init__(self, app: Runtime) -> None:
         super().__init__(app)
         self._started_at = datetime.now(UTC)
 
@@ -166,7 +166,7 @@ class PeopleOperations(OperationGroup):
         for refusal in self._app.refusals.recent(channel, id_):
             explanation = explain_refusal(refusal)
             yield {**plain(refusal), "words": explanation.words, "paste": list(explanation.paste)}
-        for call in await find_refused_calls(self._app.sessions, channel, id_):
+        for call in await find_refused_calls(self._app.memory.sessions, channel, id_):
             yield self._refused_call_line(call)
 
     def _refused_call_line(self, call: RefusedCall) -> Line:
@@ -225,7 +225,7 @@ class PeopleOperations(OperationGroup):
 
     async def _link_now(self, job: Job) -> None:
         for _ in range(round(_LINKED_WITHIN / _POLL)):
-            if await self._app.linker.link(job) is None:
+            if await self._app.memory.linker.link(job) is None:
                 await self._app.store.jobs.finish(job)
                 return
             await asyncio.sleep(_POLL)
@@ -303,7 +303,7 @@ class PeopleOperations(OperationGroup):
         await self._app.session_files.flush()  # a scope is there once something of it is in a file
         wish = ScopeSelector(person=person)
         scope = (await MemoryOperations(self._app).names()).find(wish)
-        await self._app.memory_jobs.settle(scope)
+        await self._app.memory.jobs.settle(scope)
         try:
             language = self._app.commands.chats.preferences.preferences(scope).get(
                 "language", self._app.settings.language

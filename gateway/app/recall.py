@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
@@ -17,39 +17,37 @@ from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit, chunk_markdown, chunks
-from gateway.app.context import AppContext
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings
+
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
 
 _ERASURES_EVERY = 60.0  # seconds between looks for what other gateways have erased
 _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 
-@asynccontextmanager
-async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIterator[ScopeRecall]:
-    """Open the search of memory, transcripts and project documents, and close it on exit.
-
-    *recorder* stores the usage of embeddings.
-    """
-    settings = context.settings
+def build_recall(app: Runtime) -> ScopeRecall:
+    """Build the search of memory, transcripts and project documents; it reads PDFs in the running event loop."""
+    settings = app.settings
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors, settings.llm, recorder, settings.proxy_address)
+    embedder = _embedder(vectors, settings.llm, app.usage.recorder, settings.proxy_address)
 
     def cut(text: str, at: datetime | None) -> Sequence[SearchUnit]:
         if seed is None:
             return chunk_markdown(text, at)
         return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
 
-    recall = ScopeRecall(
-        context.home.path,
+    return ScopeRecall(
+        app.home.path,
         memory=RecallEngine(embedder=embedder, seed=seed),
         documents=RecallEngine(embedder=embedder, seed=seed),
         read_document=_reader(asyncio.get_running_loop()),
-        zone=context.locales.zone,
-        history=context.store.history,
-        turns=context.store.transcripts if seed is None else None,
-        rows=context.store.documents,
+        zone=app.locales.zone,
+        history=app.store.history,
+        turns=app.store.transcripts if seed is None else None,
+        rows=app.store.documents,
         meaning=embedder,
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,
@@ -59,14 +57,11 @@ async def open_recall(context: AppContext, recorder: UsageRecorder) -> AsyncIter
             budget=RESULT_TOKENS if seed is None else 20 * seed.chunk_tokens,
         ),
     )
-    try:
-        yield recall
-    finally:
-        await recall.close()
 
 
-def search_limitation(recall: ScopeRecall, vectors: VectorMemorySettings) -> str:
+def search_limitation(app: Runtime) -> str:
     """Return the key of the sentence about a search by words alone; "" if it is by meaning too."""
+    recall, vectors = app.recall, app.settings.tools.vector_memory
     if recall.last_error():
         return "commands.status_by_words"
     lacks_model = vectors.enabled and vectors.profile == "parlour" and not recall.has_model

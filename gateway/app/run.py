@@ -18,10 +18,10 @@ from typing import Any
 import structlog
 
 from agent.attachments.process_confinement import probe_confinement
-from gateway.app.app import GatewayApp
-from gateway.app.composition import build_operations, open_app
+from gateway.app.composition import open_app
 from gateway.app.context import ExtraPlugins
 from gateway.app.gateway_operations import GatewayOperations
+from gateway.app.runtime import Runtime
 from gateway.control.control_server import ControlServer
 from gateway.errors import WorkerReplaced
 from gateway.ports import Store
@@ -36,7 +36,7 @@ _LAST_FILES = timedelta(seconds=3)  # for the mirror; the store knows what is st
 
 
 async def run(
-    settings: Settings, *, plugins: ExtraPlugins | None = None, ready: Callable[[GatewayApp], None] | None = None
+    settings: Settings, *, plugins: ExtraPlugins | None = None, ready: Callable[[Runtime], None] | None = None
 ) -> bool:
     """Run the gateway until SIGTERM, SIGINT or SIGHUP; *ready* is called once the first message can come.
 
@@ -51,8 +51,8 @@ async def run(
     for name in stops:
         loop.add_signal_handler(name, stop.set)
     try:
-        async with open_app(settings, plugins=plugins) as app:
-            app.restart = restart = asyncio.Event()
+        restart = asyncio.Event()
+        async with open_app(settings, plugins=plugins, restart=restart) as app:
             stopping = asyncio.create_task(_stop_after(restart, stop), name="restart")
             try:
                 await serve(app, stop, ready=ready)
@@ -69,14 +69,11 @@ async def _stop_after(restart: asyncio.Event, stop: asyncio.Event) -> None:
     stop.set()
 
 
-async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[GatewayApp], None] | None = None) -> None:
+async def serve(app: Runtime, stop: asyncio.Event, *, ready: Callable[[Runtime], None] | None = None) -> None:
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
     await app.store_watcher.measure()  # /readyz and the others read a result from their first moment
-    operations = build_operations(app)
-    control = ControlServer(app.home.socket, operations, {"chat attach": GatewayOperations(app).attach})
-    if app.console is not None:
-        app.console.connect(operations)
+    control = ControlServer(app.home.socket, app.operations, {"chat attach": GatewayOperations(app).attach})
 
     async def serve_web() -> None:
         try:
@@ -109,8 +106,8 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             recall=app.recall.run,
             prune=lambda: run_prune_loop(
                 app.store,
-                app.intake.quarantine.prune,
-                app.workspaces.expire_trash,
+                app.quarantine.prune,
+                app.memory.workspaces.expire_trash,
                 app.pages.prune,
                 app.store.files.collect_garbage,
             ),
@@ -196,10 +193,10 @@ async def _log_confinement() -> None:
         log.warning("children.unknown", error=str(error))
 
 
-async def _warm(app: GatewayApp) -> None:
+async def _warm(app: Runtime) -> None:
     """Load the model's library after the page is up; the first call reports a failure."""
     try:
-        await app.model.warm()
+        await app.models.default.warm()
     except Exception:  # the service boundary: a gateway without a warm model still answers
         log.exception("model.warm_failed")
     if not gc.isenabled():  # `parlour run` disables it for the imports

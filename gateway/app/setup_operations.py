@@ -29,7 +29,7 @@ from gateway.text.redaction import SecretRedactor
 from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
+    from gateway.app.runtime import Runtime
     from gateway.settings_writer import SettingChanges, SettingsFileWriter
 
 # What can be set for one chat: the fields of an entry of `chats`.
@@ -48,7 +48,7 @@ class SetupOperations(OperationGroup):
     No answer has a secret.
     """
 
-    def __init__(self, app: GatewayApp) -> None:
+    def __init__(self, app: Runtime) -> None:
         super().__init__(app)
         self._run = secrets.token_hex(8)  # differs after a restart
         self._writes = asyncio.Lock()
@@ -91,7 +91,7 @@ class SetupOperations(OperationGroup):
             "model": llm.model if llm.model != OFFLINE else "",
             "api_base": hide_password(str(llm.api_base or "")),
             "has_key": llm.api_key is not None,
-            "lacks": describe_missing(self._app.model.own_facts()),
+            "lacks": describe_missing(self._app.models.default.own_facts()),
             "platforms": platforms,
         }
 
@@ -167,7 +167,7 @@ class SetupOperations(OperationGroup):
         trial = await try_model(llm, proxy=self._app.settings.proxy_address, seconds=SECONDS_TO_LOAD)
         finding = trial.finding
         _require([finding], [key])
-        await trial.keep(self._app.model.facts)
+        await trial.keep(self._app.models.default.facts)
         changes = changes_of(("llm",), answers, secret=("api_key",))
         if base and not answers["api_base"]:
             changes.plain["llm", "api_base"] = ""
@@ -184,7 +184,7 @@ class SetupOperations(OperationGroup):
         from gateway.app.model_trial import keep_trials
 
         try:
-            await keep_trials(trials, self._app.model.facts)
+            await keep_trials(trials, self._app.models.default.facts)
         except ValueError as error:
             raise UserError(str(error)) from None
         yield {}

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from agent.memory.scopes import chat_scope
-from gateway.app.channels import accounts_of_user
+from gateway.app.access import accounts_of_user
 from gateway.app.operation_group import OperationGroup, by_admin, no_such_turn, operation, plain
 from gateway.control import Line
 from gateway.errors import UserError
@@ -92,7 +92,7 @@ class TurnOperations(OperationGroup):
 
     async def _lines(self, trace: TurnTrace) -> Sequence[Mapping[str, Any]]:
         """Return the transcript lines of a turn; () if it has none, or is not among the newest of its session."""
-        turns = await self._app.sessions.recent_turns(trace.key, limit=_SEARCHED)
+        turns = await self._app.memory.sessions.recent_turns(trace.key, limit=_SEARCHED)
         return next((lines for lines in turns if lines and lines[-1].get("turn") == trace.turn), ())
 
     async def _shared_scope(self, chat: SessionKey | None) -> str:

@@ -1,25 +1,22 @@
-"""Turns: the services of the agent and of commands, and the worker pool that runs both."""
+"""The services of turns and of commands, and what runs stored turns again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from agent.agent_loop import AgentLoop
 from agent.attachments.attachment_loader import AttachmentLoader
-from agent.attachments.attachment_store import AttachmentStore
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
 from agent.auto_recall import AutoRecall
 from agent.call_review import CallReviewer
-from agent.chat_profiles import ChatProfiles
 from agent.command_services import (
     ChatCommandServices,
     CommandServices,
@@ -29,46 +26,24 @@ from agent.command_services import (
     StatusService,
     UsageService,
 )
-from agent.commands import CommandRouter
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.received_files import ReceivedFiles
 from agent.files.turn_files import FileServices
-from agent.llm.model_client import UsageRecorder
-from agent.locks import WorkerSlots
-from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
-from agent.memory.dream.dreamer import Dreamer
-from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.privacy.data_inventory import PrivacyService
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
-from agent.memory.search.scope_recall import ScopeRecall
 from agent.prompt_assembly import PromptAssembler
 from agent.recorded_turn import UncountedToolCalls, UnrecordedCalls
-from agent.reminders.reminder_jobs import ReminderJobs
-from agent.tools.result_pages import ToolResultPages
 from agent.tools.standing_decisions import StandingDecisions
-from agent.tools.tool_questions import ToolApprovals
-from agent.turn import RunningTurns
 from agent.turn_memory import TurnMemoryTools
 from agent.turn_replay import TurnReplayer
-from agent.turn_runner import TurnRunner
 from agent.turn_services import RetryingJournal, TurnServices
-from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.admission import Admitted
-from gateway.alerts.alert_sources import ModelSource
-from gateway.app.access import AccessServices
-from gateway.app.channels import ConfiguredChannels, may_be_read
+from gateway.app.access import RoleResolver, may_be_read
 from gateway.app.chat_settings import build_settings_view, build_vision_check
-from gateway.app.context import AppContext
-from gateway.app.memory import MemoryServices
-from gateway.app.models import ModelFactory, ModelServices
+from gateway.app.models import ModelFactory
 from gateway.app.recall import search_limitation
-from gateway.app.role_resolver import RoleResolver
-from gateway.app.usage import UsageServices
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
-from gateway.delivery import OutboxDispatcher
 from gateway.events import InboundMessage, Role, SessionKey
-from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports import MessageContext
 from gateway.ports.entry_points import program_version
@@ -76,164 +51,125 @@ from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE
 from gateway.web.server import browser_address
 
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
+
 log = structlog.get_logger(__name__)
 
 _CLOCK_INTERVAL = timedelta(minutes=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySubsystems:
-    """Everything that is open before turns, alerts and the web server are built over it."""
-
-    access: AccessServices
-    profiles: ChatProfiles
-    memory: MemoryServices
-    recall: ScopeRecall
-    privacy: PrivacyService
-    blobs: AttachmentStore
-    pages: ToolResultPages
-    channels: ConfiguredChannels
-    dispatcher: OutboxDispatcher
-    router: CommandRouter
-    intake: GatewayIntake
-    usage: UsageServices
-    models: ModelServices
-    model_health: ModelSource
-    dreamer: Dreamer
-    raw_archives: RawArchiveJobs
-    jobs: JobRunner
-    reminders: ReminderJobs
-    approvals: ToolApprovals
-    slots: WorkerSlots
-
-
-def build_pool(context: AppContext, parts: GatewaySubsystems) -> tuple[WorkerPool, CommandServices, TurnReplayer]:
-    """Return the worker pool, the services of the commands that it runs, and what runs stored turns again."""
-    journal = context.store.journal
-    turns = RunningTurns(journal)
-    commands = _build_command_services(context, parts, turns)
-    services = _build_turn_services(context, parts, commands)
-    pool = WorkerPool(
-        journal, TurnRunner(services), turns=turns, slots=parts.slots, meter=context.meter, clock=time.monotonic
-    )
-    return pool, commands, _build_replayer(context, parts, services.loop)
-
-
-def _build_replayer(context: AppContext, parts: GatewaySubsystems, loop: AgentLoop) -> TurnReplayer:
-    memory, unrecorded = parts.memory, UnrecordedCalls()
-    models = ModelFactory(context.settings, context.plugins, unrecorded, unrecorded, now=context.now)
+def build_replayer(app: Runtime) -> TurnReplayer:
+    """Build what runs stored turns again, without an effect."""
+    memory, unrecorded = app.memory, UnrecordedCalls()
+    models = ModelFactory(app.settings, app.plugins, unrecorded, unrecorded, now=app.now)
 
     def role_of(message: InboundMessage, facts: MessageContext) -> Role | None:
-        decision = parts.access.judge(message, facts)
+        decision = app.access.judge(message, facts)
         return decision.role if isinstance(decision, Admitted) else None
 
     return TurnReplayer(
-        loop=loop,
+        loop=app.turn_services.loop,
         reviewer=CallReviewer(
-            outgoing=_build_outgoing(context, parts),
-            jobs=context.store.jobs,
+            outgoing=_build_outgoing(app),
+            jobs=app.store.jobs,
             caps=UncountedToolCalls(),
-            now=context.now,
+            now=app.now,
         ),
         sessions=memory.sessions,
         memory=ScopeMemory(memory.documents),
-        files=context.store.files,
-        profiles=parts.profiles,
-        context_of=context.context_of,
+        files=app.store.files,
+        profiles=app.profiles,
+        context_of=app.context_of,
         role_of=role_of,
-        language=context.locales.language,
-        zone=context.locales.zone,
-        window=context.settings.agents.defaults.memory_window,
+        language=app.locales.language,
+        zone=app.locales.zone,
+        window=app.settings.agents.defaults.memory_window,
         open_model=models.build_single,
     )
 
 
-def _build_outgoing(context: AppContext, parts: GatewaySubsystems) -> OutgoingFiles:
+def _build_outgoing(app: Runtime) -> OutgoingFiles:
     return OutgoingFiles(
-        parts.memory.workspaces,
-        ReceivedFiles(context.store.transcripts),
-        parts.blobs,
-        most=context.settings.files.max_mb * 1_000_000,
-        limit=parts.channels.file_limit,
-        redact=context.redactor.redact,
+        app.memory.workspaces,
+        ReceivedFiles(app.store.transcripts),
+        app.blobs,
+        most=app.settings.files.max_mb * 1_000_000,
+        limit=app.configured_channels.file_limit,
+        redact=app.redactor.redact,
     )
 
 
-def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns: RunningTurns) -> CommandServices:
-    settings, store, memory = context.settings, context.store, parts.memory
-    started = time.monotonic()
+def build_command_services(app: Runtime) -> CommandServices:
+    """Build what commands of the chat may use."""
+    settings, store, memory, turns = app.settings, app.store, app.memory, app.turns
 
     def facts() -> Mapping[str, Any]:
         return {
             "version": program_version(),
-            "uptime_seconds": time.monotonic() - started,
+            "uptime_seconds": time.monotonic() - app.started_at,
             "workers": settings.agent.workers,
-            "search_limitation": search_limitation(parts.recall, settings.tools.vector_memory),
-            "delayed_chats": len(parts.dispatcher.delayed()),
+            "search_limitation": search_limitation(app),
+            "delayed_chats": len(app.dispatcher.delayed()),
         }
 
     return CommandServices(
-        queue=QueueService(
-            journal=store.journal, outbox=store.outbox, records=store.records, turns=turns, now=context.now
-        ),
+        queue=QueueService(journal=store.journal, outbox=store.outbox, records=store.records, turns=turns, now=app.now),
         memory=MemoryCommandServices(
             documents=memory.service,
             editor=memory.editor,
             staging=memory.staging,
             erasure=memory.erasure,
             dreams=memory.dreams,
-            privacy=parts.privacy,
+            privacy=app.privacy,
             workspaces=memory.workspaces,
-            search=parts.recall,
+            search=app.recall,
             sessions=memory.sessions,
-            jobs=parts.jobs,
+            jobs=app.background,
             archives_first=settings.memory.new_waits,
             memory_window=settings.agents.defaults.memory_window,
         ),
-        people=PeopleCommandServices(access=parts.access.decisions, pairing=parts.access.pairing, links=memory.linking),
+        people=PeopleCommandServices(access=app.access.decisions, pairing=app.access.pairing, links=memory.linking),
         chats=ChatCommandServices(
-            profiles=parts.profiles,
-            locales=context.locales,
+            profiles=app.profiles,
+            locales=app.locales,
             preferences=store.people,
-            list_settings=build_settings_view(context, parts.profiles),
+            list_settings=build_settings_view(app),
         ),
         usage=UsageService(
-            store=store.usage, caps=parts.usage.caps, tool_calls=parts.usage.tool_calls, day_zone=settings.timezone
+            store=store.usage, caps=app.usage.caps, tool_calls=app.usage.tool_calls, day_zone=settings.timezone
         ),
         jobs=store.jobs,
-        approvals=parts.approvals,
+        approvals=app.approvals,
         decisions=StandingDecisions(store.jobs),
-        status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
+        status=StatusService(journal=store.journal, turns=turns, jobs=app.background, facts=facts),
     )
 
 
-def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands: CommandServices) -> TurnServices:
-    settings, store, memory = context.settings, context.store, parts.memory
+def build_turn_services(app: Runtime) -> TurnServices:
+    """Build what turns may use."""
+    settings, store, memory = app.settings, app.store, app.memory
     journal = RetryingJournal(store.journal)
-    clock = ClockCheck(
-        time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, context.now
-    )
-    attachments = _build_attachment_loader(context, parts)
+    clock = ClockCheck(time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, app.now)
+    attachments = _build_attachment_loader(app)
     assembler = PromptAssembler(
         ScopeMemory(memory.documents),
         files=attachments,
-        history=ChannelHistory(
-            parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
-        ),
-        auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
-        approvals=parts.approvals,
+        history=ChannelHistory(app.channels, admits=lambda message: may_be_read(app.access.judge, message)),
+        auto_recall=AutoRecall(app.recall) if settings.memory.auto_recall else None,
+        approvals=app.approvals,
         outbox=store.outbox,
     )
 
     async def find_owner(channel: str) -> tuple[SessionKey, str] | None:
-        address = await parts.access.owners_at(channel)
+        address = await app.access.owners_at(channel)
         return (address.key, address.visible_to) if address is not None else None
 
-    received = ReceivedFiles(context.store.transcripts)
-    outgoing = _build_outgoing(context, parts)
+    received = ReceivedFiles(app.store.transcripts)
+    outgoing = _build_outgoing(app)
     return TurnServices(
         journal=journal,
-        previews=parts.dispatcher,
+        previews=app.dispatcher,
         conversations=memory.conversations,
         assembler=assembler,
         loop=AgentLoop(
@@ -241,40 +177,38 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             steer=settings.agent.overlap == "steer",
             merges=settings.agent.merge == "burst",
             store=journal,
-            redact=context.redactor.redact,
+            redact=app.redactor.redact,
             assembler=assembler,
-            images=ImageInliner(parts.blobs),
+            images=ImageInliner(app.blobs),
             see=attachments.see,
-            search=parts.recall,
-            files=FileServices(memory.workspaces, received, parts.blobs, SandboxedReader()),
+            search=app.recall,
+            files=FileServices(memory.workspaces, received, app.blobs, SandboxedReader()),
             outgoing=outgoing,
-            pages=parts.pages,
+            pages=app.pages,
             jobs=store.jobs,
-            reviewer=CallReviewer(outgoing=outgoing, jobs=store.jobs, caps=parts.usage.tool_calls, now=context.now),
-            memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
-            now=context.now,
+            reviewer=CallReviewer(outgoing=outgoing, jobs=store.jobs, caps=app.usage.tool_calls, now=app.now),
+            memory_tools=TurnMemoryTools(app.home.path, memory.editor, memory.erasure, memory.archive),
+            now=app.now,
         ),
-        router=parts.router,
-        commands=commands,
+        router=app.router,
+        commands=app.commands,
         memory_jobs=memory.jobs,
-        search=parts.recall,
-        context_of=context.context_of,
+        search=app.recall,
+        context_of=app.context_of,
         current_admission=RoleResolver(
-            parts.access.judge, parts.channels.channels, decide=parts.access.judge.decide
+            app.access.judge, app.channels, decide=app.access.judge.decide
         ).current_admission,
         find_owner=find_owner,
-        locales=context.locales,
-        profiles=parts.profiles,
-        caps=parts.usage.caps,
-        tool_calls=parts.usage.tool_calls,
-        reminders=parts.reminders,
-        on_expired=lambda message: context.refusals.note(
-            message, OtherRefusal(reason=SilenceReason.EXPIRED), context.now()
-        ),
-        meter=context.meter,
-        now=context.now,
+        locales=app.locales,
+        profiles=app.profiles,
+        caps=app.usage.caps,
+        tool_calls=app.usage.tool_calls,
+        reminders=app.reminders,
+        on_expired=lambda message: app.refusals.note(message, OtherRefusal(reason=SilenceReason.EXPIRED), app.now()),
+        meter=app.meter,
+        now=app.now,
         links=store.links,
-        redactor=context.redactor,
+        redactor=app.redactor,
         scope_lock=memory.scope_lock,
         isolation=settings.memory.isolation,
         page_address=_page_address(settings),
@@ -292,19 +226,19 @@ def _page_address(settings: Settings) -> str:
     return f"{base.rstrip('/')}/" if PAGE in names else f"{base.rstrip('/')}/{names[0]}/"
 
 
-def _build_attachment_loader(context: AppContext, parts: GatewaySubsystems) -> AttachmentLoader:
-    files = context.settings.files
+def _build_attachment_loader(app: Runtime) -> AttachmentLoader:
+    files = app.settings.files
     return AttachmentLoader(
-        ChannelAttachmentFetcher(parts.channels.channels, most_mb=files.max_mb),
-        parts.blobs,
+        ChannelAttachmentFetcher(app.channels, most_mb=files.max_mb),
+        app.blobs,
         text_chars=files.text_chars,
-        sees=build_vision_check(context, parts.profiles),
-        transcriber=_build_transcriber(context, parts.usage.recorder),
+        sees=build_vision_check(app),
+        transcriber=_build_transcriber(app),
     )
 
 
-def _build_transcriber(context: AppContext, recorder: UsageRecorder) -> LitellmTranscriber | None:
-    llm = context.settings.llm
+def _build_transcriber(app: Runtime) -> LitellmTranscriber | None:
+    llm = app.settings.llm
     if not llm.transcription_model:
         return None
     # The chat model's address and key are sent to its own provider alone.
@@ -313,9 +247,9 @@ def _build_transcriber(context: AppContext, recorder: UsageRecorder) -> LitellmT
         entry.model,
         api_base=str(entry.api_base or ""),
         api_key=entry.api_key.get_secret_value() if entry.api_key else "",
-        proxy=context.settings.proxy_address,
-        recorder=recorder,
-        meter=context.meter,
+        proxy=app.settings.proxy_address,
+        recorder=app.usage.recorder,
+        meter=app.meter,
     )
 
 

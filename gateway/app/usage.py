@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -16,10 +16,12 @@ from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.person_quotas import PersonQuotas
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
-from gateway.app.context import AppContext
 from gateway.ports import MetricsRecorder, Store, UsageRow
 from gateway.ports.caps import CapKind, CappedSender, Release, micro_dollars
 from gateway.settings.settings_model import CapSettings
+
+if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +40,10 @@ class UsageServices:
     recorder: JournalUsageRecorder
 
 
-def build_usage(context: AppContext) -> UsageServices:
+def build_usage(app: Runtime) -> UsageServices:
     """Build the usage services."""
-    settings, usage, now, shared_caps = context.settings, context.store.usage, context.now, context.store.shared_caps
-    caps = _build_caps(context)
+    settings, usage, now, shared_caps = app.settings, app.store.usage, app.now, app.store.shared_caps
+    caps = _build_caps(app)
     budget = TokenBudget(
         usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now, shared_caps=shared_caps
     )
@@ -49,13 +51,11 @@ def build_usage(context: AppContext) -> UsageServices:
         settings.caps.tools.model_dump(),
         zone=settings.timezone,
         now=now,
-        store_row=context.store.journal.spend,
-        meter=context.meter,
+        store_row=app.store.journal.spend,
+        meter=app.meter,
         shared_caps=shared_caps,
     )
-    return UsageServices(
-        caps, tool_calls, budget, JournalUsageRecorder(context.store, budget, caps, context.meter, now)
-    )
+    return UsageServices(caps, tool_calls, budget, JournalUsageRecorder(app.store, budget, caps, app.meter, now))
 
 
 async def load_counts(usage: UsageServices, store: Store, caps: CapSettings) -> None:
@@ -68,9 +68,9 @@ async def load_counts(usage: UsageServices, store: Store, caps: CapSettings) -> 
         await store.shared_caps.start(bases)
 
 
-def _build_caps(context: AppContext) -> UsageCapTracker:
-    settings = context.settings
-    caps, quotas = settings.caps, PersonQuotas(context.store.access)
+def _build_caps(app: Runtime) -> UsageCapTracker:
+    settings = app.settings
+    caps, quotas = settings.caps, PersonQuotas(app.store.access)
 
     def limits(sender: CappedSender) -> CapLimits:
         own, chat = sender.caps, sender.chat_caps
@@ -89,10 +89,10 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
     return UsageCapTracker(
         limits=limits,
         zone=settings.timezone,
-        now=context.now,
-        meter=context.meter,
-        refusals=context.refusals,
-        shared_caps=context.store.shared_caps,
+        now=app.now,
+        meter=app.meter,
+        refusals=app.refusals,
+        shared_caps=app.store.shared_caps,
     )
 
 

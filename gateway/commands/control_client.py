@@ -53,10 +53,10 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
         )
     # No gateway: the same operation here, under the home's lock. Its logs would only disturb.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
-    from gateway.app import build_operations, open_app
+    from gateway.app import open_app
 
     async with open_app(settings, channels=False) as app:
-        async for line in build_operations(app)[name](arguments):
+        async for line in app.operations[name](arguments):
             yield line
 
 

@@ -22,7 +22,7 @@ from gateway.preflight import require_startable
 from gateway.settings import Settings, check_settings, load_settings, secret_values
 
 if TYPE_CHECKING:
-    from gateway.app.app import GatewayApp
+    from gateway.app.runtime import Runtime
 
 
 _SWITCH_INTERVAL = 0.001  # seconds
@@ -48,7 +48,7 @@ def run_gateway() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
 
 
-def _announce(app: GatewayApp) -> None:
+def _announce(app: Runtime) -> None:
     """Print where the page is and, where it asks for a login code, the command that prints one."""
     print(f"Parlour is ready: {app.web.url}", flush=True)
     if not app.web.is_private:

@@ -95,30 +95,27 @@ async def may_call(visitors: ConsoleVisitors, who: str, operation: ConsoleOperat
 
 
 class WebConsole:
-    """The console of one page. It serves operations once `connect` was called."""
+    """The console of one page."""
 
     def __init__(
         self,
         visitor: Visitor,
         visitors: ConsoleVisitors,
+        operations: Mapping[str, Operation],
         rules: Mapping[str, ConsoleOperation],
         *,
         prefix: str = "",
     ) -> None:
         """*visitor* returns the user of the page who makes a request; *prefix* is the page's own path.
 
-        *rules* has the operations that a browser may call, by name.
+        Of *operations*, *rules* has those that a browser may call, by name.
         """
         self._visitor = visitor
         self._rules = rules
         self._visitors = visitors
         self._base = f"{prefix}/console"
-        self._operations: Mapping[str, Operation] = {}
-        self._running: set[RunningOperation] = set()
-
-    def connect(self, operations: Mapping[str, Operation]) -> None:
-        """Serve those of *operations* that a browser may call."""
         self._operations = operations
+        self._running: set[RunningOperation] = set()
 
     async def close(self) -> None:
         """Cancel the operations that still run, and wait for their end."""

@@ -22,7 +22,7 @@ from channels.console import plugin as console_kind
 from channels.console.adapter import ConsoleChannel
 from channels.web import plugin as web_kind
 from gateway.admission import admit, policy_of
-from gateway.app.role_resolver import RoleResolver
+from gateway.app.access import RoleResolver
 from gateway.errors import FileUnavailable, OutcomeUnknown
 from gateway.events import (
     Attachment,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from agent.memory.scope_names import ScopeSelector
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
-from gateway.app.composition import build_operations
 from gateway.app.memory_operations import MemoryOperations
 from gateway.errors import SettingsError
 from gateway.events import PlatformAccount, SessionKey
@@ -120,7 +119,7 @@ async def test_each_has_their_own_folder_and_is_found_by_name() -> None:
         await channel.write("bob", "hello all", room="room", is_addressed=True)
         await parlour.idle()
         for each in (ANN, BOB):
-            await parlour.app.memory_jobs.settle(f"people/{each.name}")
+            await parlour.app.memory.jobs.settle(f"people/{each.name}")
         assert "zeppelin" in stored_text(parlour.home, f"people/{ANN.name}")
         assert "Nora" in stored_text(parlour.home, f"people/{BOB.name}")
         assert (parlour.home / ROOM / "sessions" / "matrix%3a%21room%3aexample.org.jsonl").exists()
@@ -204,7 +203,7 @@ async def test_a_person_is_forgotten_everywhere(tmp_path: Path) -> None:
         await channel.write("cem", "the kite flies", room="room", is_addressed=True)
         await channel.write("cem", "/remember my kite is blue")
         await parlour.idle()
-        forget = build_operations(parlour.app)["people forget"]
+        forget = parlour.app.operations["people forget"]
         (line,) = [line async for line in forget({"person": BOB.label})]
         home = shutil.copytree(parlour.home, tmp_path / "copy", ignore=shutil.ignore_patterns("control.sock", "lock"))
     assert line["chats"] == [ROOM]

@@ -13,7 +13,6 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from channels.web.adapter import WebChannel
-from gateway.app import build_operations
 from gateway.app.machine_operations import MachineOperations
 from gateway.app.setup_operations import SetupOperations
 from gateway.errors import UserError
@@ -139,7 +138,7 @@ async def test_a_pairing_request_is_approved(chromium: Browser) -> None:
     """A person who was given a code by the bot waits here, and may write once an owner has pressed Approve."""
     environment = {"PARLOUR_CHANNELS__TELEGRAM__ENABLED": "false"}
     async with console_people(environment=environment) as people:
-        found = [line async for line in build_operations(people.up.app)["people pending"]({})]
+        found = [line async for line in people.up.app.operations["people pending"]({})]
         assert found == []
         accepted, _ = await people.up.channel.say("frank", "hello", sender="frank", name="<b>Frank</b>")
         assert accepted.reason
@@ -411,7 +410,7 @@ async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsoleP
 
 async def test_a_link_logs_in_once(chromium: Browser, people: ConsolePeople) -> None:
     """What `parlour open --console` prints: the code is filled in, gone from the address, and good for one login."""
-    operations = build_operations(people.up.app)
+    operations = people.up.app.operations
     (issued,) = [line async for line in operations["web login"]({})]
     link = f"{issued['page']}console#code={issued['code']}"
     assert issued["page"] == people.url

@@ -21,7 +21,6 @@ from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, 
 from agent.memory.erasure.purge_jobs import SCRUB
 from channels.web.adapter import WebChannel
 from channels.web.panels import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
-from gateway.app import build_operations
 from gateway.app.context import utc_now
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n import translate
@@ -96,7 +95,7 @@ class Visitor:
 async def visit(up: InProcessGateway, name: str = "") -> AsyncIterator[Visitor]:
     """Log in as *name*, "" being the owner."""
     arguments = {"as": name} if name else {}
-    (issued,) = [dict(line) async for line in build_operations(up.app)["web login"](arguments)]
+    (issued,) = [dict(line) async for line in up.app.operations["web login"](arguments)]
     url = up.app.web.url
     origin = {"Origin": url.rstrip("/")}
     async with aiohttp.ClientSession(headers=origin, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:

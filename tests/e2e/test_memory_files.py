@@ -20,7 +20,6 @@ import typer
 from agent.memory.documents.git_repository import open_repo
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes
-from gateway.app import build_operations
 from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import STAMP, OpenChoice
@@ -90,7 +89,7 @@ async def test_a_deleted_mirror_is_written_again(tmp_path: Path) -> None:
         for scope in (SCOPE, ROOM):
             shutil.rmtree(parlour.home / scope / "sessions")
             shutil.rmtree(parlour.home / scope / "memory")
-        lines = [dict(line) async for line in build_operations(parlour.app)["mirror rebuild"]({})]
+        lines = [dict(line) async for line in parlour.app.operations["mirror rebuild"]({})]
         assert printed(parlour.home) == before
         counts: dict[str, Any] = {line["name"]: line["count"] for line in lines if line["scope"] == SCOPE}
         assert (counts["sessions"], counts["documents"], counts["history"]) == (2, 1, 3)
@@ -274,18 +273,18 @@ async def test_a_store_with_a_past_has_no_faults(home: Path) -> None:
     async with gateway(home=home) as parlour:
         await have_a_past(parlour)
         words = {"text": "Bello", "scope": SCOPE, "purge": True}
-        assert [line async for line in build_operations(parlour.app)["memory forget"](words)]
+        assert [line async for line in parlour.app.operations["memory forget"](words)]
         async with asyncio.timeout(30):
             while owed_scopes(home):  # noqa: ASYNC110 - the purge is a job of the gateway
                 await asyncio.sleep(0.01)
-        assert [line async for line in build_operations(parlour.app)["prune"]({})]
-        lines = [dict(line) async for line in build_operations(parlour.app)["store check"]({})]
+        assert [line async for line in parlour.app.operations["prune"]({})]
+        lines = [dict(line) async for line in parlour.app.operations["store check"]({})]
         assert [line for line in lines if "counts" not in line] == []
         assert (lines[-1]["counts"]["turns"], lines[-1]["counts"]["notes"]) == (7, 2)
     lose_store(home)
     await take_over()
     async with gateway(home=home) as parlour:
-        lines = [dict(line) async for line in build_operations(parlour.app)["store check"]({})]
+        lines = [dict(line) async for line in parlour.app.operations["store check"]({})]
         assert [line for line in lines if "counts" not in line] == []
 
 

@@ -162,7 +162,7 @@ async def test_files_that_a_release_before_kept_in_the_database_are_taken_over(
         assert texts["MEMORY.md"].encode() == stored["memory/MEMORY.md"]
         assert len(await parlour.app.store.documents.states(scope)) > 1
         assert await parlour.app.store.history.after(scope)
-        shown = await parlour.app.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
+        shown = await parlour.app.memory.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
         files = await files_of(parlour, scope)
     assert shown
     assert files[FileKind.WORKSPACE, "plan.txt"] == b"the plan"

@@ -102,8 +102,8 @@ async def test_a_model_that_writes_its_calls_as_text_is_found(tmp_path: Path) ->
         open_server(script) as server,
         gateway(home=tmp_path / "home", environment=settings(server), tools=[clock]) as parlour,
     ):
-        [(_, kept_as)] = parlour.app.model.names()
-        await ModelTrial(trial.finding, kept_as, trial.facts).keep(parlour.app.model.facts)
+        [(_, kept_as)] = parlour.app.models.default.names()
+        await ModelTrial(trial.finding, kept_as, trial.facts).keep(parlour.app.models.default.facts)
         assert await parlour.channel.ask("c", "what time is it?") == "It is noon."
         assert "12:00 by the clock" in json.dumps(server.requests[-1]["messages"])
 

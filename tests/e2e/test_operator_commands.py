@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import build_operations
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port, gateway
 from tests.fakes.inprocess_gateway import gateway as pocket_gateway
 from tests.faults.process_pool import ForkServer
@@ -76,7 +75,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         assert (code, "No memory of their own is stored" in out) == (1, True)
         listed = await _list_routes(terminal.home)
     async with pocket_gateway(home=tmp_path / "names") as other:
-        every = set(build_operations(other.app))
+        every = set(other.app.operations)
     # These have no command: the console asks them, and test_console.py the console.
     assert every - asked == {
         *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, FilePayload, Page, expect
 
-from gateway.app import build_operations
 from gateway.i18n import translate
 from tests.e2e.browser import send_text
 from tests.e2e.test_page import PIXEL
@@ -70,7 +69,7 @@ async def test_axe_finds_nothing_in_any_state(chromium: Browser) -> None:
         await page.goto(up.app.web.url)
         await expect(page.locator("#login")).to_be_visible()
         await check(page, "login", found)
-        (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({})]
+        (issued,) = [dict(line) async for line in up.app.operations["web login"]({})]
         await page.locator("#code").fill(str(issued["code"]))
         await page.locator("#code").press("Enter")
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, expect
 
-from gateway.app import build_operations
 from gateway.i18n import HELP, command_names, translate
 from gateway.text import render_plain
 from tests.e2e.browser import open_chat, open_page, send_text
@@ -122,7 +121,7 @@ async def test_the_menu_offers_what_the_role_allows(chromium: Browser, isolation
     async with gateway(model=HeldScriptModel(), environment=settings) as up:
         for name in ("", "ann"):
             arguments = {"as": name} if name else {}
-            (issued,) = [dict(line) async for line in build_operations(up.app)["web login"](arguments)]
+            (issued,) = [dict(line) async for line in up.app.operations["web login"](arguments)]
             page = await open_page(chromium)
             await page.goto(f"{up.app.web.url}#code={issued['code']}")
             await page.locator("#code").press("Enter")
@@ -138,7 +137,7 @@ async def test_the_menu_offers_what_the_role_allows(chromium: Browser, isolation
 async def test_a_link_says_as_whom_one_is_logged_in(chromium: Browser) -> None:
     """The code of a link may be another person's: the page names who they are now, until they write."""
     async with gateway(model=HeldScriptModel("Hello."), environment={"PARLOUR_WEB__LOGIN": "always"}) as up:
-        (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({"as": "mallory"})]
+        (issued,) = [dict(line) async for line in up.app.operations["web login"]({"as": "mallory"})]
         page = await open_page(chromium)
         await page.goto(f"{up.app.web.url}#code={issued['code']}")
         await expect(page.locator("#as-whom")).to_be_hidden()

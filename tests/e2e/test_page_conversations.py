@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Error, FilePayload, Locator, Page, Route, ViewportSize, expect
 
-from gateway.app import build_operations
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, open_page, send_text, take_picture
@@ -347,7 +346,7 @@ async def test_a_draft_outlives_a_reload(chromium: Browser) -> None:
 
 async def log_in(page: Page, up: InProcessGateway, name: str) -> None:
     """Log in with a code for *name*."""
-    (issued,) = [dict(line) async for line in build_operations(up.app)["web login"]({"as": name})]
+    (issued,) = [dict(line) async for line in up.app.operations["web login"]({"as": name})]
     await page.locator("#code").fill(str(issued["code"]))
     await page.locator("#code").press("Enter")
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")

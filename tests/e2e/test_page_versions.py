@@ -173,7 +173,7 @@ async def test_a_reminder_that_came_is_not_answered_again(chromium: Browser) -> 
         )
         job = reminder.to_job("people/web%3aowner")
         await up.app.store.jobs.put(job)
-        up.app.memory_jobs.note(job)
+        up.app.memory.jobs.note(job)
         again = translate("web.answer_again")
         fired = page.locator(".line.assistant", has_text="water the roses")
         for _ in range(2):

@@ -57,7 +57,8 @@ async def run_on(home: Path) -> list[str]:
     async with gateway(home=home, model=InstantModel(), environment=zone) as scene:
         await scene.idle()
         return [
-            line.text for line in await scene.app.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
+            line.text
+            for line in await scene.app.memory.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
         ]
 
 

@@ -13,7 +13,6 @@ import pytest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.prompt import prompt_snapshot
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
-from gateway.app import build_operations
 from gateway.commands.replay import report_rows
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
@@ -56,13 +55,13 @@ def scripted(*entries: ScriptEntry | str) -> ScriptedModel:
 async def newest_turn(parlour: InProcessGateway) -> str:
     """Return the id of the newest turn, once everything is in its file."""
     await parlour.idle()
-    find = build_operations(parlour.app)["turns find"]
+    find = parlour.app.operations["turns find"]
     return str(await anext(line["turn"] async for line in find({})))
 
 
 async def run_again(parlour: InProcessGateway, turn: str, **arguments: str) -> Mapping[str, Any]:
     """Return the line of the operation, as a program reads it."""
-    operation = build_operations(parlour.app)["replay"]
+    operation = parlour.app.operations["replay"]
     (line,) = [line async for line in operation({"reference": turn, **arguments})]
     return dict(json.loads(json.dumps(line)))
 
@@ -74,7 +73,7 @@ async def stored(parlour: InProcessGateway) -> tuple[object, ...]:
         for path in parlour.home.rglob("*")
         if path.is_file() and path.suffix in (".jsonl", ".md", ".json")
     }
-    turns = [line async for line in build_operations(parlour.app)["turns find"]({})]
+    turns = [line async for line in parlour.app.operations["turns find"]({})]
     return files, turns, parlour.channel.sent, await parlour.app.store.journal.depth()
 
 

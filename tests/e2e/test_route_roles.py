@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from starlette.routing import Route, WebSocketRoute
 
-from gateway.app import build_operations
 from gateway.app.operation_group import CONSOLE_OPERATIONS
 from gateway.events import SessionKey
 from tests.fakes.console_people import LOGINS, AdministeredChannel, ConsolePeople, console_people
@@ -36,7 +35,7 @@ async def people() -> AsyncIterator[ConsolePeople]:
 
 async def test_every_operation_is_offered_or_kept_back_on_purpose(people: ConsolePeople) -> None:
     """What a browser may call are operations that exist; what needs the machine's own files is none of them."""
-    operations = build_operations(people.up.app)
+    operations = people.up.app.operations
     assert CONSOLE_OPERATIONS.keys() <= operations.keys()
     assert (
         not {"people forget", "people export", "send", "web login", "prune", "memory forget"}

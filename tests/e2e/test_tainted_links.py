@@ -181,7 +181,7 @@ _SHOW = """async ([texts, links]) => {
 
 async def shown_links(parlour: InProcessGateway) -> list[tuple[str, ...] | None]:
     """Return the allowed links of each of the bot's messages in the history."""
-    lines = await parlour.app.sessions.displayed_messages(SessionKey("pocket", "c"), limit=20)
+    lines = await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", "c"), limit=20)
     return [each.links for each in lines if each.role == "assistant"]
 
 

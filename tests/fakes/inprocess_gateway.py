@@ -17,7 +17,7 @@ from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, serve
+from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
 from gateway.app.context import utc_now
 from gateway.events import (
     Attachment,
@@ -259,7 +259,7 @@ class InProcessPlugin:
 class InProcessGateway:
     """A gateway at work."""
 
-    app: GatewayApp
+    app: Runtime
     channel: InProcessChannel
     home: Path
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, serve
+from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, run, serve
 from gateway.errors import StoreUnavailable
 from gateway.ports import Job
 from gateway.settings import Settings
@@ -102,7 +102,7 @@ class GatewayChild:
         self._connection = connection
         self._shim = FaultShim()
         self._stop = asyncio.Event()
-        self._app: GatewayApp | None = None
+        self._app: Runtime | None = None
         self._settling: asyncio.Task[None] | None = None
         self._ahead = timedelta(hours=order.hours or 0)
 
@@ -145,11 +145,11 @@ class GatewayChild:
     def _arm(self) -> None:
         self._shim.arm(ShimMode(self._order.mode), self._order.at, self._order.of)
 
-    def _ready(self, app: GatewayApp) -> None:
+    def _ready(self, app: Runtime) -> None:
         self._app = app
         self._settling = asyncio.create_task(self._settle(app), name="settle")
 
-    async def _settle(self, app: GatewayApp) -> None:
+    async def _settle(self, app: Runtime) -> None:
         """Begin to count when the channel hears its platform and is quiet: from there on it is the message's way."""
         if not self._order.whole_life:
             if self._order.platform != CHANNEL:
@@ -158,7 +158,7 @@ class GatewayChild:
                 self._arm()
         self._tell(ready=True)
 
-    async def _wait_quiet(self, app: GatewayApp) -> None:
+    async def _wait_quiet(self, app: Runtime) -> None:
         self._shim.arm(ShimMode.COUNT, 0)
         counted, quiet = -1, 0
         while quiet < _QUIET or not is_up(app.channels[self._order.platform]):

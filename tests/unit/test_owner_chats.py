@@ -9,10 +9,9 @@ from channels.telegram.settings import TelegramSettings
 from gateway.access.access_roster import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
-from gateway.app.channels import accounts_of_user
+from gateway.app.access import OwnerChats, accounts_of_user
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import ChannelPlatforms
-from gateway.app.owner_chats import OwnerChats
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import PlatformTraits, ScopeMove, Store
 from tests.fakes.store import open_inline_store

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, Rejected, RejectionReason, admit
-from gateway.app.role_resolver import RoleResolver, has_lost_access
+from gateway.app.access import RoleResolver, has_lost_access
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import Channel, InboxRow, MessageContext

@@ -40,7 +40,8 @@ async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
         assert (await parlour.channel.ask("ann", f"/memory approve {command}")).startswith("Approved.")
         assert memory(parlour, ANN) == f"- {FACTS[5]}\n- something new\n"
         shown = [
-            line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
+            line.text
+            for line in await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
         ]
         assert any("/memory approve" in text for text in shown)  # who opens the page later sees what was asked
 

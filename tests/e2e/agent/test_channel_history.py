@@ -80,7 +80,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         (line,) = here.lines()
         assert line["content"] == "what shall we do?"
         assert line["quoted"] == "\n".join(lines[:5])
-        shown = await here.parlour.app.sessions.displayed_messages(KEY, limit=10)
+        shown = await here.parlour.app.memory.sessions.displayed_messages(KEY, limit=10)
         assert [each.text for each in shown][:1] == ["what shall we do?"]
         assert not any("zinnwald" in each.text for each in shown[:1])
         search = here.parlour.app.recall
@@ -134,7 +134,7 @@ async def test_what_is_answered_is_quoted_apart() -> None:
         assert here.said()[-1].startswith("[the message that is answered here]\n> five\n[")
         await here.parlour.idle()
         assert [line["content"] for line in here.lines()] == ["is that so?"]
-        shown = await here.parlour.app.sessions.displayed_messages(KEY, limit=5)
+        shown = await here.parlour.app.memory.sessions.displayed_messages(KEY, limit=5)
         assert shown[0].text == "is that so?"
 
 

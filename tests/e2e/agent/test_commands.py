@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.app.app import GatewayApp
+from gateway.app.runtime import Runtime
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.i18n import translate
@@ -20,10 +20,11 @@ from tests.fakes.inprocess_gateway import OPEN, gateway
 KEY = SessionKey("pocket", "c")
 
 
-async def history(app: GatewayApp, chat: str = "c") -> list[tuple[str, str]]:
+async def history(app: Runtime, chat: str = "c") -> list[tuple[str, str]]:
     """Return role and text of what people see."""
     return [
-        (line.role, line.text) for line in await app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
+        (line.role, line.text)
+        for line in await app.memory.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
     ]
 
 
@@ -141,7 +142,9 @@ async def test_retry_answers_the_last_message_again() -> None:
         assert trace is not None
         assert trace.record is not None
         first = next(
-            line.turn for line in await parlour.app.sessions.displayed_messages(KEY, limit=50) if line.text == "hello"
+            line.turn
+            for line in await parlour.app.memory.sessions.displayed_messages(KEY, limit=50)
+            if line.text == "hello"
         )
         assert trace.record["supersedes"] == first
 
@@ -260,7 +263,7 @@ async def test_history_shows_what_people_saw_in_its_order() -> None:
         await parlour.channel.say("c", "wait", number="3")
         await model.called(2)
         await parlour.channel.say("c", "and this", number="4")
-        lines = await parlour.app.sessions.displayed_messages(KEY, limit=100)
+        lines = await parlour.app.memory.sessions.displayed_messages(KEY, limit=100)
         assert [(line.role, line.text, line.message_id, line.state) for line in lines] == [
             ("user", "hello", "1", "done"),
             ("assistant", "answer 1", "", "done"),
@@ -270,12 +273,14 @@ async def test_history_shows_what_people_saw_in_its_order() -> None:
             ("user", "and this", "4", "waiting"),
         ]
         await parlour.app.session_files.flush()
-        assert await parlour.app.sessions.displayed_messages(KEY, limit=100) == lines
+        assert await parlour.app.memory.sessions.displayed_messages(KEY, limit=100) == lines
         await parlour.channel.say("c", "/stop", number="5")
         await parlour.idle()
-        roles = [line.role for line in await parlour.app.sessions.displayed_messages(KEY, limit=100)]
+        roles = [line.role for line in await parlour.app.memory.sessions.displayed_messages(KEY, limit=100)]
         assert roles.count("notice") == 1
-        assert len({line.id for line in await parlour.app.sessions.displayed_messages(KEY, limit=100)}) == len(roles)
+        assert len({line.id for line in await parlour.app.memory.sessions.displayed_messages(KEY, limit=100)}) == len(
+            roles
+        )
 
 
 async def test_memory_of_one_session_is_a_delta_in_another(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import kind_of
-from gateway.app import build_operations
 from gateway.commands.status import usage_table
 from gateway.errors import ModelUnreachable
 from gateway.ports import HistoryEntry, Job
@@ -143,7 +142,7 @@ async def test_what_memory_spent_is_a_line_of_usage() -> None:
         await quiet(parlour)
         shown = await parlour.channel.ask("ann", "/usage")
         assert "Memory of this chat, last 30 days: 1 model call, 2 tokens (20% of the tokens of its answers)" in shown
-        lines = [dict(line) async for line in build_operations(parlour.app)["usage"]({"by": "purpose"})]
+        lines = [dict(line) async for line in parlour.app.operations["usage"]({"by": "purpose"})]
         rows = usage_table("purpose", lines)
         assert [row.split("  ")[0] for row in rows[1:]] == ["answer", "consolidation", "of it memory", "together"]
         assert rows[3].split()[3:5] == ["1", "2"]

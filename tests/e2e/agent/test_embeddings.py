@@ -15,7 +15,6 @@ import pytest
 
 from agent.memory.search import embedding
 from agent.memory.search.embedding import build_embedder
-from gateway.app import build_operations
 from gateway.commands.doctor import collect_findings
 from gateway.errors import ModelFailed
 from gateway.health import settings_checks
@@ -78,7 +77,7 @@ async def taken_in(parlour: InProcessGateway) -> None:
 
 async def status_of(parlour: InProcessGateway) -> Mapping[str, Any]:
     """Return what `parlour status` prints."""
-    [line] = [line async for line in build_operations(parlour.app)["status"]({})]
+    [line] = [line async for line in parlour.app.operations["status"]({})]
     return line
 
 

@@ -89,7 +89,7 @@ async def test_documents_are_read_and_fenced() -> None:
         line = next(line for line in at.lines() if "files" in line)
         assert (line["content"], line["origin"]) == ("sum up", "user")
         assert {fact["origin"] for fact in line["files"]} == {"untrusted"}
-        shown = await at.parlour.app.sessions.displayed_messages(KEY, limit=5)
+        shown = await at.parlour.app.memory.sessions.displayed_messages(KEY, limit=5)
         assert "buy tea" not in shown[0].text
         assert "(document notes.md, " in shown[0].text
 
@@ -141,7 +141,7 @@ async def test_voice_that_is_not_heard_is_a_phrase(model: str, fault: ModelFault
 
 async def first_turn_usage(parlour: InProcessGateway) -> Sequence[UsageRow]:
     """Return the usage rows of the chat's first turn."""
-    lines = await parlour.app.sessions.displayed_messages(KEY, limit=10)
+    lines = await parlour.app.memory.sessions.displayed_messages(KEY, limit=10)
     story = await parlour.app.store.journal.trace(lines[0].turn)
     assert story is not None
     return story.usage

@@ -44,7 +44,7 @@ async def test_a_file_is_made_and_sent_with_the_answer() -> None:
         await at.parlour.idle()
         (sent,) = at.channel.arrived
         assert (sent.name, sent.data, sent.media_type) == ("prices.csv", b"tea,3\n", "text/csv")
-        shown = await at.parlour.app.sessions.displayed_messages(KEY, limit=5)
+        shown = await at.parlour.app.memory.sessions.displayed_messages(KEY, limit=5)
         assert shown[-1].text == "here you are\n(document prices.csv, 6 bytes)"
         await at.channel.ask("c", "send it again")
         await at.parlour.idle()
@@ -69,7 +69,7 @@ async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
         await at.channel.ask("c", "/new")
         await at.parlour.idle()
         await at.channel.ask("c", "send it back")
-        workspace = at.parlour.app.workspaces.of(SCOPE)
+        workspace = at.parlour.app.memory.workspaces.of(SCOPE)
         await workspace.create("own.txt", b"of the workspace", is_untrusted=False)
         await at.channel.ask("c", "and the other")
         await at.parlour.idle()

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.app import GatewayApp, build_operations, open_app
+from gateway.app import Runtime, open_app
 from gateway.app.memory_operations import MemoryOperations
 from gateway.cli import app as cli
 from gateway.errors import UserError
@@ -46,7 +46,7 @@ async def at_work(home: Path, sources: PlatformFiles | None = None) -> AsyncIter
 
 
 @asynccontextmanager
-async def open_home(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
+async def open_home(home: Path, is_running: bool) -> AsyncIterator[Runtime]:
     """Run a gateway, or own the home for a moment as a command does where none runs."""
     if is_running:
         async with at_work(home) as parlour:
@@ -175,7 +175,7 @@ async def test_the_operator_forgets_a_person_everywhere(
         if not has_folder:
             shutil.rmtree(home / "chats")
             assert ROOM in (await MemoryOperations(app).names()).all()
-        forget = build_operations(app)["people forget"]
+        forget = app.operations["people forget"]
         [line] = [line async for line in forget({"person": "pocket:ann"})]
         [again] = [line async for line in forget({"person": "pocket:ann"})]
         with pytest.raises(UserError, match="kind:id"):

@@ -17,7 +17,7 @@ async def read_all(parlour: InProcessGateway, *, turns: int = 3) -> list[str]:
     texts: list[str] = []
     position = ""
     while True:
-        page = await parlour.app.sessions.displayed_page(ANN, position, turns=turns)
+        page = await parlour.app.memory.sessions.displayed_page(ANN, position, turns=turns)
         assert page is not None
         texts = [*(line.text for line in page.lines), *texts]
         if not (position := page.before):
@@ -55,10 +55,10 @@ async def test_a_position_stays_good_after_a_new_conversation_and_an_erasure() -
     async with gateway(model=HeldScriptModel(in_turns=True)) as parlour:
         for n in range(6):
             await parlour.channel.ask("ann", f"number {n} of tea")
-        first = await parlour.app.sessions.displayed_page(ANN, turns=2)
+        first = await parlour.app.memory.sessions.displayed_page(ANN, turns=2)
         assert first is not None
         await parlour.channel.ask("ann", "/new")
         await parlour.app.session_files.redact("people/pocket%3aann", lambda raw: raw.replace(b"tea", b"..."))
-        second = await parlour.app.sessions.displayed_page(ANN, first.before, turns=2)
+        second = await parlour.app.memory.sessions.displayed_page(ANN, first.before, turns=2)
         assert second is not None
         assert [line.text for line in second.lines if line.role == "user"] == ["number 2 of ...", "number 3 of ..."]

@@ -35,7 +35,7 @@ async def say(parlour: InProcessGateway, channel: str, text: str) -> str:
     )
     await parlour.app.intake.receive(message)
     await settled(parlour)
-    return (await parlour.app.sessions.displayed_messages(key, limit=1))[-1].text
+    return (await parlour.app.memory.sessions.displayed_messages(key, limit=1))[-1].text
 
 
 async def test_what_the_page_is_told_the_terminal_knows() -> None:

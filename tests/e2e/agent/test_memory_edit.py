@@ -276,7 +276,8 @@ async def test_forgetting_altogether_asks_with_the_preview() -> None:
         await parlour.idle()
         assert memory(parlour, ANN) == ""
         texts = [
-            each.text for each in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
+            each.text
+            for each in await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
         ]
         assert not any("zeppelin" in text for text in texts)
         assert answer

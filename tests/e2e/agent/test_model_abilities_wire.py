@@ -15,7 +15,6 @@ import pytest
 
 from agent.llm.request_messages import NO_TOOLS
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.app import build_operations
 from gateway.errors import ModelAbility
 from gateway.events import Attachment
 from gateway.health.gateway_checks import fetch_status, read_stored_status, status_findings
@@ -106,7 +105,7 @@ def photo(plugin: InProcessFilePlugin) -> Attachment:
 
 def facts(parlour: InProcessGateway) -> list[str]:
     """Return the names of the facts about all models."""
-    return [each.name for each in parlour.app.model.facts.facts()]
+    return [each.name for each in parlour.app.models.default.facts.facts()]
 
 
 @tool("Look.", kind=ToolKind.LOOK, name="look_around")
@@ -126,7 +125,7 @@ async def test_the_first_message_is_answered_and_the_second_asks_for_less(
         environment = settings(server, PARLOUR_LLM__CLIENT=client)
         plugin = streaming_plugin()
         async with gateway(home=home, environment=environment, kind=plugin) as parlour:
-            await parlour.app.model.warm()
+            await parlour.app.models.default.warm()
             answer = await parlour.channel.ask("c", "look", attachments=[photo(plugin)] if rule is R.PICTURES else [])
             assert answer.startswith("answer ")
             assert script.refused == 1
@@ -247,10 +246,10 @@ async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Pa
             await parlour.channel.ask("c", "one")
             said = await parlour.channel.ask("c", "/status")
             assert re.search(r"left out: system messages \(since .*\), tools \(since .*\)\.", said)
-            [status] = [line async for line in build_operations(parlour.app)["status"]({})]
+            [status] = [line async for line in parlour.app.operations["status"]({})]
             [lacks] = status["models"].values()
             assert lacks.startswith("system messages (since ")
-            [setup] = [line async for line in build_operations(parlour.app)["setup status"]({})]
+            [setup] = [line async for line in parlour.app.operations["setup status"]({})]
             assert setup["lacks"] == lacks
             statuses = [await fetch_status(Home(home))]
         statuses.append(await asyncio.to_thread(read_stored_status, Home(home)))

@@ -95,7 +95,7 @@ async def open_refusing(
         }
         capabilities = STREAMING if streaming else PLAIN
         async with gateway(environment=settings, capabilities=capabilities, policy=policy) as parlour:
-            await parlour.app.model.warm()
+            await parlour.app.models.default.warm()
             yield parlour, server
 
 

@@ -47,7 +47,7 @@ async def open_wired_gateway(
         }
         capabilities = STREAMING if streaming else PLAIN
         async with gateway(environment=settings, tools=tools, capabilities=capabilities) as parlour:
-            await parlour.app.model.warm()
+            await parlour.app.models.default.warm()
             yield parlour, server
 
 
@@ -244,7 +244,7 @@ async def test_a_stopped_call_is_left_and_paid_for() -> None:
         await server.left.wait()
         await parlour.idle()
         assert await parlour.channel.ask("c", "next") == "later"
-        lines = await parlour.app.sessions.displayed_messages(KEY, limit=20)
+        lines = await parlour.app.memory.sessions.displayed_messages(KEY, limit=20)
         turn = next(line.turn for line in lines if line.text == "hello")
         story = await parlour.app.store.journal.trace(turn)
         assert story is not None

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gateway.admission import AdmissionPolicy, policy_of
-from gateway.app import build_operations
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
@@ -180,7 +179,7 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
     async with open_gateway(tmp_path / "home") as parlour:
         for sender in (MAL, "67", "68"):
             await knock(parlour, sender)
-        run = build_operations(parlour.app)
+        run = parlour.app.operations
 
         async def ask(name: str, who: str = "") -> list[Line]:
             return [line async for line in run[f"people {name}"]({"who": who} if who else {})]

@@ -15,7 +15,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app import build_operations
 from gateway.errors import UserError
 from gateway.ports import ChannelCapabilities, FileKind
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel, quiet, talk
@@ -152,7 +151,7 @@ async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> No
     platform = kind(replace(WITH_FILES, file_limit=100_000))
     async with gateway(model=SummaryModel(), kind=platform) as parlour:
         for n, size in enumerate((60_000, 60_000, 60_000, 200_000)):
-            workspace = parlour.app.workspaces.of(SCOPE)
+            workspace = parlour.app.memory.workspaces.of(SCOPE)
             await workspace.create(f"own-{n}.bin", _noise(n, size), is_untrusted=False)
         await talk(parlour, 1)
         await parlour.channel.ask("ann", "/export")
@@ -222,7 +221,7 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
     async with gateway(model=SummaryModel(), policy=OPEN, kind=kind(PLAIN)) as parlour:
         await parlour.channel.ask("ann", "/remember my dog is Bello")
         await parlour.channel.ask("bob", "/remember Bob has a canary", sender="bob")
-        export = build_operations(parlour.app)["people export"]
+        export = parlour.app.operations["people export"]
         arguments = {"person": "pocket:ann", "file": str(target)}
         [line] = [line async for line in export(arguments)]
         with zipfile.ZipFile(target) as archive:

@@ -180,7 +180,8 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
         await parlour.channel.ask("ann", "and now?")
         assert not any(word in str(model.prompts[-1]) for word in CANARIES)
         shown = [
-            line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=100)
+            line.text
+            for line in await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=100)
         ]
         assert "/forget … --purge" in shown
     for word in CANARIES:

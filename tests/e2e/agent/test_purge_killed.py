@@ -18,7 +18,7 @@ from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.storage.disk import Disk
-from gateway.app import GatewayApp, open_app
+from gateway.app import Runtime, open_app
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 from gateway.settings import load_settings
@@ -79,7 +79,7 @@ class KilledObject:
 
 
 @asynccontextmanager
-async def own_home(home: Path) -> AsyncIterator[GatewayApp]:
+async def own_home(home: Path) -> AsyncIterator[Runtime]:
     """Own the home as a command does."""
     settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_LOG__LEVEL": "error"})
     async with open_app(settings, channels=False) as app:

@@ -99,7 +99,7 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
             await asyncio.sleep(SLOW)
             assert clock.seconds - begun < 20 * SLOW
         if trigger == "tokens":
-            assert model.longest <= await parlour.app.model.prompt_limit()
+            assert model.longest <= await parlour.app.models.default.prompt_limit()
 
 
 async def test_new_that_waits_waits_for_every_round(clock: VirtualClock, tmp_path: Path) -> None:

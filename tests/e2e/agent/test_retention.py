@@ -104,7 +104,8 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         assert not await history.raw_messages(SCOPE, "e1")
         assert OLD in await parlour.document(SCOPE)
         before = {
-            line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)
+            line.text
+            for line in await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)
         }
         assert before == set()
         assert (await ask("ann", "hello again")).startswith("re ")
@@ -139,7 +140,7 @@ async def test_a_new_conversation_keeps_its_lines_and_an_archived_one_loses_the_
 
 async def shown(parlour: InProcessGateway) -> Sequence[DisplayedMessage]:
     """Return all that the page would show of Ann's conversation."""
-    page = await parlour.app.sessions.displayed_page(SessionKey("pocket", "ann"), turns=100)
+    page = await parlour.app.memory.sessions.displayed_page(SessionKey("pocket", "ann"), turns=100)
     assert page is not None
     return page.lines
 

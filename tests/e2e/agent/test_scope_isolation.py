@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from agent.commands import CommandRouter
-from gateway.app import GatewayApp
+from gateway.app import Runtime
 from tests.fakes.account_linking import link, settled, summarised, unlink
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -65,7 +65,7 @@ def look_at_posts(watch: CanaryWatch, parlour: InProcessGateway, since: dict[str
         since[chat] = len(posts)
 
 
-def look_at_metrics(watch: CanaryWatch, app: GatewayApp) -> None:
+def look_at_metrics(watch: CanaryWatch, app: Runtime) -> None:
     """No label and no value holds anybody's words."""
     watch.look("metrics", (), app.meter.text().decode())
 

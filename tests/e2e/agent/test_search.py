@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatRequest
-from gateway.app import build_operations
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -115,7 +114,7 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour mirror rebuild` ask the gateway that runs."""
     async with gateway(model=HeldScriptModel()) as parlour:
         await have_conversation(parlour)
-        asked = build_operations(parlour.app)
+        asked = parlour.app.operations
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)
         assert found[0]["who"] == "Ann"

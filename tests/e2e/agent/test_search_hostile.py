@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gateway.app import build_operations
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 
@@ -47,7 +46,7 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
         await parlour.channel.ask("bob", f"the {SECRET} is red", sender="bob", name="Bob")
         await parlour.channel.ask("ann", "the zeppelin of Ann is green")
         await parlour.idle()
-        found = build_operations(parlour.app)["memory search"]
+        found = parlour.app.operations["memory search"]
         there = [line async for line in found({"text": "zeppelin", "scope": BOB})]
         [transcript] = {line["source"] for line in there if line["source"].startswith("sessions/")}
         assert len(there) >= 2  # Bob's own search has both

@@ -24,7 +24,7 @@ async def look(_: ToolContext, where: str = "") -> str:
 
 async def outcomes(parlour: InProcessGateway, chat: str) -> list[tuple[str, str]]:
     """Return role and text of what people see."""
-    lines = await parlour.app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
+    lines = await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
     return [(line.role, line.text) for line in lines]
 
 

@@ -56,7 +56,7 @@ async def texts(parlour: InProcessGateway) -> list[str]:
 
 async def visible_history(parlour: InProcessGateway) -> list[tuple[str, str]]:
     """Return role and text of what people see in the history."""
-    return [(line.role, line.text) for line in await parlour.app.sessions.displayed_messages(KEY, limit=20)]
+    return [(line.role, line.text) for line in await parlour.app.memory.sessions.displayed_messages(KEY, limit=20)]
 
 
 def bot_texts_in_prompt(request: ChatRequest) -> list[str]:

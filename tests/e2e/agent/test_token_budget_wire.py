@@ -125,7 +125,7 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
                 assert said.startswith("answer ")
             await wait_jobs_done(parlour)
             assert 1 <= narrow.refused <= 3
-            [fact] = parlour.app.models.usual.facts.facts()
+            [fact] = parlour.app.models.catalog.usual.facts.facts()
             assert (fact.name, fact.value.partition(" ")[0]) == ("window", str(WINDOW))
             assert not (home / "windows.json").exists()
             assert (await parlour.channel.ask(CHAT, "giant " * 10_000)).startswith("answer ")

@@ -10,7 +10,6 @@ import pytest
 from agent.commands import tools
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
-from gateway.app import build_operations
 from gateway.errors import ToolFailed
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -70,7 +69,7 @@ async def test_each_outcome_is_listed_and_survives_a_restart(tmp_path: Path) -> 
         await parlour.idle()
         reference = re.search(r"`(t[a-z2-7]{7}\.1)`", listed)
         assert reference
-        (trace,) = [each async for each in build_operations(parlour.app)["turn"]({"reference": reference[1]})]
+        (trace,) = [each async for each in parlour.app.operations["turn"]({"reference": reference[1]})]
         assert trace["turn"].startswith(reference[1].partition(".")[0])
     async with gateway(home=home, model=HeldScriptModel("tea, as I said"), tools=tools) as parlour:
         assert await parlour.channel.ask("c", "/tools last") == listed

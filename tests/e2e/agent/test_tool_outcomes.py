@@ -82,7 +82,7 @@ async def test_a_call_that_fails_after_its_effect_is_not_made_again(after: str) 
         assert results(model.asked[2]) == [UNKNOWN, REFUSED]
         line = translate("delivery.outcome_unknown", what="`send_letter`", reference=short_turn_id(model.asked[0].turn))
         assert told == f"I wrote to Bob.\n\n{line}"
-        shown = [each.text for each in await parlour.app.sessions.displayed_messages(KEY, limit=9)]
+        shown = [each.text for each in await parlour.app.memory.sessions.displayed_messages(KEY, limit=9)]
         assert shown == ["write to bob", "I wrote to Bob.", line]
 
 

@@ -27,7 +27,7 @@ async def history(parlour: InProcessGateway, chat: str = "c") -> list[tuple[str,
     """Return role and text of what people see."""
     return [
         (line.role, line.text)
-        for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
+        for line in await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
     ]
 
 

@@ -166,7 +166,7 @@ async def test_a_burst_holds_up_nobody() -> None:
         assert (refused.sender, refused.times) == ("bob", 30)
         assert 'parlour_cap_refusals_total{cap="person-turns"} 30.0' in parlour.app.meter.text().decode()
         # What people see of it survives: each of them wrote what they wrote.
-        shown = await parlour.app.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
+        shown = await parlour.app.memory.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
         assert {f"b{n}" for n in range(50)} <= {line.text for line in shown}
 
 

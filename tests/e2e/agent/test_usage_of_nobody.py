@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
-from gateway.app import build_operations
 from gateway.events import PlatformAccount
 from tests.fakes.inprocess_gateway import gateway
 
@@ -23,6 +22,6 @@ async def test_a_call_on_an_empty_account_is_charged_to_nobody(tmp_path: Path) -
         async with asyncio.timeout(10):
             while not (rows := await parlour.app.store.usage.by("person", **span)):  # type: ignore[arg-type]  # noqa: ASYNC110 -- it has no event for us
                 await asyncio.sleep(0.01)
-        shown = [line async for line in build_operations(parlour.app)["usage"]({"by": "person"})]
+        shown = [line async for line in parlour.app.operations["usage"]({"by": "person"})]
     assert [row["person"] for row in rows] == [""]
     assert [row["person"] for row in shown] == [""]

@@ -12,7 +12,6 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app import build_operations
 from gateway.commands.status import show_status, show_usage
 from gateway.errors import ModelRateLimited, UserError
 from tests.fakes.chat_model import FakeChatModel
@@ -43,7 +42,7 @@ class PricedModel(FakeChatModel):
 
 async def report_usage(parlour: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
-    return [dict(line) async for line in build_operations(parlour.app)["usage"](arguments)]
+    return [dict(line) async for line in parlour.app.operations["usage"](arguments)]
 
 
 async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(

@@ -45,7 +45,7 @@ async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
             "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "20",
         }
         async with gateway(environment=settings, tools=[look], capabilities=STREAMING) as parlour:
-            await parlour.app.model.warm()
+            await parlour.app.models.default.warm()
             rows: dict[str, list[Any]] = {}
             asked = 0
             for what in ASKED:
@@ -59,7 +59,9 @@ async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
                     await parlour.channel.ask("c", what)
                 await parlour.idle()
                 line = [
-                    each for each in await parlour.app.sessions.displayed_messages(KEY, limit=50) if each.text == what
+                    each
+                    for each in await parlour.app.memory.sessions.displayed_messages(KEY, limit=50)
+                    if each.text == what
                 ][-1]
                 story = await parlour.app.store.journal.trace(line.turn)
                 assert story is not None

@@ -18,7 +18,7 @@ KEY = SessionKey("pocket", "c")
 
 async def shown(parlour: InProcessGateway) -> tuple[DisplayedMessage, ...]:
     """Return what people see."""
-    return await parlour.app.sessions.displayed_messages(KEY, limit=100)
+    return await parlour.app.memory.sessions.displayed_messages(KEY, limit=100)
 
 
 async def test_the_model_sees_the_new_version_and_people_see_both(tmp_path: Path) -> None:

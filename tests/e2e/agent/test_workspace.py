@@ -70,7 +70,7 @@ async def test_a_file_is_written_read_changed_and_sent(tmp_path: Path) -> None:
         assert "This chat has no files yet" in shown
         assert shown.count("Trips/Rome.csv") == 2  # the replaced one and the deleted one
         assert await parlour.channel.ask("c", command) == "`Trips/Rome.csv` is back."
-        workspace = parlour.app.workspaces.of(SCOPE)
+        workspace = parlour.app.memory.workspaces.of(SCOPE)
         content = await workspace.read("Trips/Rome.csv")
         assert content is not None
         assert content.data == b"day,place\n1,Forum\n"
@@ -155,7 +155,7 @@ async def test_a_tainted_call_marks_its_file_and_the_file_taints_its_reader(tmp_
         await parlour.channel.ask("e", "and now your own")
         await parlour.idle()
         assert results(model.asked[-1])[-1] == "will be remembered when this answer is sent"
-        listed = await parlour.app.workspaces.of(SCOPE).list_files()
+        listed = await parlour.app.memory.workspaces.of(SCOPE).list_files()
         assert {each.name: each.is_untrusted for each in listed} == {"notes.md": True, "own.md": False}
 
 
@@ -163,7 +163,7 @@ async def test_words_are_forgotten_in_files_too(tmp_path: Path) -> None:
     """/forget removes lines of text files and deleted copies; --purge any file that holds the words."""
     home = tmp_path / "home"
     async with gateway(home=home) as parlour:
-        workspace = parlour.app.workspaces.of(SCOPE)
+        workspace = parlour.app.memory.workspaces.of(SCOPE)
         await workspace.create("list.csv", b"tea,3\nzeppelin,1\n", is_untrusted=False)
         await workspace.create("old.txt", b"a zeppelin", is_untrusted=False)
         await workspace.delete("old.txt", key="k")
@@ -190,7 +190,7 @@ async def test_an_export_contains_files_by_their_names(tmp_path: Path) -> None:
     """Those of the workspace and the deleted ones, and nothing that is ours."""
     home = tmp_path / "home"
     async with gateway(kind=InProcessFilePlugin(PlatformFiles()), home=home) as parlour:
-        workspace = parlour.app.workspaces.of(SCOPE)
+        workspace = parlour.app.memory.workspaces.of(SCOPE)
         await workspace.create("Trips/Rome.md", b"Forum", is_untrusted=True)
         await workspace.append("Trips/Rome.md", b", Ostia", key="a", is_untrusted=False)
         await workspace.create("old.txt", b"old", is_untrusted=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.app import build_operations
 from tests.e2e.alerts.test_alerts_wire import within
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.openai_server import ModelFault, ScriptedAnswer, open_server
@@ -30,5 +29,5 @@ async def test_one_refused_call_tells_the_owner(tmp_path: Path) -> None:
         async with gateway(home=tmp_path / "home", environment=environment) as parlour:
             await parlour.channel.ask("ann", "hello")
             await within(20, lambda: any("scripted" in line for line in telegram.shown(42)))
-            (status,) = [line async for line in build_operations(parlour.app)["status"]({})]
+            (status,) = [line async for line in parlour.app.operations["status"]({})]
     assert any(each["cause"].startswith("model_fault") and each["state"] == "firing" for each in status["alerts"])

@@ -13,7 +13,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app import build_operations
 from gateway.errors import UserError
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
@@ -46,7 +45,7 @@ class PageClient:
 
 async def ask(up: InProcessGateway, operation: str, **arguments: str) -> list[dict[str, Any]]:
     """Ask as the command line does."""
-    return [dict(line) async for line in build_operations(up.app)[operation](arguments)]
+    return [dict(line) async for line in up.app.operations[operation](arguments)]
 
 
 @asynccontextmanager
@@ -76,7 +75,7 @@ async def test_each_has_a_chat_and_a_memory_of_their_own() -> None:
                 assert "cellar" not in await other.say("/memory show")
             assert "cellar" in await ann.say("/memory show")
             await up.idle()
-        keys = {str(session.key) for session in await up.app.sessions.all()}
+        keys = {str(session.key) for session in await up.app.memory.sessions.all()}
         assert {"web:ann", "web:ben", "web:owner"} <= keys
         scopes = {row.scope for row in await up.app.store.records.sessions() if str(row.key) == "web:ann"}
         assert scopes == {"people/web%3aann"}

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.admission import Admitted, admit, policy_of
-from gateway.app.channels import may_be_read
+from gateway.app.access import may_be_read
 from gateway.channel_reader import ChannelHistory
 from gateway.events import InboundMessage
 from gateway.ports import SupportsHistory

@@ -17,7 +17,7 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.erasure import purge_jobs
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, serve
+from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
 from gateway.errors import OutcomeUnknown, ParlourError, StoreUnavailable, WorkerReplaced
 from gateway.events import DeliveryReceipt, InboundKind, MessagePart
 from gateway.logs import configure_logs
@@ -99,7 +99,7 @@ class ChildGateway:
     def __init__(self, ahead: timedelta) -> None:
         self._ahead = ahead
         self._stop = asyncio.Event()
-        self._app: GatewayApp | None = None
+        self._app: Runtime | None = None
 
     async def live(self, socket: str, name: str) -> None:
         """Serve until told to stop, or until the store is lost to other gateways."""
@@ -114,7 +114,7 @@ class ChildGateway:
         )
         plugins = ExtraPlugins(channels=(channel,), models=(WireModel(line),))
 
-        def ready(app: GatewayApp) -> None:
+        def ready(app: Runtime) -> None:
             self._app = app
             self._hello = asyncio.create_task(line.call("ready", name=name), name="ready")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.app import open_app
-from gateway.app.app import GatewayApp
 from gateway.app.gateway_operations import GatewayOperations
+from gateway.app.runtime import Runtime
 from gateway.commands import status as status_command
 from gateway.control import Line
 from gateway.errors import UserError
@@ -22,14 +22,14 @@ from tests.fakes.turns import answer, next_delivery, parts_of, said
 
 
 @pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[GatewayApp]:
+async def app(tmp_path: Path) -> AsyncIterator[Runtime]:
     """A home as one command opens it: nothing runs, and background jobs may take 1,000 tokens a day."""
     environment = {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_CAPS__BACKGROUND_TOKENS_PER_DAY": "1000"}
     async with open_app(load_settings(environment), channels=False) as app:
         yield app
 
 
-async def status(app: GatewayApp) -> Line:
+async def status(app: Runtime) -> Line:
     """Return the operation's one line."""
     (line,) = [line async for line in GatewayOperations(app).status()]
     return line
@@ -43,7 +43,7 @@ async def status(app: GatewayApp) -> Line:
         ({"key": "telegram:42", "limit": "many"}, "limit must be a number"),
     ],
 )
-async def test_arguments_are_those_that_the_operation_declares(app: GatewayApp, arguments: Line, line: str) -> None:
+async def test_arguments_are_those_that_the_operation_declares(app: Runtime, arguments: Line, line: str) -> None:
     """Another name or type is a mistake of the caller, in one line."""
     operation = GatewayOperations(app).by_name()["sessions show"]
     with pytest.raises(UserError, match=line):
@@ -51,7 +51,7 @@ async def test_arguments_are_those_that_the_operation_declares(app: GatewayApp, 
 
 
 async def test_status_names_what_was_given_up(
-    app: GatewayApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A blocked bot's answer: counted, with its channel and the platform's reason, which cannot move the cursor."""
     store = app.store
@@ -73,7 +73,7 @@ async def test_status_names_what_was_given_up(
 
 
 async def test_status_says_how_the_work_beside_the_turns_stands(
-    app: GatewayApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What waits and since when, what is planned, what the day has cost: by kind, from the journal, running or not."""
     store = app.store

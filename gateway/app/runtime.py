@@ -1,0 +1,544 @@
+"""The gateway as one object, for `run`, operators and tests: what it was given, and every subsystem."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+
+from agent.attachments.attachment_store import AttachmentStore
+from agent.chat_profiles import ChatProfiles
+from agent.command_services import (
+    CommandServices,
+)
+from agent.commands import CommandRouter
+from agent.llm.model_abilities import LearnedModels
+from agent.locks import WorkerSlots
+from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
+from agent.memory.dream.dreamer import Dreamer
+from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.privacy.data_inventory import PrivacyService
+from agent.memory.scopes import chat_scope
+from agent.memory.search.scope_recall import ScopeRecall
+from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.reminders.reminder_jobs import ReminderJobs
+from agent.tools.lapsed_questions import LapsedQuestions
+from agent.tools.result_pages import ToolResultPages
+from agent.tools.tool_questions import ToolApprovals
+from agent.turn import RunningTurns
+from agent.turn_replay import TurnReplayer
+from agent.turn_runner import TurnRunner
+from agent.turn_services import TurnServices
+from agent.worker_pool import WorkerPool
+from gateway.access.refusal_log import RefusalLog, SilenceReason
+from gateway.alerts.alert_sources import ModelSource
+from gateway.app.access import AccessServices, build_access, has_lost_access
+from gateway.app.alerts import AlertServices, build_alerts
+from gateway.app.channels import ConfiguredChannels, build_channels, build_command_prefix, platforms_of
+from gateway.app.chat_settings import (
+    build_context_resolver,
+    build_locales,
+    build_profiles,
+)
+from gateway.app.console import build_console
+from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
+from gateway.app.gateway_operations import GatewayOperations
+from gateway.app.machine_operations import MachineOperations
+from gateway.app.memory import (
+    MemoryServices,
+    build_dreamer,
+    build_job_runner,
+    build_memory,
+    build_privacy,
+    build_raw_archives,
+)
+from gateway.app.memory_operations import MemoryOperations
+from gateway.app.models import ModelFactory, ModelServices, build_models
+from gateway.app.people_operations import PeopleOperations
+from gateway.app.quarantine_retrier import QuarantineRetrier
+from gateway.app.recall import build_recall
+from gateway.app.setup_operations import SetupOperations
+from gateway.app.tool_operations import ToolOperations
+from gateway.app.turn_operations import TurnOperations
+from gateway.app.turns import build_command_services, build_replayer, build_turn_services
+from gateway.app.usage import UsageServices, build_usage
+from gateway.app.usage_operations import UsageOperations
+from gateway.backup import BackupProgress, BackupResult, backup
+from gateway.chat_locales import ChatLocales
+from gateway.control import Operation
+from gateway.delivery import DeliveryContext, OutboxDispatcher
+from gateway.errors import UserError
+from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
+from gateway.home import Home
+from gateway.intake import GatewayIntake
+from gateway.ports import Channel, IntakeVerdict, MessageContext, PlatformTraits, SessionRow, Store
+from gateway.quarantine import KEEP, Quarantine
+from gateway.settings import Settings, secret_values
+from gateway.settings.chat_overrides import ChatOverrides, open_chats
+from gateway.store_watcher import StoreWatcher
+from gateway.supervisor import Supervisor
+from gateway.text.redaction import SecretRedactor
+from gateway.web.health import HealthEndpoints
+from gateway.web.metrics import OF_STORE, PrometheusRecorder, metrics_route, record_depth
+from gateway.web.server import WebServer
+from gateway.web_console.console_routes import WebConsole
+
+
+@dataclass(eq=False, kw_only=True)
+class Runtime:
+    """A gateway, over an open home and an open store.
+
+    Each subsystem is built when it is first read, from those that it needs: the order of the properties below has no
+    meaning. `composition.open_app` reads them all before anything runs.
+    """
+
+    settings: Settings
+    plugins: ExtraPlugins
+    home: Home
+    store: Store
+    meter: PrometheusRecorder
+    unclean_stops: int  # crashes in a row before this start
+    has_channels: bool  # False in a process that opens the home for one command
+    now: Callable[[], datetime]
+    closing: AsyncExitStack  # closes what was opened, the last first
+    refusals: RefusalLog = field(default_factory=RefusalLog)
+    restart: asyncio.Event | None = None  # set to stop, and to start again; None where the caller cannot start again
+    started_at: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def chats(self) -> ChatOverrides:
+        """Settings of single chats."""
+        return open_chats(self.settings)
+
+    @cached_property
+    def platforms(self) -> ChannelPlatforms:
+        """Platform of every channel."""
+        return platforms_of(self.settings, self.plugins)
+
+    @cached_property
+    def command_prefix(self) -> Callable[[SessionKey], str]:
+        """Prefix of commands as they are typed in a chat."""
+        return build_command_prefix(self.settings, self.plugins)
+
+    @cached_property
+    def context_of(self) -> Callable[[InboundMessage], MessageContext]:
+        """Facts of a message: account, person, memory scope and the chat's settings."""
+        return build_context_resolver(self)
+
+    @cached_property
+    def locales(self) -> ChatLocales:
+        """Language of each chat and time zone of each memory scope."""
+        return build_locales(self)
+
+    @cached_property
+    def redactor(self) -> SecretRedactor:
+        """Removes the settings' secrets from texts."""
+        return SecretRedactor(secret_values(self.settings))
+
+    @cached_property
+    def access(self) -> AccessServices:
+        """Owners, members, pairing, chat approvals, and the admission decision."""
+        return build_access(self)
+
+    @cached_property
+    def router(self) -> CommandRouter:
+        """Commands of the chat."""
+        return CommandRouter.load()
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """Events that could not be parsed or crashed the process."""
+        return Quarantine(
+            self.home.quarantine,
+            unclean_stops=self.unclean_stops,
+            meter=self.meter,
+            now=self.now,
+            keep=limit_retention(self.settings, KEEP),
+            on_quarantined=lambda name, reason: self.refusals.note_channel(
+                name, SilenceReason.QUARANTINED, reason, self.now()
+            ),
+        )
+
+    @cached_property
+    def intake(self) -> GatewayIntake:
+        """Admits and stores the events of channels."""
+
+        def classify(message: InboundMessage) -> bool | None:
+            command = self.router.parse(message)
+            return None if command is None else self.router.is_control(command)
+
+        access = self.access
+        return GatewayIntake(
+            self.store.journal,
+            context_of=self.context_of,
+            admit=access.judge.decide,
+            classify=classify,
+            quarantine=self.quarantine,
+            meter=self.meter,
+            language=self.locales.observe_language,
+            pre_admission_handlers=(access.claims.intercept, access.strangers.intercept),
+            newcomer=access.places.handle_membership,
+        )
+
+    @cached_property
+    def quarantine_retrier(self) -> QuarantineRetrier:
+        """Tries quarantined events again, and notifies their senders."""
+        return QuarantineRetrier(
+            self.intake,
+            self.store,
+            self.channels,
+            judge=self.access.judge,
+            language=self.locales.language,
+            now=self.now,
+        )
+
+    @cached_property
+    def usage(self) -> UsageServices:
+        """Caps, and the recorder of model calls."""
+        return build_usage(self)
+
+    @cached_property
+    def session_files(self) -> SessionFileWriter:
+        """Writes the transcripts' files."""
+        is_mirroring = not self.settings.store.shared
+        return SessionFileWriter(self.home.path, self.store.records, self.store.transcripts, is_mirroring=is_mirroring)
+
+    @cached_property
+    def document_files(self) -> DocumentFileWriter:
+        """Writes the documents' files, and takes edits of them over."""
+        is_mirroring = not self.settings.store.shared
+        files = DocumentFileWriter(
+            self.home.path, self.store.documents, is_mirroring=is_mirroring, has_git=self.settings.memory.git
+        )
+        self.closing.push_async_callback(files.close)
+        return files
+
+    @cached_property
+    def history_files(self) -> HistoryFileWriter:
+        """Writes the histories' files."""
+        is_mirroring = not self.settings.store.shared
+        return HistoryFileWriter(self.home.path, self.store.history, self.store.documents, is_mirroring=is_mirroring)
+
+    @cached_property
+    def recall(self) -> ScopeRecall:
+        """Search of memory, transcripts and project documents."""
+        recall = build_recall(self)
+        self.closing.push_async_callback(recall.close)
+        return recall
+
+    @cached_property
+    def memory(self) -> MemoryServices:
+        """Documents, conversations, forgetting and account links."""
+        return build_memory(self)
+
+    @cached_property
+    def model_health(self) -> ModelSource:
+        """Alerts about models that fail."""
+        return ModelSource(self.now)
+
+    @cached_property
+    def models(self) -> ModelServices:
+        """Model clients."""
+        models = build_models(
+            ModelFactory(
+                self.settings,
+                self.plugins,
+                self.usage.recorder,
+                self.meter,
+                now=self.now,
+                facts=LearnedModels(self.store.models, now=self.now),
+                observer=self.model_health,
+            )
+        )
+        self.closing.push_async_callback(models.close)
+        return models
+
+    @cached_property
+    def profiles(self) -> ChatProfiles:
+        """Model, tools and persona of each chat."""
+        return build_profiles(self)
+
+    @cached_property
+    def blobs(self) -> AttachmentStore:
+        """Files of messages."""
+        return AttachmentStore(self.store.files, self.now)
+
+    @cached_property
+    def pages(self) -> ToolResultPages:
+        """Later pages of long tool results."""
+        return ToolResultPages(self.store.files, self.now)
+
+    @cached_property
+    def configured_channels(self) -> ConfiguredChannels:
+        """Channels with their routes of the web server; none connects before the supervisor runs."""
+        return build_channels(self) if self.has_channels else ConfiguredChannels({})
+
+    @property
+    def channels(self) -> Mapping[str, Channel]:
+        """Channels by name."""
+        return self.configured_channels.channels
+
+    @cached_property
+    def approvals(self) -> ToolApprovals:
+        """Tool calls that wait for a yes."""
+        return ToolApprovals(self.store.jobs, self.store.journal, self.meter)
+
+    @cached_property
+    def questions(self) -> LapsedQuestions:
+        """Withdraws questions that nobody can answer any more."""
+        return LapsedQuestions(
+            approvals=self.approvals,
+            has_lost_access=partial(has_lost_access, self.access.judge),
+            journal=self.store.journal,
+            records=self.store.records,
+            language=self.locales.language,
+            now=self.now,
+        )
+
+    @cached_property
+    def dispatcher(self) -> OutboxDispatcher:
+        """Delivers the outbox."""
+        return OutboxDispatcher(
+            self.channels,
+            DeliveryContext(
+                outbox=self.store.outbox,
+                meter=self.meter,
+                now=self.now,
+                language=self.locales.language,
+                is_strict=self.settings.delivery.once == "strict",
+                redactor=self.redactor,
+                on_missing_file=self.questions.withdraw,
+            ),
+        )
+
+    @cached_property
+    def privacy(self) -> PrivacyService:
+        """What is stored about a person, and exports of it."""
+        return build_privacy(self)
+
+    @cached_property
+    def slots(self) -> WorkerSlots:
+        """Turns and jobs that run at once."""
+        return WorkerSlots(self.settings.agent.workers)
+
+    @cached_property
+    def dreamer(self) -> Dreamer:
+        """Dream's jobs and their schedule."""
+        return build_dreamer(self)
+
+    @cached_property
+    def raw_archives(self) -> RawArchiveJobs:
+        """Summaries of raw archives."""
+        return build_raw_archives(self)
+
+    @cached_property
+    def reminders(self) -> ReminderJobs:
+        """Jobs that fire reminders."""
+        return ReminderJobs(
+            jobs=self.store.jobs,
+            journal=self.store.journal,
+            records=self.store.records,
+            preferences=self.store.people,
+            language=self.locales.language,
+            has_lost_access=partial(has_lost_access, self.access.judge),
+            zone=self.locales.zone,
+            open_chat=self.memory.stored_conversations.open_for_notice,
+            now=self.now,
+            meter=self.meter,
+        )
+
+    @cached_property
+    def background(self) -> JobRunner:
+        """Runs the jobs that no reply waits for."""
+        return build_job_runner(self)
+
+    @cached_property
+    def turns(self) -> RunningTurns:
+        """Turns in flight."""
+        return RunningTurns(self.store.journal)
+
+    @cached_property
+    def commands(self) -> CommandServices:
+        """What commands of the chat may use."""
+        return build_command_services(self)
+
+    @cached_property
+    def turn_services(self) -> TurnServices:
+        """What turns may use."""
+        return build_turn_services(self)
+
+    @cached_property
+    def pool(self) -> WorkerPool:
+        """Runs turns."""
+        return WorkerPool(
+            self.store.journal,
+            TurnRunner(self.turn_services),
+            turns=self.turns,
+            slots=self.slots,
+            meter=self.meter,
+            clock=time.monotonic,
+        )
+
+    @cached_property
+    def replayer(self) -> TurnReplayer:
+        """Runs stored turns again, without an effect."""
+        return build_replayer(self)
+
+    @cached_property
+    def supervisor(self) -> Supervisor:
+        """Runs the channels, and restarts those that receive nothing."""
+        return Supervisor(
+            self.channels,
+            meter=self.meter,
+            connections=self.store.connections,
+            on_refusal=self.model_health.check_now.set,
+            on_stall=lambda name: self.refusals.note_channel(name, SilenceReason.DEAF, "", self.now()),
+        )
+
+    @cached_property
+    def store_watcher(self) -> StoreWatcher:
+        """Checks the store, and records its gauges."""
+
+        async def record_gauges() -> None:
+            await self.background.record_metrics()
+            record_depth(self.meter, await self.store.journal.depth())
+
+        return StoreWatcher(
+            self.store.check,
+            record_gauges,
+            forget_gauges=partial(self.meter.forget, *OF_STORE),
+            meter=self.meter,
+            now=self.now,
+        )
+
+    @cached_property
+    def alerts(self) -> AlertServices:
+        """Notifies owners of what is wrong."""
+        return build_alerts(self)
+
+    @cached_property
+    def operations(self) -> Mapping[str, Operation]:
+        """Operations of the command line and of the console, by name."""
+        groups = (
+            GatewayOperations,
+            MemoryOperations,
+            PeopleOperations,
+            ToolOperations,
+            UsageOperations,
+            TurnOperations,
+            MachineOperations,
+            SetupOperations,
+        )
+        return {name: operation for group in groups for name, operation in group(self).by_name().items()}
+
+    @cached_property
+    def console(self) -> WebConsole | None:
+        """Console of the page; None where no page is enabled."""
+        return build_console(self)
+
+    @cached_property
+    def web(self) -> WebServer:
+        """Web server: page, console, webhooks, health and metrics."""
+        settings = self.settings.web
+        token = settings.metrics_token.get_secret_value() if settings.metrics_token else ""
+        states = self.supervisor.shard_states
+        health = HealthEndpoints(store=lambda: self.store_watcher.state, channels=states)
+        return WebServer(
+            settings.host,
+            settings.port,
+            [
+                *health.routes(),
+                metrics_route(self.meter, observe=states, token=token),
+                *(self.console.routes() if self.console is not None else ()),
+                *self.configured_channels.routes,
+            ],
+            published_port=settings.published_port,
+            login=settings.login,
+            public_url=settings.public_url,
+            trusted_proxies=settings.trusted_proxies,
+        )
+
+    def platform(self, channel: str) -> str:
+        """Return the platform of *channel*; the name itself for a channel that is no longer configured."""
+        return self.platforms.get(channel, channel)
+
+    @asynccontextmanager
+    async def pause_writes(self) -> AsyncIterator[None]:
+        """Write committed turns to their files, then hold jobs and these files, and the bytes of files."""
+        await self.history_files.flush()
+        async with (
+            self.memory.jobs.writing,
+            self.session_files.pause_writes(),
+            self.history_files.pause_writes(),
+            self.store.files.keep_bytes(),
+        ):
+            yield
+
+    async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:
+        """Write a backup of the home, and of everything that other gateways of its database have written."""
+        await self.document_files.notice_all()
+        return await backup(
+            self.home,
+            self.store.backup,
+            target,
+            copy_objects=self.store.files.copy_objects,
+            still=self.pause_writes(),
+            progress=progress,
+        )
+
+    async def submit(self, key: SessionKey, text: str) -> str:
+        """Accept *text* as a job in the session *key* and return the id of its turn.
+
+        Raises UserError for an unknown channel, an unknown recipient and a full queue.
+        """
+        self.platforms.require(key.channel)
+        sessions = await self.store.records.sessions()
+        chat_kind, sender = resolve_recipient(key, self.platforms.traits(key.channel), sessions)
+        message = InboundMessage(
+            key=key,
+            message_id=f"job:send/{secrets.token_hex(8)}",
+            sender=sender,
+            text=text,
+            sent_at=datetime.now(UTC),
+            kind=InboundKind.JOB,
+            chat_kind=chat_kind,
+            is_private=is_private(key, sessions),
+        )
+        accepted = await self.intake.accept(message, Role.OWNER)
+        if accepted.verdict is IntakeVerdict.FULL:
+            raise UserError(f"too many messages are queued for {key}; try again when some are answered")
+        return turn_id(message)
+
+
+def resolve_recipient(
+    key: SessionKey, traits: PlatformTraits, sessions: Sequence[SessionRow]
+) -> tuple[ChatKind, Sender]:
+    """Return the kind of chat *key* is and its sender, from the scope of its session or of its parent chat.
+
+    Raises UserError when no session exists and the id of the chat does not tell.
+    """
+    scopes = {row.key: row.scope for row in sessions if row.scope}
+    scope = scopes.get(key) or next((scopes[known] for known in scopes if known.parent == key.parent), "")
+    area, _, name = scope.partition("/")
+    if area == "chats":
+        return ChatKind.GROUP, Sender(id=key.chat)
+    if area == "people":
+        account = PlatformAccount.from_name(name)
+        return ChatKind.DIRECT, Sender(id=account.id, team=account.team)
+    if traits.chat_is_person and not key.thread and not traits.is_group(key):
+        return ChatKind.DIRECT, Sender(id=key.chat)
+    raise UserError(f"{key} has no messages yet, so its memory scope is unknown; write there once first")
+
+
+def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:
+    """Return True if *key* is a private thread: one that has a scope apart from its parent chat's."""
+    own = chat_scope(key)
+    return bool(key.thread) and any(row.key == key and row.scope == own for row in sessions)
