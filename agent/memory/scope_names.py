@@ -43,7 +43,7 @@ async def find_scopes(
     history: HistoryRowStore,
     files: FileStore,
 ) -> list[str]:
-    """Return the scopes with a conversation, documents, a history, files or a folder, in order.
+    """Return the scopes with a conversation, documents, a history, files or a folder: people first, each by name.
 
     A folder is not enough: no gateway has all of them where several share a store. "" is the home itself, last, where
     it remembers more than the persona of the installation.
@@ -55,7 +55,8 @@ async def find_scopes(
     folders = await asyncio.to_thread(list_scopes, home)
     has_texts = bool(set(heads[""].revs) - {_PERSONA})
     is_scope = has_texts or "" in remembering or await asyncio.to_thread((home / "memory").is_dir)
-    return [*dict.fromkeys([*folders, *sorted(stored - {""})]), *([""] if is_scope else [])]
+    found = sorted({*folders, *stored} - {""}, key=lambda scope: (not scope.startswith("people/"), scope))
+    return [*found, *([""] if is_scope else [])]
 
 
 class ScopeNames:
