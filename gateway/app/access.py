@@ -56,7 +56,7 @@ _BY_ROLES = frozenset({RejectionReason.STRANGER, RejectionReason.PLACE_PENDING})
 _DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
 
 
-class Judge(Protocol):
+class AdmissionRule(Protocol):
     """Decides whether a message is admitted; derives its context unless it is passed."""
 
     def __call__(self, message: InboundMessage, context: MessageContext | None = None, /) -> Decision:
@@ -114,12 +114,12 @@ def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence
     return [each.account.user for each in links.accounts_of_user(user)]
 
 
-def may_be_read(judge: Judge, message: InboundMessage) -> bool:
+def may_be_read(judge: AdmissionRule, message: InboundMessage) -> bool:
     """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""
     return isinstance(judge(replace(message, is_addressed=True)), Admitted)
 
 
-def has_lost_access(judge: Judge, message: InboundMessage) -> bool:
+def has_lost_access(judge: AdmissionRule, message: InboundMessage) -> bool:
     """Return True if the sender of *message*, a job that they set, is no longer admitted. Nothing is looked up.
 
     In a server, a role that only the platform knows may admit them: there, unknown senders have not lost access.
@@ -136,7 +136,9 @@ class RoleResolver:
     look-up grants nothing. Each look-up runs in the task of its turn, so no other message waits for it.
     """
 
-    def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, decide: Judge | None = None) -> None:
+    def __init__(
+        self, judge: AdmissionRule, channels: Mapping[str, Channel], *, decide: AdmissionRule | None = None
+    ) -> None:
         """*judge* decides without logging; *decide* is the same decision with rejections logged."""
         self._judge = judge
         self._decide = decide or judge

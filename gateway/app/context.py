@@ -1,4 +1,4 @@
-"""What the runtime is built over: the store, the recorder of metrics, the platforms, and the plugins of a caller."""
+"""The base of the runtime: the store, the recorder of metrics, the platforms, and the plugins of a caller."""
 
 from __future__ import annotations
 

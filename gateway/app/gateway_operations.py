@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from agent.reminders.reminder import REMIND, reminders_in
 from gateway.access.refusal_log import ChannelRefusals
-from gateway.app.access import Judge, has_lost_access
+from gateway.app.access import AdmissionRule, has_lost_access
 from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.control import ControlConnection, Line
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
@@ -264,7 +264,7 @@ def _parse_key(key: str) -> SessionKey:
         raise UserError(f"{error}; `parlour sessions list` lists them") from None
 
 
-async def count_orphaned_reminders(jobs: JobQueue, judge: Judge, now: datetime) -> Sequence[Mapping[str, Any]]:
+async def count_orphaned_reminders(jobs: JobQueue, judge: AdmissionRule, now: datetime) -> Sequence[Mapping[str, Any]]:
     """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
     found = [each for each in reminders_in(await jobs.pending_of(REMIND)) if not each.is_fired]
     verdicts: dict[tuple[str, str], bool] = {}

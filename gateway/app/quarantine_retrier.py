@@ -12,7 +12,7 @@ import structlog
 
 from agent.memory.jobs.job_reports import send_job_report
 from gateway.admission import Admitted
-from gateway.app.access import Judge
+from gateway.app.access import AdmissionRule
 from gateway.errors import ParlourError, StoreUnavailable
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 from gateway.i18n import translate
@@ -33,7 +33,7 @@ class QuarantineRetrier:
     store: Store
     channels: Mapping[str, Channel]
     _: KW_ONLY
-    judge: Judge
+    judge: AdmissionRule
     language: Callable[[SessionKey], str]
     now: Callable[[], datetime]
 

@@ -1,4 +1,4 @@
-"""The gateway as one object, for `run`, operators and tests: what it was given, and every subsystem."""
+"""The gateway as one object, for `run`, operators and tests: its arguments and every subsystem."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ class Runtime:
 
     @cached_property
     def questions(self) -> LapsedQuestions:
-        """Withdraws questions that nobody can answer any more."""
+        """Withdraws questions of senders who have lost access."""
         return LapsedQuestions(
             approvals=self.approvals,
             has_lost_access=partial(has_lost_access, self.access.judge),
@@ -321,7 +321,7 @@ class Runtime:
 
     @cached_property
     def privacy(self) -> PrivacyService:
-        """What is stored about a person, and exports of it."""
+        """Answers /privacy, and exports the data of a person."""
         return build_privacy(self)
 
     @cached_property
@@ -367,12 +367,12 @@ class Runtime:
 
     @cached_property
     def commands(self) -> CommandServices:
-        """What commands of the chat may use."""
+        """Services of the commands of the chat."""
         return build_command_services(self)
 
     @cached_property
     def turn_services(self) -> TurnServices:
-        """What turns may use."""
+        """Services of turns."""
         return build_turn_services(self)
 
     @cached_property

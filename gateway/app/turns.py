@@ -1,4 +1,4 @@
-"""The services of turns and of commands, and what runs stored turns again."""
+"""Build the services of turns and of commands, and the replayer of stored turns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _CLOCK_INTERVAL = timedelta(minutes=10)
 
 
 def build_replayer(app: Runtime) -> TurnReplayer:
-    """Build what runs stored turns again, without an effect."""
+    """Build the replayer of stored turns."""
     memory, unrecorded = app.memory, UnrecordedCalls()
     models = ModelFactory(app.settings, app.plugins, unrecorded, unrecorded, now=app.now)
 
@@ -101,7 +101,7 @@ def _build_outgoing(app: Runtime) -> OutgoingFiles:
 
 
 def build_command_services(app: Runtime) -> CommandServices:
-    """Build what commands of the chat may use."""
+    """Build the services of the commands of the chat."""
     settings, store, memory, turns = app.settings, app.store, app.memory, app.turns
 
     def facts() -> Mapping[str, Any]:
@@ -147,7 +147,7 @@ def build_command_services(app: Runtime) -> CommandServices:
 
 
 def build_turn_services(app: Runtime) -> TurnServices:
-    """Build what turns may use."""
+    """Build the services of turns."""
     settings, store, memory = app.settings, app.store, app.memory
     journal = RetryingJournal(store.journal)
     clock = ClockCheck(time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, app.now)

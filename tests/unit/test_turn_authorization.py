@@ -52,12 +52,12 @@ CANNOT = pytest.mark.parametrize("roles", [None, ("busy",), ("bug",)], ids=["sil
 
 
 def judge(message: InboundMessage, _: MessageContext | None = None) -> Admitted | Rejected:
-    """Judge by the policy alone."""
+    """AdmissionRule by the policy alone."""
     return admit(message, POLICY)
 
 
 async def authorize_row(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.MEMBER) -> Role | None:
-    """Judge a row that was let in when it came."""
+    """AdmissionRule a row that was let in when it came."""
     row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
     admitted = await RoleResolver(judge, {"pocket": cast("Channel", channel)}).current_admission(row)
     return admitted.role if admitted is not None else None
