@@ -289,20 +289,27 @@ class SqlFiles:
         before: datetime | None = None,
     ) -> int:
         """Remove files."""
-        files = [
-            each
-            for each in await self.files(scope, *kinds)
-            if (names is None or each.name in names) and (before is None or each.at < before)
-        ]
-        removed = 0
+        conditions, columns = [_OF_SCOPE], list[Any]([quote(scope)])
+        if kinds:
+            conditions, columns = [*conditions, "AND kind", LISTED], [*columns, write_json(kinds)]
+        if names is not None:
+            listed = write_json([quote(each) for each in names])
+            conditions, columns = [*conditions, "AND name", LISTED], [*columns, listed]
+        if before is not None:
+            conditions, columns = [*conditions, "AND at < ?"], [*columns, micros(before)]
+        statement = sql(*conditions, "ORDER BY kind, name LIMIT", str(_AT_ONCE))
+        removed: list[ScopeFile] = []
 
-        def remove(database: Database, some: Sequence[ScopeFile]) -> int:
-            return sum(self._drop(database, scope, each, before) for each in some)
+        def remove(database: Database) -> tuple[bool, list[ScopeFile]]:
+            files = list(map(_file, database.execute(statement, columns).fetchall()))
+            return bool(files), [each for each in files if self._drop(database, scope, each, before)]
 
-        for n in range(0, len(files), _AT_ONCE):
-            removed += await self._engine.writer.submit(partial(remove, some=files[n : n + _AT_ONCE]))
-        await self._remove_behind(files)
-        return removed
+        is_left = True
+        while is_left:  # one that another gateway changes at the same time is read again
+            is_left, some = await self._engine.writer.submit(remove)
+            removed += some
+        await self._remove_behind(removed)
+        return len(removed)
 
     async def expire(self, *kinds: FileKind, before: datetime) -> int:
         """Remove older files of every scope."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -419,6 +419,30 @@ async def test_bytes_that_were_removed_before_their_row_is_stored_are_an_error_t
     with pytest.raises(StoreUnavailable, match="try again"):
         await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())
     assert await files.files(ANN) == []
+
+
+async def test_a_removal_reads_only_what_it_removes(
+    files: SqlFiles, backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scope with ten thousand attachments would hold up turns for each one that is removed."""
+    kept = [await files.put(ANN, ATTACHMENT, b"%d" % n, at=backend.wall.now()) for n in range(20)]
+    backend.wall.advance(seconds=60)
+    limit = backend.wall.now()
+    late = await files.put(ANN, ATTACHMENT, b"late", at=backend.wall.now())
+    read, count = module._file, 0
+
+    def count_rows(row: Sequence[object]) -> ScopeFile:
+        nonlocal count
+        count += 1
+        return read(row)
+
+    monkeypatch.setattr(module, "_file", count_rows)
+    assert await files.remove(ANN, ATTACHMENT, names=[kept[0].name, "unknown"], before=limit) == 1
+    assert await files.remove(ANN, ATTACHMENT, names=[late.name], before=limit) == 0
+    assert count == 1
+    monkeypatch.setattr(module, "_AT_ONCE", 7)
+    assert await files.remove(ANN, before=limit) == 19
+    assert await files.files(ANN) == [late]
 
 
 async def test_every_statement_names_the_scope() -> None:
